@@ -1,0 +1,55 @@
+"""Order language-model training data so that every window of training holds the corpus's own mixture.
+
+>>> import jax_diversity as jd
+>>> chars = jd.Characteristics.from_counts({"topic": counts})   # token counts (sequence, group)
+>>> ordering = jd.order(chars, method="greedy")
+>>> jd.measure(chars, ordering, windows=(256,)).window_tv["topic"][256].mean()
+
+Names are imported when first used, so that importing the package costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset as Dataset
+    from jax_diversity.dataset import open_dataset as open_dataset
+    from jax_diversity.errors import UserError as UserError
+    from jax_diversity.loader import make_loader as make_loader
+    from jax_diversity.measures import Balance as Balance
+    from jax_diversity.measures import measure as measure
+    from jax_diversity.ordering import Objective as Objective
+    from jax_diversity.ordering import order as order
+    from jax_diversity.schema import Characteristics as Characteristics
+    from jax_diversity.schema import Document as Document
+    from jax_diversity.schema import Ordering as Ordering
+    from jax_diversity.schema import Segments as Segments
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Balance": "measures",
+    "Characteristics": "schema",
+    "Dataset": "dataset",
+    "Document": "schema",
+    "Objective": "ordering",
+    "Ordering": "schema",
+    "Segments": "schema",
+    "UserError": "errors",
+    "make_loader": "loader",
+    "measure": "measures",
+    "open_dataset": "dataset",
+    "order": "ordering",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

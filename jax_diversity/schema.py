@@ -1,0 +1,325 @@
+"""The values that flow through the package; this module imports nothing else of it.
+
+    documents -> tokens -> segments -> sequences -> characteristics -> ordering
+
+Every value is immutable. Arrays are NumPy; what runs on an accelerator is made from them inside a stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int, Int64
+    from scipy.sparse import csr_array
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with what is known about it; `metadata` keeps every field that came with it."""
+
+    id: str
+    text: str
+    source: str
+    language: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Which run of which document's tokens stands where: the whole of packing, as columns of one table.
+
+    Rows are sorted by (`sequence_index`, `position`). A sequence's tokens are its segments' tokens one after
+    another; what is left up to the sequence length is padding and belongs to no document.
+
+    Attributes:
+        sequence_index: the sequence that holds the segment.
+        position: where in the sequence the segment begins, in tokens.
+        document_index: the document, counted over the whole corpus in its stored order.
+        document_offset: where in the document the segment begins, in tokens.
+        length: number of tokens, the end token included where the segment reaches it.
+        ends_with_eos: whether the segment's last token is its document's end token.
+        num_sequences: number of sequences, empty ones included.
+        sequence_length: L, tokens a sequence can hold.
+    """
+
+    sequence_index: Int64[np.ndarray, " segment"]
+    position: Int64[np.ndarray, " segment"]
+    document_index: Int64[np.ndarray, " segment"]
+    document_offset: Int64[np.ndarray, " segment"]
+    length: Int64[np.ndarray, " segment"]
+    ends_with_eos: Bool[np.ndarray, " segment"]
+    num_sequences: int
+    sequence_length: int
+
+    COLUMNS = ("sequence_index", "position", "document_index", "document_offset", "length", "ends_with_eos")
+
+    def __len__(self) -> int:
+        return len(self.sequence_index)
+
+
+@dataclass(frozen=True)
+class Characteristics:
+    """Token counts of every sequence, per family of groups: all that an ordering method ever sees.
+
+    Attributes:
+        counts: family name -> CSR matrix (sequence, group) of int64 token counts.
+        weights: family name -> λ, which weighs squared deviations.
+        sequence_length: L, the unit of every measure, in tokens.
+
+    Build one with `Characteristics.from_counts`.
+    """
+
+    counts: Mapping[str, csr_array]
+    weights: Mapping[str, float]
+    sequence_length: int
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Mapping[str, Any],
+        *,
+        weights: Mapping[str, float] | None = None,
+        sequence_length: int | None = None,
+    ) -> Characteristics:
+        """Check and freeze a user's own count matrices.
+
+        Args:
+            counts: family name -> scipy sparse or dense matrix (sequence, group), token counts >= 0. Every
+                family counts the same sequences' tokens: row totals agree between families.
+            weights: λ >= 0 per family; 1.0 where not given.
+            sequence_length: L in tokens; None takes the largest row total.
+
+        Raises:
+            ValueError: no family; negative, NaN, infinite or fractional counts; families that disagree in the
+                number of sequences or in a row's total; weights that are negative, all zero or of an unknown
+                family; a sequence length below the largest row total.
+
+        Example:
+            >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
+            >>> chars.num_sequences, chars.sequence_length
+            (2, 4)
+        """
+        if not counts:
+            raise ValueError("Expected at least one family of counts, found none; pass {'name': matrix}.")
+        matrices = {name: _checked_counts(name, matrix) for name, matrix in counts.items()}
+        totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
+        first_name, first_totals = next(iter(totals.items()))
+        for name, row_totals in totals.items():
+            if row_totals.shape != first_totals.shape:
+                raise ValueError(
+                    f"Families must describe the same sequences: {first_name!r} has {len(first_totals)} rows, "
+                    f"{name!r} has {len(row_totals)}."
+                )
+            if not np.array_equal(row_totals, first_totals):
+                row = int(np.flatnonzero(row_totals != first_totals)[0])
+                raise ValueError(
+                    f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
+                    f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
+                )
+        longest = int(first_totals.max(initial=0))
+        if sequence_length is None:
+            sequence_length = max(longest, 1)
+        if sequence_length < max(longest, 1):
+            raise ValueError(
+                f"Expected a sequence length of at least {longest}, the largest row total, found "
+                f"{sequence_length}."
+            )
+        return cls(
+            MappingProxyType(matrices),
+            MappingProxyType(_checked_weights(weights or {}, matrices)),
+            int(sequence_length),
+        )
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences (rows)."""
+        return next(iter(self.counts.values())).shape[0]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families' names, the first being the one whose norm the objectives use."""
+        return tuple(self.counts)
+
+    @property
+    def tokens(self) -> Int64[np.ndarray, " sequence"]:
+        """Number of tokens of every sequence, padding not counted."""
+        return np.asarray(next(iter(self.counts.values())).sum(axis=1)).ravel().astype(np.int64)
+
+    def target_share(self, family: str) -> np.ndarray:
+        """τ: every group's share of all tokens, float64 (group,)."""
+        totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
+        return totals / max(totals.sum(), 1.0)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the counts, weights and sequence length."""
+        digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
+        for name, matrix in self.counts.items():
+            digest.update(f"{name} {matrix.shape}".encode())
+            for part in (matrix.indptr, matrix.indices, matrix.data):
+                digest.update(np.ascontiguousarray(part, dtype=np.int64))
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        families = ", ".join(f"{name}: {matrix.shape[1]} groups" for name, matrix in self.counts.items())
+        return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
+
+
+def _checked_counts(name: str, matrix: Any) -> csr_array:
+    from scipy import sparse
+
+    try:
+        rows = sparse.csr_array(matrix)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}."
+        ) from None
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise ValueError(f"Family {name!r} must have the shape (sequence, group >= 1), found {rows.shape}.")
+    if rows.dtype == bool or rows.dtype.kind not in "iuf":
+        raise ValueError(f"Family {name!r} must hold integer token counts, found the type {rows.dtype}.")
+    if rows.dtype.kind == "f":
+        bad = ~np.isfinite(rows.data) | (rows.data != np.floor(rows.data))
+        if bad.any():
+            raise ValueError(
+                f"Family {name!r} must hold whole token counts, found {rows.data[bad][0]}; "
+                "multiply shares by the number of tokens and round first."
+            )
+    if rows.nnz and rows.data.min() < 0:
+        raise ValueError(f"Family {name!r} must hold token counts >= 0, found {rows.data.min()}.")
+    # The user's own matrix is never changed, nor can it change what was checked.
+    rows = sparse.csr_array(
+        (rows.data.astype(np.int64), rows.indices.copy(), rows.indptr.copy()), shape=rows.shape
+    )
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    for part in (rows.data, rows.indices, rows.indptr):
+        part.setflags(write=False)
+    return rows
+
+
+def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:
+    unknown = set(weights) - set(matrices)
+    if unknown:
+        raise ValueError(
+            f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}."
+        )
+    complete = {name: float(weights.get(name, 1.0)) for name in matrices}
+    for name, weight in complete.items():
+        if not np.isfinite(weight) or weight < 0:
+            raise ValueError(f"The weight of family {name!r} must be finite and >= 0, found {weight}.")
+    if not any(complete.values()):
+        raise ValueError("At least one family must have a weight above zero, found only zeros.")
+    return complete
+
+
+@dataclass(frozen=True, eq=False)
+class Ordering:
+    """A bijection from positions of training to sequence indices.
+
+    Attributes:
+        indices: the sequence at every position, read-only.
+        info: how it was made (method, objective, seed, fingerprint of the characteristics ...), for people
+            and for checks; never needed to use the ordering.
+
+    Raises:
+        ValueError: `indices` is no permutation of 0 .. n - 1.
+
+    Example:
+        >>> Ordering(np.array([2, 0, 1])).indices
+        array([2, 0, 1])
+    """
+
+    indices: Int64[np.ndarray, " sequence"]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        indices = np.asarray(self.indices)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise ValueError(
+                f"An ordering must be one axis of integers, found {indices.dtype} of shape {indices.shape}."
+            )
+        indices = indices.astype(np.int64)
+        _check_bijection(indices)
+        indices.setflags(write=False)
+        object.__setattr__(self, "indices", indices)
+        object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the permutation itself."""
+        return hashlib.sha256(np.ascontiguousarray(self.indices)).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write `path` (.npy, readable by anything) and, beside it, a .json with `info` and the fingerprint.
+
+        Raises:
+            ValueError: the name does not end in .npy.
+        """
+        path = Path(path)
+        if path.suffix != ".npy":
+            raise ValueError(f"An ordering's file name must end in .npy, found {path.name!r}.")
+        np.save(path, self.indices)
+        about = {"num_sequences": len(self), "fingerprint": self.fingerprint, **self.info}
+        path.with_suffix(".json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ordering:
+        """Read what `save` wrote, or any one-axis .npy of integers.
+
+        Raises:
+            ValueError: not such a file, no bijection, or changed since it was saved.
+        """
+        path = Path(path)
+        try:
+            indices = np.load(path, allow_pickle=False)
+        except FileNotFoundError:
+            raise ValueError(f"Expected an ordering at {path}, found no such file.") from None
+        except (ValueError, EOFError, OSError) as error:
+            raise ValueError(f"Expected a .npy array of integers at {path}, found: {error}.") from None
+        about_path = path.with_suffix(".json")
+        about = json.loads(about_path.read_text()) if about_path.exists() else {}
+        ordering = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
+        if about.get("fingerprint", ordering.fingerprint) != ordering.fingerprint:
+            raise ValueError(
+                f"{path} was changed after it was saved: its fingerprint is {ordering.fingerprint[:16]}, "
+                f"{about_path.name} says {about['fingerprint'][:16]}; restore the file or delete the .json."
+            )
+        return ordering
+
+    def __repr__(self) -> str:
+        method = self.info.get("method", "unknown method")
+        return f"Ordering({len(self)} sequences, {method}, fingerprint {self.fingerprint[:16]})"
+
+
+_DERIVED = ("num_sequences", "fingerprint")
+
+
+def _check_bijection(indices: np.ndarray) -> None:
+    num_sequences = len(indices)
+    if num_sequences and (indices.min() < 0 or indices.max() >= num_sequences):
+        outside = indices[(indices < 0) | (indices >= num_sequences)][0]
+        raise ValueError(
+            f"An ordering of {num_sequences} sequences must hold each of 0 .. {num_sequences - 1} once, "
+            f"found {outside}."
+        )
+    times = np.bincount(indices, minlength=num_sequences)
+    if num_sequences and times.max() > 1:
+        repeated = int(np.argmax(times > 1))
+        raise ValueError(
+            f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
+            f"{times[repeated]} times."
+        )
