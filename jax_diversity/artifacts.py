@@ -97,9 +97,7 @@ class OutputFolder:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
-            raise UserError(
-                f"Expected a folder for the dataset, found a file at {self.root}; name another folder."
-            )
+            raise UserError(f"Expected a folder for the dataset, found a file at {self.root}; name another folder.")
         self.manifest = self._read_manifest()
 
     def _read_manifest(self) -> dict[str, Any]:
@@ -111,9 +109,7 @@ class OutputFolder:
             version = manifest["format_version"]
             manifest["stages"].items()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path} is not a dataset's manifest ({error!r}); restore it or build anew."
-            ) from None
+            raise UserError(f"{path} is not a dataset's manifest ({error!r}); restore it or build anew.") from None
         if version > FORMAT_VERSION:
             raise UserError(
                 f"{path} was written in format {version}, this version reads up to {FORMAT_VERSION}; "

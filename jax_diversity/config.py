@@ -281,9 +281,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
                 raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}.")
-        return kind(
-            **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-        )
+        return kind(**{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()})
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
@@ -298,9 +296,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         return {str(key): _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal:
         if value not in arguments:
-            raise UserError(
-                f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}."
-            )
+            raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int, Int64
-    from scipy.sparse import csr_array
+from jaxtyping import Bool, Float64, Int64
+from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,14 @@ class Segments:
     num_sequences: int
     sequence_length: int
 
-    COLUMNS = ("sequence_index", "position", "document_index", "document_offset", "length", "ends_with_eos")
+    COLUMNS: ClassVar = (
+        "sequence_index",
+        "position",
+        "document_index",
+        "document_offset",
+        "length",
+        "ends_with_eos",
+    )
 
     def __len__(self) -> int:
         return len(self.sequence_index)
@@ -131,8 +136,7 @@ class Characteristics:
             sequence_length = max(longest, 1)
         if sequence_length < max(longest, 1):
             raise ValueError(
-                f"Expected a sequence length of at least {longest}, the largest row total, found "
-                f"{sequence_length}."
+                f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
             )
         return cls(
             MappingProxyType(matrices),
@@ -143,7 +147,7 @@ class Characteristics:
     @property
     def num_sequences(self) -> int:
         """Number of sequences (rows)."""
-        return next(iter(self.counts.values())).shape[0]
+        return len(next(iter(self.counts.values())).indptr) - 1
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class Characteristics:
         """Number of tokens of every sequence, padding not counted."""
         return np.asarray(next(iter(self.counts.values())).sum(axis=1)).ravel().astype(np.int64)
 
-    def target_share(self, family: str) -> np.ndarray:
+    def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
         """τ: every group's share of all tokens, float64 (group,)."""
         totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
         return totals / max(totals.sum(), 1.0)
@@ -167,7 +171,7 @@ class Characteristics:
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
             for part in (matrix.indptr, matrix.indices, matrix.data):
-                digest.update(np.ascontiguousarray(part, dtype=np.int64))
+                digest.update(part.astype(np.int64).tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -176,14 +180,10 @@ class Characteristics:
 
 
 def _checked_counts(name: str, matrix: Any) -> csr_array:
-    from scipy import sparse
-
     try:
-        rows = sparse.csr_array(matrix)
+        rows = csr_array(matrix)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}."
-        ) from None
+        raise ValueError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise ValueError(f"Family {name!r} must have the shape (sequence, group >= 1), found {rows.shape}.")
     if rows.dtype == bool or rows.dtype.kind not in "iuf":
@@ -198,9 +198,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     if rows.nnz and rows.data.min() < 0:
         raise ValueError(f"Family {name!r} must hold token counts >= 0, found {rows.data.min()}.")
     # The user's own matrix is never changed, nor can it change what was checked.
-    rows = sparse.csr_array(
-        (rows.data.astype(np.int64), rows.indices.copy(), rows.indptr.copy()), shape=rows.shape
-    )
+    rows = csr_array((rows.data.astype(np.int64), rows.indices.copy(), rows.indptr.copy()), shape=rows.shape)
     rows.sum_duplicates()
     rows.eliminate_zeros()
     for part in (rows.data, rows.indices, rows.indptr):
@@ -211,9 +209,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:
     unknown = set(weights) - set(matrices)
     if unknown:
-        raise ValueError(
-            f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}."
-        )
+        raise ValueError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
     complete = {name: float(weights.get(name, 1.0)) for name in matrices}
     for name, weight in complete.items():
         if not np.isfinite(weight) or weight < 0:
@@ -261,7 +257,7 @@ class Ordering:
     @property
     def fingerprint(self) -> str:
         """Hash of the permutation itself."""
-        return hashlib.sha256(np.ascontiguousarray(self.indices)).hexdigest()
+        return hashlib.sha256(self.indices.tobytes()).hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write `path` (.npy, readable by anything) and, beside it, a .json with `info` and the fingerprint.
