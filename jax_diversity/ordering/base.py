@@ -1,0 +1,101 @@
+"""The one contract of all ordering methods: characteristics, seed and objective in, an ordering out."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.errors import UserError
+from jax_diversity.ordering.objective import Objective
+from jax_diversity.schema import Characteristics, Ordering
+
+
+class Method(Protocol):
+    """A pure function from characteristics to a permutation; the same arguments give the same result."""
+
+    def __call__(
+        self,
+        characteristics: Characteristics,
+        *,
+        seed: int,
+        objective: Objective,
+        advance: Callable[[int], None],
+    ) -> Int64[np.ndarray, " sequence"]:
+        """Sequence index at every position; `advance` is told the number of positions filled."""
+        ...
+
+
+# name -> module below jax_diversity.ordering; modules are imported when asked for, so that baselines need no JAX
+METHODS = {"corpus_order": "baselines", "greedy": "greedy", "uniform_shuffle": "baselines"}
+
+
+def find_method(name: str) -> Method:
+    """Look a method up by its name.
+
+    Raises:
+        ValueError: unknown name; lists all and suggests the nearest.
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise UserError(f"Unknown ordering method {name!r}: expected one of {', '.join(sorted(METHODS))}{hint}")
+    return getattr(import_module(f"jax_diversity.ordering.{METHODS[name]}"), name)
+
+
+def order(
+    characteristics: Characteristics,
+    method: str = "greedy",
+    *,
+    seed: int = 0,
+    objective: Objective | None = None,
+    advance: Callable[[int], None] = lambda steps: None,
+) -> Ordering:
+    """Compute an ordering of the sequences.
+
+    Args:
+        characteristics: token counts of every sequence per family.
+        method: `greedy` (exact, quadratic time), `uniform_shuffle` or `corpus_order`.
+        seed: for the methods that draw; an integer >= 0.
+        objective: weights of the rule; None takes `Objective()`.
+        advance: told the number of positions filled since it was last called, for progress bars.
+
+    Returns:
+        A bijection with `info` that says how it was made; of zero sequences where there are none.
+
+    Raises:
+        ValueError: unknown method, negative seed, an objective that does not fit the characteristics, or more
+            sequences or non-zeros than 32-bit indices can hold.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+        >>> order(chars).indices.tolist()
+        [0, 2, 1, 3]
+    """
+    chosen = find_method(method)
+    objective = Objective() if objective is None else objective
+    if seed < 0:
+        raise ValueError(f"Expected a seed >= 0, found {seed}.")
+    objective.resolved_weights(characteristics)
+    limit = np.iinfo(np.int32).max
+    num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
+    if max(characteristics.num_sequences, num_nonzeros) >= limit // 2:
+        raise ValueError(
+            f"Expected fewer than {limit // 2:,} sequences and non-zero counts, found "
+            f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
+        )
+    indices = chosen(characteristics, seed=seed, objective=objective, advance=advance)
+    return Ordering(
+        indices,
+        info={
+            "method": method,
+            "seed": seed,
+            "objective": dataclasses.asdict(objective),
+            "characteristics": characteristics.fingerprint,
+        },
+    )
