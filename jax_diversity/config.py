@@ -239,7 +239,8 @@ class BuildConfig:
             )
         if self.tokenizer.kind == "bpe" and self.tokenizer.vocab_size < 257:
             raise UserError(
-                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {self.tokenizer.vocab_size}."
+                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), "
+                f"found {self.tokenizer.vocab_size}."
             )
         if self.tokenizer.kind == "file" and not self.tokenizer.path:
             raise UserError(
@@ -266,7 +267,16 @@ def load_config(path: str | Path) -> BuildConfig:
         raise UserError(f"Expected a configuration file at {path}, found none.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
-    return _build(BuildConfig, values or {}, where="")
+    return config_from_plain(values or {})
+
+
+def config_from_plain(values: Any) -> BuildConfig:
+    """Plain nested values (of YAML, of a manifest) as a `BuildConfig`.
+
+    Raises:
+        UserError: an unknown key, a value of the wrong type.
+    """
+    return _build(BuildConfig, values, where="")
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
@@ -281,13 +291,15 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
                 raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}.")
-        return kind(**{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()})
+        return typing.cast(Any, kind)(
+            **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+        )
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
         return _build(next(item for item in arguments if item is not type(None)), value, where)
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise UserError(f"Expected a list for {where}, found {value!r}.")
         return tuple(_build(arguments[0], item, where) for item in value)
     if origin is dict:
@@ -308,3 +320,16 @@ def _build(kind: Any, value: Any, where: str) -> Any:
 def as_plain(config: Any) -> dict[str, Any]:
     """A config as plain JSON-ready values, for fingerprints and manifests."""
     return dataclasses.asdict(config)
+
+
+def demo_config() -> BuildConfig:
+    """The demonstration: some megabytes of the installed Python packages' texts, and a short training run."""
+    return BuildConfig(
+        out="demo",
+        corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
+        tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
+        cluster=ClusterConfig(num_clusters=200),
+        packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
+        characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
+        train=TrainConfig(num_steps=150, batch_size=16, validate_every=50, checkpoint_every=75),
+    )

@@ -80,12 +80,12 @@ def order(
     chosen = find_method(method)
     objective = Objective() if objective is None else objective
     if seed < 0:
-        raise ValueError(f"Expected a seed >= 0, found {seed}.")
+        raise UserError(f"Expected a seed >= 0, found {seed}.")
     objective.resolved_weights(characteristics)
     limit = np.iinfo(np.int32).max
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
     if max(characteristics.num_sequences, num_nonzeros) >= limit // 2:
-        raise ValueError(
+        raise UserError(
             f"Expected fewer than {limit // 2:,} sequences and non-zero counts, found "
             f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
         )

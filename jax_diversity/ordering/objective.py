@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64
 from scipy.sparse import csr_array, hstack
 
+from jax_diversity.errors import UserError
 from jax_diversity.schema import Characteristics
 
 
@@ -58,12 +59,12 @@ class Objective:
         named |= {f"family_weights[{i}]": weight for i, weight in enumerate(self.family_weights or ())}
         for name, weight in named.items():
             if not math.isfinite(weight) or weight < 0:
-                raise ValueError(f"Expected the objective's {name} to be finite and >= 0, found {weight}.")
+                raise UserError(f"Expected the objective's {name} to be finite and >= 0, found {weight}.")
         for window in self.windows:
             if window != int(window) or window < 1:
-                raise ValueError(f"Expected the objective's windows to be whole numbers >= 1, found {window}.")
+                raise UserError(f"Expected the objective's windows to be whole numbers >= 1, found {window}.")
         if self.family_weights is not None and not any(self.family_weights):
-            raise ValueError("Expected family_weights to hold a weight above zero, found none.")
+            raise UserError("Expected family_weights to hold a weight above zero, found none.")
 
     @classmethod
     def f1(cls) -> Objective:
@@ -95,7 +96,7 @@ class Objective:
         if self.family_weights is None:
             weights = dict(characteristics.weights)
         elif len(self.family_weights) > len(families):
-            raise ValueError(
+            raise UserError(
                 f"The objective weighs {len(self.family_weights)} families, the characteristics have "
                 f"{len(families)} ({', '.join(families)}); add the missing family or use another objective."
             )
@@ -140,7 +141,7 @@ class Features:
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.concatenate(
-            [np.full(_num_columns(characteristics.counts[name]), weight) for name, weight in weights.items()]
+            [np.full(len(characteristics.target_share(name)), weight) for name, weight in weights.items()]
         )
         tokens = characteristics.tokens
         norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
@@ -169,7 +170,3 @@ def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
     squares = counts.copy()
     squares.data = squares.data.astype(np.float64) ** 2
     return np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
-
-
-def _num_columns(matrix: csr_array) -> int:
-    return int(matrix.shape[-1])

@@ -1,0 +1,289 @@
+"""The command line: parse and dispatch, nothing else.
+
+`jax-diversity VERB` finds the verb's function below; each parses its own typed settings with tyro. A user's mistake
+ends with status 2 and one sentence; only bugs give tracebacks. Nothing heavy is imported before a verb needs it.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from jax_diversity.config import BuildConfig, OrderConfig, TrainConfig, demo_config, load_config
+from jax_diversity.errors import UserError
+from jax_diversity.progress import Progress
+
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_Options = TypeVar("_Options")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if given[0] == "--version":
+        from jax_diversity import __version__
+
+        print(f"jax-diversity {__version__}")
+        return 0
+    try:
+        _find_verb(given[0])(given[1:])
+    except UserError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted; run the same command again to go on where it stopped.", status=130)
+    except OSError as error:
+        if error.errno not in _FULL_DISK:
+            raise
+        return _fail(f"no space left on the disk ({error}); free some and run the same command again to go on.")
+    return 0
+
+
+def _fail(sentence: str, status: int = 2) -> int:
+    print(f"jax-diversity: {sentence}", file=sys.stderr)
+    return status
+
+
+def _overview() -> str:
+    width = max(map(len, _VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {_sentence(verb)}" for name, verb in _VERBS.items())
+    return (
+        "usage: jax-diversity VERB [options]\n\n"
+        "Turn a corpus into token sequences in an order that is measurably better than a shuffle,\n"
+        "and stream that order into JAX training.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "`jax-diversity VERB --help` lists a verb's options with their defaults.\n"
+        "Start with `jax-diversity demo`."
+    )
+
+
+def _sentence(verb: Callable[[list[str]], None]) -> str:
+    return (verb.__doc__ or "").strip().splitlines()[0]
+
+
+def _find_verb(name: str) -> Callable[[list[str]], None]:
+    if name in _VERBS:
+        return _VERBS[name]
+    import difflib
+
+    near = difflib.get_close_matches(name, _VERBS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(_VERBS)}{hint}")
+
+
+def _parse(
+    kind: type[_Options], verb: str, arguments: list[str], default: _Options | None = None, hint: str = ""
+) -> _Options:
+    import tyro
+
+    description = f"{_sentence(_VERBS[verb])} {hint}".strip()
+    return tyro.cli(kind, args=arguments, prog=f"jax-diversity {verb}", default=default, description=description)
+
+
+def _pop(arguments: list[str], option: str) -> str | None:
+    """Take `option VALUE` or `option=VALUE` out of the arguments: it decides the defaults of all others."""
+    for index, argument in enumerate(arguments):
+        if argument == option:
+            if index + 1 == len(arguments):
+                raise UserError(f"Expected a value after {option}, found nothing.")
+            arguments.pop(index)
+            return arguments.pop(index)
+        if argument.startswith(f"{option}="):
+            return arguments.pop(index).split("=", 1)[1]
+    return None
+
+
+def _pop_quiet(arguments: list[str]) -> bool:
+    if "--quiet" not in arguments:
+        return False
+    arguments.remove("--quiet")
+    return True
+
+
+def _build_config(verb: str, arguments: list[str], default: BuildConfig) -> tuple[BuildConfig, Progress]:
+    progress = Progress(_pop_quiet(arguments))
+    path = _pop(arguments, "--config")
+    hint = "Also: --config FILE.yaml sets the defaults of all options; --quiet shows no progress."
+    return _parse(BuildConfig, verb, arguments, load_config(path) if path else default, hint), progress
+
+
+def _build(arguments: list[str]) -> None:
+    """Make everything: documents, tokens, clusters, sequences, orderings, records, report."""
+    config, progress = _build_config("build", arguments, BuildConfig())
+    from jax_diversity import terminal
+    from jax_diversity.pipeline import Build
+
+    build = Build(config, progress)
+    results = build.run_all()
+    print(terminal.build_table(results))
+    print(terminal.orderings_table(build.folder))
+    print(f"\nReport: {build.folder.root / 'report.html'}")
+
+
+def _stage_verb(name: str, sentence: str) -> Callable[[list[str]], None]:
+    def run(arguments: list[str]) -> None:
+        from jax_diversity import terminal
+        from jax_diversity.pipeline import Build, recorded_config
+
+        default = BuildConfig()
+        if name != "prepare" and not {"-h", "--help"} & set(arguments):
+            # A later stage's defaults are the settings that the dataset was made with so far.
+            out = _pop(list(arguments), "--out") or default.out
+            default = recorded_config(out)
+        config, progress = _build_config(name, arguments, default)
+        print(terminal.build_table([Build(config, progress).run_stage(name)]))
+
+    run.__doc__ = sentence
+    return run
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """One more ordering of a built dataset."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    method: str = "greedy"
+    """A method's name; an unknown one lists them."""
+    name: str | None = None
+    """Name of the ordering; None takes the method's."""
+    seed: int = 0
+    """Seed of the methods that draw."""
+    objective: Literal["default", "f1", "f2", "f3"] = "default"
+    """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """λ per family, such as `--weights length 0.5`; 1.0 where not given."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _order(arguments: list[str]) -> None:
+    """Compute and measure one more ordering."""
+    options = _parse(OrderOptions, "order", arguments)
+    from jax_diversity import terminal
+    from jax_diversity.pipeline import Build, recorded_config
+
+    order = OrderConfig(options.method, options.name, options.seed, options.objective, options.weights)
+    build = Build(recorded_config(options.out), Progress(options.quiet))
+    print(terminal.build_table([build.run_order(order)]))
+    print(terminal.orderings_table(build.folder))
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Which orderings to measure, at which window sizes."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    orderings: tuple[str, ...] = ()
+    """Names of orderings or .npy files; all of the dataset's where none is given."""
+    windows: tuple[int, ...] = (64, 256, 1024)
+    """Window sizes in sequences."""
+    json: bool = False
+    """Print JSON for machines."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _measure(arguments: list[str]) -> None:
+    """Measure orderings: prefix deviation, window deviation, floors, drift."""
+    options = _parse(MeasureOptions, "measure", arguments)
+    import json
+
+    from jax_diversity import terminal
+    from jax_diversity.pipeline.measuring import measure_orderings
+
+    summaries = measure_orderings(
+        options.out, options.orderings, options.windows, Progress(options.quiet or options.json)
+    )
+    print(json.dumps(summaries, indent=2) if options.json else terminal.balance_table(summaries))
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Which dataset to verify."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _verify(arguments: list[str]) -> None:
+    """Compare every stored file with the manifest's size and hash."""
+    options = _parse(VerifyOptions, "verify", arguments)
+    from jax_diversity.artifacts import OutputFolder
+
+    folder = OutputFolder(options.out)
+    sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
+    if not sizes:
+        raise UserError(f"Expected a dataset in {options.out}, found none; run `jax-diversity build` first.")
+    with Progress(options.quiet).task("verify", sum(sizes), "bytes") as advance:
+        faults = folder.verify(advance)
+    if faults:
+        raise UserError(
+            f"{len(faults)} of {len(sizes)} files in {options.out} are not as they were written: "
+            f"{'; '.join(map(str, faults))}; restore them, or delete them and build again."
+        )
+    print(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """A training run of the lab."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """Model and run."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _train(arguments: list[str]) -> None:
+    """Train the lab's small GPT on an ordering, from the last checkpoint on."""
+    options = _parse(TrainOptions, "train", arguments)
+    from jax_diversity import terminal
+    from jax_diversity.pipeline.training import train
+
+    print(terminal.training_line(train(options.out, options.train, Progress(options.quiet))))
+
+
+def _demo(arguments: list[str]) -> None:
+    """Build the installed Python packages' texts into a dataset, train on it, draw the report."""
+    config, progress = _build_config("demo", arguments, demo_config())
+    from jax_diversity import terminal
+    from jax_diversity.pipeline import Build
+    from jax_diversity.pipeline.training import train
+
+    build = Build(config, progress)
+    results = build.run_all()
+    run = train(config.out, config.train, progress)
+    results[-1] = build.run_stage("report")
+    print(terminal.build_table(results))
+    print(terminal.orderings_table(build.folder))
+    print(terminal.training_line(run))
+    print(terminal.next_steps(build.folder))
+
+
+_VERBS: dict[str, Callable[[list[str]], None]] = {
+    "demo": _demo,
+    "build": _build,
+    "prepare": _stage_verb("prepare", "Read a corpus and store its documents."),
+    "tokenize": _stage_verb("tokenize", "Train or load the tokenizer and store every document's tokens."),
+    "embed": _stage_verb("embed", "Turn every document into a vector."),
+    "cluster": _stage_verb("cluster", "Group the documents' vectors into topic clusters."),
+    "pack": _stage_verb("pack", "Set validation documents aside and pack the rest into sequences."),
+    "characterize": _stage_verb("characterize", "Count every sequence's tokens per cluster, length, source ..."),
+    "order": _order,
+    "write": _stage_verb("write", "Write the sequences as ArrayRecord files."),
+    "report": _stage_verb("report", "Draw the report page."),
+    "measure": _measure,
+    "verify": _verify,
+    "train": _train,
+}

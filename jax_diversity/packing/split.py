@@ -1,0 +1,33 @@
+"""Which documents are kept for validation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+
+def validation_mask(
+    ids: Iterable[str], duplicate_group: Int64[np.ndarray, " document"], fraction: float
+) -> Bool[np.ndarray, " document"]:
+    """Choose about `fraction` of the documents by a hash of their ids, groups of duplicates whole.
+
+    The choice depends on nothing but the ids within a group: neither on the corpus's order nor on other
+    documents, so that a corpus that grows keeps its validation documents.
+
+    Args:
+        ids: the documents' ids.
+        duplicate_group: equal numbers (0 .. documents - 1) mark copies of one text.
+        fraction: in [0, 1).
+    """
+    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=16).digest() for key in ids)
+    halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
+    # One half of the hash picks a group's speaker, the other decides: a large group is not chosen more often.
+    by_group = np.lexsort((halves[:, 0], duplicate_group))
+    speaker = np.empty(len(halves), np.int64)
+    first_of_group = np.ones(len(halves), bool)
+    first_of_group[1:] = np.diff(duplicate_group[by_group]) != 0
+    speaker[by_group] = by_group[np.maximum.accumulate(np.where(first_of_group, np.arange(len(halves)), 0))]
+    return (halves[:, 1] / 2.0**64 < fraction)[speaker]

@@ -1,0 +1,13 @@
+"""The chain of stages: what each reads, what it writes, when it may be skipped.
+
+    prepare -> tokenize ----------> pack -> characterize -> order -> write -> report
+        \\-> embed -> cluster ----------------/
+
+`chain` knows how a stage is skipped, resumed and published; `stages` lists them; `documents`, `sequences` and
+`reporting` hold what each one does. This package is the only place where stages meet.
+"""
+
+from jax_diversity.pipeline.chain import Build, StageResult, recorded_config
+from jax_diversity.pipeline.stages import STAGES
+
+__all__ = ["STAGES", "Build", "StageResult", "recorded_config"]

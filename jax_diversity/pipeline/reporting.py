@@ -1,0 +1,168 @@
+"""The report stage: gather what the other stages left into the report's inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.artifacts import fingerprint
+from jax_diversity.measures import Balance, ideal_token_shuffle, measure
+from jax_diversity.pipeline.context import Context, Counts
+from jax_diversity.pipeline.sequences import usable_windows
+from jax_diversity.progress import Advance
+from jax_diversity.report import (
+    ClusterInputs,
+    CorpusInputs,
+    DocumentGroups,
+    OrderingInputs,
+    PackingInputs,
+    ReportInputs,
+    TrainingInputs,
+    write_report,
+)
+
+
+def report(context: Context, partial: Path) -> Counts:
+    """Measure every ordering anew and draw the page."""
+    inputs = gather_inputs(context)
+    write_report(partial, inputs)
+    return {
+        "orderings": [ordering.name for ordering in inputs.orderings],
+        "training_runs": [run.ordering for run in inputs.training],
+    }
+
+
+def report_inputs(context: Context) -> tuple[str, ...]:
+    """Everything finished that the page shows."""
+    return ("prepare", "tokenize", "cluster", "pack", "characterize", *_order_stages(context))
+
+
+def runs_fingerprint(context: Context) -> str:
+    """A hash of the training runs' losses."""
+    return fingerprint([[run.ordering, list(run.steps)] for run in _training_runs(context)])
+
+
+def gather_inputs(context: Context) -> ReportInputs:
+    """The report's inputs, from a dataset whose orderings are made."""
+    with context.progress.task("measure orderings", None, "positions") as advance:
+        orderings = _orderings(context, advance)
+    dataset = context.dataset
+    windows = usable_windows(context.config.windows, dataset.num_sequences)
+    chars = dataset.characteristics
+    return ReportInputs(
+        title=context.root.resolve().name,
+        corpus=_corpus(context),
+        clusters=_clusters(context),
+        packing=_packing(context),
+        orderings=orderings,
+        ideal_token_tv={
+            family: {
+                size: ideal_token_shuffle(chars.target_share(family), size, chars.sequence_length)
+                for size in windows
+            }
+            for family in chars.families
+        },
+        training=_training_runs(context),
+        settings={name: entry["config"] for name, entry in _shown(context)},
+        fingerprints={name: entry["fingerprint"] for name, entry in _shown(context)},
+    )
+
+
+def _shown(context: Context) -> list[tuple[str, Any]]:
+    return [(name, entry) for name, entry in sorted(context.folder.stages.items()) if name != "report"]
+
+
+def _order_stages(context: Context) -> list[str]:
+    """Finished orderings, those that the settings name first and in their order."""
+    finished = [name for name in context.folder.stages if name.startswith("order/")]
+    wanted = [f"order/{order.name or order.method}" for order in context.config.orders]
+    return sorted(finished, key=lambda name: (wanted.index(name) if name in wanted else len(wanted), name))
+
+
+def _orderings(context: Context, advance: Advance) -> list[OrderingInputs]:
+    chars = context.dataset.characteristics
+    windows = usable_windows(context.config.windows, chars.num_sequences)
+    inputs = []
+    for stage in _order_stages(context):
+        name = stage.removeprefix("order/")
+        ordering = context.dataset.orderings[name]
+        balance: Balance = measure(chars, ordering, windows, advance)
+        inputs.append(
+            OrderingInputs(
+                name=name,
+                method=ordering.info["method"],
+                prefix_l2=balance.prefix_l2,
+                window_tv=balance.window_tv,
+                window_tv_floor=balance.window_tv_floor,
+                window_max=balance.window_max,
+                norm_drift=balance.norm_drift,
+                info={key: ordering.info[key] for key in ("seed", "objective")},
+            )
+        )
+    return inputs
+
+
+def _corpus(context: Context) -> CorpusInputs:
+    import pyarrow.parquet as pq
+
+    prepared = context.counts("prepare")
+    table = pq.read_table(
+        context.root / "characteristics" / "documents.parquet", columns=["num_tokens", "source", "language"]
+    )
+    skipped = {
+        "empty": prepared["num_empty_documents"],
+        "broken": prepared["num_broken_records"],
+        "without text": prepared["num_without_text"],
+        "text is no string": prepared["num_text_not_string"],
+        "invalid UTF-8": prepared["num_invalid_utf8"],
+    }
+    return CorpusInputs(
+        text_bytes=prepared["text_bytes"],
+        document_lengths=table["num_tokens"].to_numpy(),
+        sources=DocumentGroups.from_names(table["source"].to_pylist()),
+        languages=DocumentGroups.from_names(table["language"].to_pylist()),
+        skipped={reason: count for reason, count in skipped.items() if count},
+        num_duplicates=context.counts("pack")["num_duplicate_documents"],
+    )
+
+
+def _clusters(context: Context) -> ClusterInputs:
+    folder = context.root / "clusters"
+    clusters = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
+    lengths = context.dataset.tokens.document_lengths
+    assignments = np.load(folder / "assignments.npy")
+    return ClusterInputs(
+        num_documents=np.array([item["num_documents"] for item in clusters], np.int64),
+        num_tokens=np.bincount(assignments, weights=lengths, minlength=len(clusters)).astype(np.int64),
+        top_terms=[item["top_terms"] for item in clusters],
+        example_titles=[item["titles"] for item in clusters],
+    )
+
+
+def _packing(context: Context) -> PackingInputs:
+    counts = context.counts("pack")
+    segments = context.dataset.segments
+    return PackingInputs(
+        method=context.folder.stages["pack"]["config"]["packing"]["method"],
+        sequence_length=counts["sequence_length"],
+        num_sequences=counts["num_sequences"],
+        num_validation_sequences=counts["num_validation_sequences"],
+        num_tokens_kept=counts["num_tokens_kept"],
+        num_tokens_dropped=counts["num_tokens_dropped"],
+        num_documents_cut=counts["num_documents_cut"],
+        segments_per_sequence=np.bincount(segments.sequence_index, minlength=segments.num_sequences),
+    )
+
+
+def _training_runs(context: Context) -> list[TrainingInputs]:
+    """Finished or running training runs: losses by step, times left out."""
+    runs = []
+    for path in sorted((context.root / "training").glob("*/log.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = ("step", "loss", "validation_loss")
+        steps = [{key: line[key] for key in kept if line.get(key) is not None} for line in lines]
+        runs.append(TrainingInputs(ordering=path.parent.name, steps=steps))
+    return runs

@@ -1,0 +1,153 @@
+"""Stages from documents to records: pack, characterize, order, write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.artifacts import write_json
+from jax_diversity.config import OrderConfig
+from jax_diversity.errors import UserError
+from jax_diversity.pipeline.context import Context, Counts
+
+
+def pack(context: Context, partial: Path) -> Counts:
+    """Set validation documents aside and pack both parts into sequences."""
+    from jax_diversity import corpus, packing
+
+    config = context.config.packing
+    lengths = context.dataset.tokens.document_lengths
+    table = corpus.read_columns(context.root / "documents", ["id", "text_hash"])
+    groups = _duplicate_groups(table["text_hash"].to_pylist())
+    validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
+    order = np.arange(len(lengths))
+    if config.shuffle_documents:
+        order = np.random.default_rng(config.seed).permutation(len(lengths))
+    parts = {
+        name: packing.concat(lengths, order[chosen[order]], config.sequence_length, config.last_sequence)
+        for name, chosen in (("segments", ~validation), ("validation", validation))
+    }
+    if not parts["segments"].num_sequences:
+        raise UserError(
+            f"Expected a corpus of at least one training sequence, packing.sequence_length="
+            f"{config.sequence_length} tokens, found {int(lengths[~validation].sum())} tokens; "
+            "choose shorter sequences or more text."
+        )
+    for name, segments in parts.items():
+        packing.write_segments(partial / f"{name}.parquet", segments)
+    segments = parts["segments"]
+    kept = sum(int(part.length.sum()) for part in parts.values())
+    return {
+        "sequence_length": config.sequence_length,
+        "num_sequences": segments.num_sequences,
+        "num_validation_sequences": parts["validation"].num_sequences,
+        "num_validation_documents": int(validation.sum()),
+        "num_duplicate_documents": int(len(groups) - len(np.unique(groups))),
+        "num_tokens_kept": kept,
+        "num_tokens_dropped": int(lengths.sum()) - kept,
+        "num_documents_cut": sum(packing.num_documents_cut(part) for part in parts.values()),
+    }
+
+
+def _duplicate_groups(text_hashes: list[bytes]) -> Int64[np.ndarray, " document"]:
+    _, groups = np.unique(np.array(text_hashes, dtype="S16"), return_inverse=True)
+    return groups.astype(np.int64)
+
+
+def characterize(context: Context, partial: Path) -> Counts:
+    """Give every document its codes and count every sequence's tokens per family."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from jax_diversity import characteristics, corpus
+
+    config = context.config.characteristics
+    lengths = context.dataset.tokens.document_lengths
+    segments = context.dataset.segments
+    table = corpus.read_columns(context.root / "documents", ["id", "source", "language", "text_hash"])
+    assignments = np.load(context.root / "clusters" / "assignments.npy")
+    num_clusters = context.counts("cluster")["num_clusters"]
+    codes = {
+        "cluster": characteristics.Codes(assignments, tuple(map(str, range(num_clusters)))),
+        "length": characteristics.length_bins(lengths, config.length_bins),
+        "source": characteristics.categorical(table["source"].to_pylist()),
+        "language": characteristics.categorical(table["language"].to_pylist()),
+    }
+    with context.progress.task("count tokens", len(codes), "families") as advance:
+        for family, family_codes in codes.items():
+            counts = characteristics.count_tokens(segments, family_codes)
+            characteristics.save_counts(partial / f"{family}.npz", counts)
+            advance(1)
+    columns = {
+        "id": table["id"],
+        "num_tokens": lengths,
+        "cluster": assignments,
+        "length_bin": codes["length"].group,
+        "source": table["source"],
+        "language": table["language"],
+        "duplicate_group": _duplicate_groups(table["text_hash"].to_pylist()),
+    }
+    pq.write_table(pa.table(columns), partial / "documents.parquet", compression="zstd")
+    write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
+    families = list(config.families)
+    return {
+        "families": families,
+        "weights": dict.fromkeys(families, 1.0),
+        "num_groups": {family: len(family_codes.names) for family, family_codes in codes.items()},
+    }
+
+
+def order(context: Context, partial: Path, order: OrderConfig, name: str) -> Counts:
+    """Compute and measure one ordering."""
+    from jax_diversity import ordering
+    from jax_diversity.measures import measure
+    from jax_diversity.schema import Characteristics, Ordering
+
+    chars = context.dataset.characteristics
+    chars = Characteristics.from_counts(chars.counts, weights=order.weights, sequence_length=chars.sequence_length)
+    presets = {"f1": ordering.Objective.f1, "f2": ordering.Objective.f2, "f3": ordering.Objective.f3}
+    objective = presets.get(order.objective, ordering.Objective)()
+    with context.progress.task(f"order: {order.method}", chars.num_sequences, "sequences") as advance:
+        result = ordering.order(chars, order.method, seed=order.seed, objective=objective, advance=advance)
+    windows = usable_windows(context.config.windows, chars.num_sequences)
+    balance = measure(chars, result, windows).summary()
+    Ordering(result.indices, {**result.info, "name": name, "balance": balance}).save(partial / f"{name}.npy")
+    return {"method": order.method, "num_sequences": len(result), "fingerprint": result.fingerprint}
+
+
+def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
+    """The window sizes that fit twice; all sequences as one window where none does."""
+    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
+
+
+def write(context: Context, partial: Path) -> Counts:
+    """Gather the sequences' tokens and write the records."""
+    from jax_diversity.records import write_records
+
+    config = context.config.records
+    dataset = context.dataset
+    token_dtype = context.counts("tokenize")["token_dtype"]
+    parts = {"train": dataset.segments, "validation": dataset.validation_segments}
+    order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
+    if config.layout == "ordered":
+        order_of["train"] = dataset.orderings[config.ordering].indices
+    records = {}
+    total = sum(part.num_sequences for part in parts.values())
+    with context.progress.task("write records", total, "sequences") as advance:
+        for name, part in parts.items():
+            records[name] = list(
+                write_records(
+                    part,
+                    dataset.tokens.gather,
+                    token_dtype,
+                    order_of[name],
+                    partial,
+                    name,
+                    sequences_per_file=config.sequences_per_file,
+                    advance=advance,
+                )
+            )
+    ordered = config.ordering if config.layout == "ordered" else None
+    return {"layout": config.layout, "ordering": ordered, "records": records, "dtype": token_dtype}

@@ -1,0 +1,117 @@
+"""What the command line prints at the end: tables that read well at 80 columns."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from jax_diversity.artifacts import OutputFolder
+
+if TYPE_CHECKING:
+    from jax_diversity.pipeline import StageResult
+    from jax_diversity.training import TrainingRun
+
+
+def build_table(results: Sequence[StageResult]) -> str:
+    """One row a stage: what it counted, how long it took."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("stage")
+    table.add_column("made")
+    table.add_column("seconds", justify="right")
+    for result in results:
+        seconds = "kept" if result.kept else f"{result.seconds:.1f}"
+        table.add_row(result.stage, _made(result.stage, result.counts), seconds)
+    return _printed(table)
+
+
+def orderings_table(folder: OutputFolder) -> str:
+    """The finished orderings' measured balance, as their .json files keep it."""
+    names = sorted(name.removeprefix("order/") for name in folder.stages if name.startswith("order/"))
+    summaries = {}
+    for name in names:
+        about = json.loads((folder.root / "orderings" / f"{name}.json").read_text(encoding="utf-8"))
+        summaries[name] = about["balance"]
+    return balance_table(summaries)
+
+
+def balance_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Prefix and window deviation per family, orderings side by side; smaller is better everywhere."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("family", "window", "ordering", "TV mean", "worst", "best", "floor", "prefix L2"):
+        table.add_column(name, justify="left" if name in ("family", "ordering") else "right")
+    for family, size in _rows(summaries):
+        for name, summary in summaries.items():
+            values = summary["families"][family]
+            window = values["windows"][size]
+            shares = [window[key] for key in ("tv_mean", "tv_worst", "tv_best", "tv_floor")]
+            prefix = f"{values['prefix_l2_max']:.2f}"
+            table.add_row(family, size, name, *[f"{share:.4f}" for share in shares], prefix)
+    text = _printed(table)
+    drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
+    return f"{text}\nnorm drift, largest: {drifts}" if summaries else "no orderings yet"
+
+
+def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    first = next(iter(summaries.values()), {"families": {}})
+    return [(family, size) for family, values in first["families"].items() for size in values["windows"]]
+
+
+def training_line(run: TrainingRun) -> str:
+    """Where a training run ended."""
+    return str(run)
+
+
+def next_steps(folder: OutputFolder) -> str:
+    """What a newcomer may try next."""
+    out = folder.root
+    return (
+        f"\nReport: {out / 'report.html'}\n\nTry next:\n"
+        f"  jax-diversity measure --out {out} --windows 16 64 256\n"
+        f"  jax-diversity order --out {out} --objective f1 --name greedy_f1\n"
+        "  jax-diversity build --corpus.paths 'your/*.jsonl.gz' --out your-dataset"
+    )
+
+
+def _made(stage: str, counts: Mapping[str, Any]) -> str:
+    if stage == "prepare":
+        skipped = sum(value for key, value in counts.items() if key.startswith("num_") and key in _SKIPPED)
+        text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
+        first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
+        return f"{text}, {skipped:,} records skipped{first}" if skipped else text
+    if stage == "tokenize":
+        return f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,}"
+    if stage == "embed":
+        return f"{counts['num_documents']:,} vectors of {counts['dimensions']}"
+    if stage == "cluster":
+        return f"{counts['num_clusters']:,} clusters in {counts['num_iterations']} passes"
+    if stage == "pack":
+        validation = counts["num_validation_sequences"]
+        sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
+        return f"{sequences}, {validation:,} for validation"
+    if stage == "characterize":
+        return ", ".join(f"{family} {groups:,}" for family, groups in counts["num_groups"].items()) + " groups"
+    if stage.startswith("order/"):
+        return f"{counts['num_sequences']:,} positions by {counts['method']}"
+    if stage == "write":
+        return f"{sum(map(sum, counts['records'].values())):,} records, {counts['layout']} layout"
+    return "report.html, report.json"
+
+
+_SKIPPED = {
+    "num_empty_documents",
+    "num_broken_records",
+    "num_without_text",
+    "num_text_not_string",
+    "num_invalid_utf8",
+}
+
+
+def _printed(table: Table) -> str:
+    target = io.StringIO()
+    Console(file=target, width=100, highlight=False).print(table)
+    return target.getvalue().rstrip()
