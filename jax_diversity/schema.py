@@ -240,13 +240,7 @@ class Ordering:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        indices = np.asarray(self.indices)
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise ValueError(
-                f"An ordering must be one axis of integers, found {indices.dtype} of shape {indices.shape}."
-            )
-        indices = indices.astype(np.int64)
-        _check_bijection(indices)
+        indices = _checked_permutation(self.indices)
         indices.setflags(write=False)
         object.__setattr__(self, "indices", indices)
         object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
@@ -281,11 +275,11 @@ class Ordering:
         """
         path = Path(path)
         try:
-            indices = np.load(path, allow_pickle=False)
+            indices = _checked_permutation(np.load(path, allow_pickle=False))
         except FileNotFoundError:
             raise ValueError(f"Expected an ordering at {path}, found no such file.") from None
         except (ValueError, EOFError, OSError) as error:
-            raise ValueError(f"Expected a .npy array of integers at {path}, found: {error}.") from None
+            raise ValueError(f"Expected an ordering (.npy) at {path}: {error}") from None
         about_path = path.with_suffix(".json")
         about = json.loads(about_path.read_text()) if about_path.exists() else {}
         ordering = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
@@ -304,7 +298,11 @@ class Ordering:
 _DERIVED = ("num_sequences", "fingerprint")
 
 
-def _check_bijection(indices: np.ndarray) -> None:
+def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
+    values = np.asarray(values)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"An ordering must be one axis of integers, found {values.dtype} of shape {values.shape}.")
+    indices = values.astype(np.int64)
     num_sequences = len(indices)
     if num_sequences and (indices.min() < 0 or indices.max() >= num_sequences):
         outside = indices[(indices < 0) | (indices >= num_sequences)][0]
@@ -319,3 +317,4 @@ def _check_bijection(indices: np.ndarray) -> None:
             f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
             f"{times[repeated]} times."
         )
+    return indices

@@ -2,4 +2,6 @@
 
 from jaxtyping import install_import_hook
 
-install_import_hook("jax_diversity", "beartype.beartype")
+import tests.typechecker  # noqa: F401 - the hook looks it up by name, but does not import it
+
+install_import_hook("jax_diversity", "tests.typechecker.typecheck")

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -16,6 +16,7 @@ from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Characteristics, Ordering
 
 
+@runtime_checkable
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result."""
 
