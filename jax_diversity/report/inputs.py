@@ -1,0 +1,185 @@
+"""What a report is made of: arrays and tables as the stages leave them, gathered by the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentGroups:
+    """Which group of one family (source, language ...) every document belongs to.
+
+    Attributes:
+        codes: index into `names` for every document.
+        names: the groups' names.
+
+    Raises:
+        ValueError: a code without a name.
+    """
+
+    codes: Int64[np.ndarray, " document"]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.codes) and not (self.codes.min() >= 0 and self.codes.max() < len(self.names)):
+            raise ValueError(
+                f"Expected codes in 0 .. {len(self.names) - 1}, found {self.codes.min()} .. {self.codes.max()}."
+            )
+
+    @classmethod
+    def from_names(cls, names: Sequence[str | None]) -> DocumentGroups:
+        """Code one name a document; None becomes the group `unknown`.
+
+        Example:
+            >>> DocumentGroups.from_names(["web", "books", None, "web"]).names
+            ('web', 'books', 'unknown')
+        """
+        known: dict[str, int] = {}
+        codes = [known.setdefault("unknown" if name is None else name, len(known)) for name in names]
+        return cls(np.array(codes, np.int64), tuple(known))
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusInputs:
+    """What was read.
+
+    Attributes:
+        text_bytes: UTF-8 bytes of all documents' text.
+        document_lengths: tokens of every document.
+        sources: the documents' sources; None leaves the table out.
+        languages: the documents' languages; None leaves the table out.
+        skipped: reason -> number of records that were left out for it.
+        num_duplicates: documents whose text occurs before them; None where nobody looked.
+    """
+
+    text_bytes: int
+    document_lengths: Int64[np.ndarray, " document"]
+    sources: DocumentGroups | None = None
+    languages: DocumentGroups | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    num_duplicates: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, groups in (("sources", self.sources), ("languages", self.languages)):
+            if groups is not None and len(groups.codes) != len(self.document_lengths):
+                raise ValueError(
+                    f"Expected {len(self.document_lengths)} codes in {name}, one a document, "
+                    f"found {len(groups.codes)}."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterInputs:
+    """The topic clusters.
+
+    Attributes:
+        num_documents: documents of every cluster.
+        num_tokens: tokens of every cluster.
+        top_terms: the terms that tell a cluster from the rest, the strongest first.
+        example_titles: titles (or first words) of documents near the cluster's centre.
+    """
+
+    num_documents: Int64[np.ndarray, " cluster"]
+    num_tokens: Int64[np.ndarray, " cluster"]
+    top_terms: Sequence[Sequence[str]]
+    example_titles: Sequence[Sequence[str]]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in self.__dataclass_fields__}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"Expected one entry a cluster in every column, found {lengths}.")
+
+
+@dataclass(frozen=True, eq=False)
+class PackingInputs:
+    """What packing kept.
+
+    Attributes:
+        method: the packing method's name.
+        sequence_length: L, tokens a sequence can hold.
+        num_sequences: training sequences.
+        num_validation_sequences: sequences kept for validation.
+        num_tokens_kept: tokens that stand in a training or a validation sequence.
+        num_tokens_dropped: tokens that stand in none.
+        num_documents_cut: documents that lie in more than one sequence.
+        segments_per_sequence: number of segments of every training sequence.
+    """
+
+    method: str
+    sequence_length: int
+    num_sequences: int
+    num_validation_sequences: int
+    num_tokens_kept: int
+    num_tokens_dropped: int
+    num_documents_cut: int
+    segments_per_sequence: Int64[np.ndarray, " sequence"]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderingInputs:
+    """One ordering and its measured balance; shares are of tokens, deviations in sequence lengths.
+
+    Attributes:
+        name: the ordering's name.
+        method: the method that made it; `uniform_shuffle` makes it the baseline.
+        prefix_l2: family -> prefix deviation after 1, 2 ... sequences.
+        window_tv: family -> window size in sequences -> total variation of every window.
+        window_tv_floor: family -> window size -> the lowest mean that any ordering can have.
+        window_max: family -> window size -> largest |share - target| over all windows and groups.
+        norm_drift: norm drift after 1, 2 ... sequences.
+        info: how it was made (objective, seed ...), shown as it is.
+    """
+
+    name: str
+    method: str
+    prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
+    window_tv: Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
+    window_tv_floor: Mapping[str, Mapping[int, float]]
+    window_max: Mapping[str, Mapping[int, float]]
+    norm_drift: Float64[np.ndarray, " sequence"]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingInputs:
+    """One training run: the ordering that fed it, and a record a step.
+
+    Each record has `step` and any of `loss` and `validation_loss` (nats a token); what else it holds is ignored.
+    """
+
+    ordering: str
+    steps: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class ReportInputs:
+    """All that a report shows.
+
+    Attributes:
+        title: the dataset's name.
+        orderings: the measured orderings, in the order in which they are drawn.
+        ideal_token_tv: family -> window size -> mean total variation of windows of independently drawn tokens.
+        training: finished or running training runs; empty leaves the section out.
+        settings: the build's settings, nested as in the configuration.
+        fingerprints: stage or file -> hash.
+        main_ordering: the ordering that the summary judges; None takes the first that is no uniform shuffle.
+        main_window: the window size that the summary judges; None takes 256 where it was measured on two windows
+            or more, else the measured size nearest to it.
+    """
+
+    title: str
+    corpus: CorpusInputs
+    clusters: ClusterInputs
+    packing: PackingInputs
+    orderings: Sequence[OrderingInputs]
+    ideal_token_tv: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    training: Sequence[TrainingInputs] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    main_ordering: str | None = None
+    main_window: int | None = None

@@ -1,0 +1,90 @@
+"""Draw a report's values as one HTML page that holds everything it needs.
+
+The page carries its values, its style, its script and plotly.js inside; a content security policy forbids every
+connection and every script but those whose hashes it names. Text of the corpus reaches the page only as JSON, with
+the characters escaped that could end a script element, and is shown as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jax_diversity import artifacts
+from jax_diversity.report.inputs import ReportInputs
+from jax_diversity.report.values import report_values
+
+# What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+
+def render(values: Mapping[str, Any]) -> str:
+    """The page for the values of `report_values`: one HTML document, the same for the same values.
+
+    Raises:
+        ValueError: the values hold NaN or an infinity.
+    """
+    from plotly.offline import get_plotlyjs
+
+    scripts = {
+        "watch": _resource("watch.js"),
+        "plotly": _script(get_plotlyjs()),
+        "figures": _resource("figures.js"),
+        "page": _resource("page.js"),
+    }
+    parts = {
+        **scripts,
+        "title": html.escape(str(values["title"])),
+        "policy": _policy(scripts.values()),
+        "style": _resource("page.css"),
+        "values": embed_json(values),
+    }
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], _resource("page.html"))
+
+
+def embed_json(values: Mapping[str, Any]) -> str:
+    """JSON that is safe inside a script element and parses to the same values.
+
+    Example:
+        >>> embed_json({"text": "</script>"})
+        '{"text":"\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(values, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def write_report(folder: Path, inputs: ReportInputs) -> dict[str, Any]:
+    """Write `report.json` and `report.html` into an existing folder, each atomically; returns the values."""
+    values = report_values(inputs)
+    # Thousands of numbers: one a line, as `write_json` would have it, would treble the file.
+    text = json.dumps(values, allow_nan=False, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    artifacts.write_text(folder / "report.json", text + "\n")
+    artifacts.write_text(folder / "report.html", render(values))
+    return values
+
+
+def _resource(name: str) -> str:
+    return _script((files("jax_diversity.report") / name).read_text(encoding="utf-8"))
+
+
+def _script(source: str) -> str:
+    # A browser hashes a script after it has read line ends as \n and NUL as the replacement character.
+    return source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+
+
+def _policy(scripts: Any) -> str:
+    """No connection, no frame, no form; only these scripts; pictures and styles only from within the page."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )

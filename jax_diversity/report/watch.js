@@ -1,0 +1,16 @@
+// Loaded first: counts what goes wrong, so that a test (or a curious reader) can ask the page itself.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const errors = [];
+  const note = (text) => {
+    errors.push(String(text));
+    root.dataset.errors = String(errors.length);
+    root.dataset.errorText = errors.join("\n");
+  };
+  root.dataset.errors = "0";
+  window.addEventListener("error", (event) => note(event.message));
+  window.addEventListener("unhandledrejection", (event) => note(event.reason));
+  document.addEventListener("securitypolicyviolation", (event) =>
+    note(`forbidden by the content security policy: ${event.violatedDirective} ${event.blockedURI}`));
+})();

@@ -1,0 +1,177 @@
+"""The report's sentences, made from its values: they say what holds, and where it does not hold they say that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def against(first: float | int, second: float | int) -> tuple[str, str]:
+    """Two numbers with just so many decimals (three to six) that different numbers look different.
+
+    Example:
+        >>> against(0.25, 0.2504)
+        ('0.2500', '0.2504')
+    """
+    for digits in range(3, 7):
+        pair = f"{first:.{digits}f}", f"{second:.{digits}f}"
+        if pair[0] != pair[1]:
+            return pair
+    return f"{first:.3f}", f"{second:.3f}"
+
+
+def listing(parts: Sequence[str], word: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"
+
+
+def size_in_words(num_bytes: int) -> str:
+    """Bytes in decimal units: `63.0 MB`."""
+    if num_bytes < 1000:
+        return counted(num_bytes, "byte")
+    size = float(num_bytes)
+    for unit in ("kB", "MB", "GB", "TB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} PB"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where it belongs: `1 document`, `22,727 documents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def compact(number: int) -> str:
+    """A number that fits a small place: `9,999,999`, from ten million on `18.2 M`, then `B` and `T`."""
+    if number < 10_000_000:
+        return f"{number:,}"
+    size = number / 1e6
+    for unit in ("M", "B"):
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} T"
+
+
+def corpus_sentence(values: Mapping[str, Any]) -> str:
+    """What went in and what came out."""
+    corpus, packing = values["corpus"], values["packing"]
+    sequences = counted(packing["num_sequences"], "sequence")
+    validation = packing["num_validation_sequences"]
+    kept_apart = f", and {validation:,} more for validation" if validation else ""
+    return (
+        f"{counted(corpus['num_documents'], 'document')} with {size_in_words(corpus['text_bytes'])} of text became "
+        f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
+        f"tokens to train on{kept_apart}."
+    )
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """One ordering against the baseline, by one family, at one window size."""
+    worst, best = against(verdict["worst"], verdict["baseline_best"])
+    start = (
+        f"With `{verdict['ordering']}`, the worst {verdict['window_size']:,}-sequence window by "
+        f"{verdict['family']} (TV {worst})"
+    )
+    if verdict["holds"]:
+        return f"{start} is better than the best window of {_shuffle(verdict)} ({best})."
+    return f"{start} is not better than the best window of {_shuffle(verdict)} ({best}); {_means(verdict)}."
+
+
+def _shuffle(verdict: Mapping[str, Any]) -> str:
+    name = verdict["baseline"]
+    return "the shuffle" if "shuffle" in name else f"`{name}`"
+
+
+def _means(verdict: Mapping[str, Any]) -> str:
+    mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
+    if verdict["mean"] < verdict["baseline_mean"]:
+        return f"the mean is better ({mean} against {baseline_mean})"
+    return f"nor is the mean ({mean} against {baseline_mean})"
+
+
+def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """The verdicts of one ordering at one window size, all families in one sentence."""
+    if len(verdicts) == 1:
+        return verdict_sentence(verdicts[0])
+    first = verdicts[0]
+    window = f"With `{first['ordering']}`, the worst {first['window_size']:,}-sequence window"
+    best_of = f"the best window of {_shuffle(first)}"
+    held = [_pair(verdict) for verdict in verdicts if verdict["holds"]]
+    failed = [_pair(verdict) for verdict in verdicts if not verdict["holds"]]
+    if not failed:
+        families = "both" if len(held) == 2 else f"all {len(held)}"
+        return f"{window} is better than {best_of} in {families} families: {listing(held)}."
+    if not held:
+        return f"{window} is not better than {best_of} in any family: {listing(failed)}."
+    return f"{window} is better than {best_of} by {listing(held)}, but not by {listing(failed, 'or')}."
+
+
+def _pair(verdict: Mapping[str, Any]) -> str:
+    worst, best = against(verdict["worst"], verdict["baseline_best"])
+    return f"{verdict['family']} (TV {worst} against {best})"
+
+
+def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """How far the ordering's mean goes from the baseline's towards the floor."""
+    first = verdicts[0]
+    shuffle = _shuffle(first)
+    known = [verdict for verdict in verdicts if verdict["gap_closed"] is not None]
+    if not known:
+        return (
+            f"There is no gap between {shuffle} and the floor at {first['window_size']:,}-sequence windows: no "
+            "ordering could have a better mean."
+        )
+    parts = [f"{percent(verdict['gap_closed'])} (by {verdict['family']})" for verdict in known]
+    sentence = (
+        f"On average over {first['window_size']:,}-sequence windows, `{first['ordering']}` closes {listing(parts)} "
+        f"of the gap between {shuffle} and the floor, below which no ordering's mean can lie"
+    )
+    if any(verdict["gap_closed"] < 0 for verdict in known):
+        return f"{sentence}; a negative share is worse than {shuffle}."
+    return f"{sentence}."
+
+
+def percent(share: float | int) -> str:
+    """A share in whole per cent, small ones with a decimal; never 100 % of what is not whole.
+
+    Example:
+        >>> percent(0.736), percent(0.998), percent(-0.002)
+        ('74 %', 'over 99 %', '-0.2 %')
+    """
+    if 0.995 <= share < 1:
+        return "over 99 %"
+    digits = 1 if abs(share) < 0.005 else 0
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
+
+
+def nothing_to_compare(values: Mapping[str, Any]) -> str:
+    """Why there is no verdict."""
+    ordering = values["ordering"]
+    if not ordering["orders"]:
+        return "No ordering was measured."
+    if ordering["baseline"] is None:
+        return "There is no shuffle to compare with; add an ordering with the method `uniform_shuffle`."
+    if all(order["is_baseline"] for order in ordering["orders"]):
+        return "Only shuffles were measured: there is nothing to compare them with."
+    return (
+        "A comparison needs at least two windows of a size; there are too few sequences "
+        f"({values['packing']['num_sequences']:,}) for that at any measured size."
+    )
+
+
+def training_sentence(run: Mapping[str, Any]) -> str:
+    """Where a run's losses began and ended."""
+    parts = []
+    for word, curve in (("training", run["loss"]), ("validation", run["validation_loss"])):
+        if curve["first"] is not None:
+            change = "stayed at" if curve["first"] == curve["last"] else "went from"
+            to = "" if curve["first"] == curve["last"] else f" to {curve['last']:.3f}"
+            parts.append(f"the {word} loss {change} {curve['first']:.3f}{to}")
+    lost = run["num_nonfinite"]
+    warning = f" {lost:,} of its losses {'was' if lost == 1 else 'were'} not finite." if lost else ""
+    if not parts:
+        return f"The run on `{run['ordering']}` has no finite loss.{warning}"
+    steps = counted(run["num_steps"], "step")
+    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats a token.{warning}"

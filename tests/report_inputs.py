@@ -1,0 +1,131 @@
+"""Made-up datasets for the report's tests: a common one, a tiny one, an empty one, one full of hostile text."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jax_diversity.report import (
+    ClusterInputs,
+    CorpusInputs,
+    DocumentGroups,
+    OrderingInputs,
+    PackingInputs,
+    ReportInputs,
+    TrainingInputs,
+)
+
+HOSTILE = (
+    "</script><script>window.harmed = 1</script>",
+    "<!--<script>",
+    "<img src=x onerror='window.harmed = 2'>",
+    '<a href="https://example.org/">text</a>',
+    "line\u2028and\u2029paragraph",
+    "\x00control\x1b[31m\x7f\x85",
+    "\u202egnp.exe",
+    "\ud800 lone surrogate",
+    "עברית ومثال",
+    "{{style}} $& %{x} `code`",
+    "long " * 100_000,
+)
+
+
+def make_ordering(
+    name: str,
+    method: str,
+    tv: dict[str, dict[int, list[float]]],
+    *,
+    floor: float = 0.05,
+    num_sequences: int = 2000,
+) -> OrderingInputs:
+    rng = np.random.default_rng(len(name))
+    walk = np.abs(np.cumsum(rng.normal(size=num_sequences)))
+    return OrderingInputs(
+        name=name,
+        method=method,
+        prefix_l2=dict.fromkeys(tv, walk),
+        window_tv={family: {size: np.array(v, float) for size, v in by.items()} for family, by in tv.items()},
+        window_tv_floor={family: dict.fromkeys(by, floor) for family, by in tv.items()},
+        window_max={family: dict.fromkeys(by, 0.01) for family, by in tv.items()},
+        norm_drift=walk - 3,
+        info={"seed": 0},
+    )
+
+
+SHUFFLE = make_ordering(
+    "uniform_shuffle",
+    "uniform_shuffle",
+    {"cluster": {64: [0.5, 0.6], 256: [0.252, 0.3, 0.317]}, "length": {64: [0.4, 0.5], 256: [0.2, 0.22, 0.24]}},
+)
+GREEDY = make_ordering(
+    "greedy",
+    "greedy",
+    {"cluster": {64: [0.4, 0.55], 256: [0.14, 0.15, 0.166]}, "length": {64: [0.2, 0.3], 256: [0.1, 0.1, 0.12]}},
+)
+
+
+def make_inputs(num_documents: int = 300, num_clusters: int = 70, text: tuple[str, ...] = ()) -> ReportInputs:
+    """A report on a made-up dataset; `text` stands wherever text of a corpus can stand."""
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(5, 1.3, num_documents).astype(np.int64)
+    cluster = rng.integers(0, num_clusters, num_documents)
+    names = tuple(text) or tuple(f"source {index}" for index in range(50))
+    terms = list(text) or ["gene", "protein", "cell"]
+    return ReportInputs(
+        title=text[0] if text else "A small corpus",
+        corpus=CorpusInputs(
+            text_bytes=int(4 * lengths.sum()),
+            document_lengths=lengths,
+            sources=DocumentGroups(rng.integers(0, len(names), num_documents), names),
+            languages=DocumentGroups.from_names([None if index % 3 else "en" for index in range(num_documents)]),
+            skipped={"not JSON": 2, "empty": 0, **dict.fromkeys(text, 1)},
+            num_duplicates=4,
+        ),
+        clusters=ClusterInputs(
+            num_documents=np.bincount(cluster, minlength=num_clusters),
+            num_tokens=np.bincount(cluster, weights=lengths, minlength=num_clusters).astype(np.int64),
+            top_terms=[terms for _ in range(num_clusters)],
+            example_titles=[list(text) or ["On cells"] for _ in range(num_clusters)],
+        ),
+        packing=PackingInputs("concat", 128, 2000, 20, 2020 * 128, 77, 210, rng.integers(1, 9, 2000)),
+        orderings=(SHUFFLE, GREEDY),
+        ideal_token_tv={"cluster": {64: 0.02, 256: 0.01}, "length": {64: 0.02, 256: 0.01}},
+        training=(
+            TrainingInputs(
+                "greedy",
+                [
+                    {"step": s, "loss": 7 / s**0.1} | ({"validation_loss": 7.1} if s % 9 == 0 else {})
+                    for s in range(1, 40)
+                ],
+            ),
+        ),
+        settings={"packing": {"sequence_length": 128, "names": text}, "rate": math.nan},
+        fingerprints={"tokens": "ab" * 32},
+    )
+
+
+def tiny_inputs() -> ReportInputs:
+    """One document of one token, no training, nothing that could be compared."""
+    one = np.array([1])
+    return ReportInputs(
+        title="",
+        corpus=CorpusInputs(1, one),
+        clusters=ClusterInputs(one, one, [[]], [[]]),
+        packing=PackingInputs("concat", 2, 1, 0, 1, 0, 0, one),
+        orderings=(
+            make_ordering("shuffle", "uniform_shuffle", {"cluster": {256: []}}, num_sequences=1),
+            make_ordering("greedy", "greedy", {"cluster": {256: []}}, num_sequences=1),
+        ),
+    )
+
+
+def nothing_inputs() -> ReportInputs:
+    none = np.array([], np.int64)
+    return ReportInputs(
+        "",
+        CorpusInputs(0, none, DocumentGroups(none, ()), DocumentGroups(none, ())),
+        ClusterInputs(none, none, [], []),
+        PackingInputs("concat", 2, 0, 0, 0, 0, 0, none),
+        (),
+    )
