@@ -58,7 +58,11 @@ def balance_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     first = next(iter(summaries.values()), {"families": {}})
-    return [(family, size) for family, values in first["families"].items() for size in values["windows"]]
+    return [
+        (family, size)
+        for family, values in first["families"].items()
+        for size in sorted(values["windows"], key=int)
+    ]
 
 
 def training_line(run: TrainingRun) -> str:

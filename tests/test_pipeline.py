@@ -1,0 +1,262 @@
+"""Whole builds: what is skipped, what is made anew, what survives a kill, what verification finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax_diversity as jd
+import numpy as np
+import pytest
+from jax_diversity.artifacts import OutputFolder
+from jax_diversity.config import BuildConfig, OrderConfig, RecordsConfig, as_plain
+from jax_diversity.pipeline import Build, recorded_config
+
+from tests.tiny_corpus import tiny_config, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "out"
+    Build(tiny_config(corpus, out)).run_all()
+    return out
+
+
+def artifacts(out: Path) -> dict[str, bytes]:
+    """Every stored byte but logs and caches."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file() and path.name not in (".lock", "build.log") and ".cache" not in path.parts
+    }
+
+
+def test_the_whole_chain(built: Path) -> None:
+    dataset = jd.open_dataset(built)
+    assert dataset.verify() == []
+    assert {"uniform_shuffle", "greedy"} <= set(dataset.orderings)
+    assert (built / "report.html").stat().st_size > 100_000
+    loader = jd.make_loader(built, ordering="greedy", global_batch_size=8)
+    first = next(iter(loader))
+    indices = dataset.orderings["greedy"].indices
+    segments = dataset.segments
+    for row in range(8):
+        mine = segments.sequence_index == indices[row]
+        tokens = dataset.tokens.gather(
+            segments.document_index[mine], segments.document_offset[mine], segments.length[mine]
+        )
+        np.testing.assert_array_equal(first["inputs"][row], tokens)
+
+
+def test_counts_agree_through_the_stages(built: Path) -> None:
+    dataset = jd.open_dataset(built)
+    stages = OutputFolder(built).stages
+    lengths = dataset.tokens.document_lengths
+    assert lengths.sum() == stages["tokenize"]["counts"]["num_tokens"]
+    assert stages["prepare"]["counts"]["num_documents"] == len(lengths)
+    assert (dataset.characteristics.tokens == dataset.sequence_length).all()
+    training = set(dataset.segments.document_index.tolist())
+    validation = set(dataset.validation_segments.document_index.tolist())
+    assert validation
+    assert not training & validation
+
+
+def test_clusters_find_the_topics(built: Path) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(built / "characteristics" / "documents.parquet")
+    clusters, sources = np.array(table["cluster"]), np.array(table["source"])
+    agreeing = sum(
+        np.unique(sources[clusters == cluster], return_counts=True)[1].max() for cluster in set(clusters)
+    )
+    assert agreeing / len(clusters) > 0.9
+
+
+def test_all_metadata_is_kept(built: Path) -> None:
+    row = jd.open_dataset(built).documents.head(1).to_pylist()[0]
+    assert json.loads(row["metadata"]) == {"year": 1990}
+
+
+def test_a_second_build_keeps_everything(built: Path, corpus: Path) -> None:
+    before = artifacts(built)
+    results = Build(tiny_config(corpus, built)).run_all()
+    assert all(result.kept for result in results)
+    assert artifacts(built) == before
+
+
+def test_builds_in_other_folders_are_the_same_bytes(built: Path, corpus: Path, tmp_path: Path) -> None:
+    Build(tiny_config(corpus, tmp_path / "out")).run_all()
+    assert artifacts(tmp_path / "out") == artifacts(built)
+
+
+def test_settings_remake_what_depends_on_them(corpus: Path, tmp_path: Path) -> None:
+    config = tiny_config(corpus, tmp_path / "out")
+    Build(config).run_all()
+    Build(recorded_config(config.out)).run_order(OrderConfig("greedy", name="by_topic", objective="f1"))
+    changed = dataclasses.replace(config, packing=dataclasses.replace(config.packing, seed=9))
+    results = {result.stage: result.kept for result in Build(changed).run_all()}
+    assert {stage for stage, kept in results.items() if kept} == {"prepare", "tokenize", "embed", "cluster"}
+    # The ordering by hand was made for other sequences: it is no longer part of the dataset.
+    assert "by_topic" not in jd.open_dataset(config.out).orderings
+
+
+def test_orderings_are_added_and_reported(built: Path) -> None:
+    build = Build(recorded_config(built))
+    result = build.run_order(OrderConfig("greedy", name="published", objective="f3"))
+    assert not result.kept
+    assert build.run_order(OrderConfig("greedy", name="published", objective="f3")).kept
+    assert "published" in jd.open_dataset(built).orderings
+    build.run_stage("report")
+    assert "published" in (built / "report.json").read_text()
+
+
+def test_recorded_settings_are_those_of_the_build(built: Path, corpus: Path) -> None:
+    recorded, given = recorded_config(built), tiny_config(corpus, built)
+    same = dataclasses.replace(recorded, orders=given.orders, train=given.train)
+    assert as_plain(same) == as_plain(given)
+
+
+def test_ordered_layout_holds_the_ordering(corpus: Path, built: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        tiny_config(corpus, tmp_path / "out"), records=RecordsConfig(layout="ordered", sequences_per_file=50)
+    )
+    Build(config).run_all()
+    for ordering in ("greedy", "uniform_shuffle"):
+        batches = [
+            [batch["inputs"] for batch in jd.make_loader(out, ordering=ordering, global_batch_size=16)]
+            for out in (built, config.out)
+        ]
+        np.testing.assert_array_equal(np.concatenate(batches[0]), np.concatenate(batches[1]))
+
+
+def test_a_stage_without_its_predecessor(corpus: Path, tmp_path: Path) -> None:
+    build = Build(tiny_config(corpus, tmp_path / "out"))
+    build.run_stage("prepare")
+    with pytest.raises(
+        jd.UserError, match="needs 'tokenize', which .* does not have; run `jax-diversity tokenize`"
+    ):
+        build.run_stage("pack")
+
+
+def test_verification_names_what_was_changed(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Build(tiny_config(corpus, out)).run_all()
+    path = out / "tokens" / "tokens-00000.bin"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    (out / "orderings" / "greedy.json").unlink()
+    faults = {fault.file: fault for fault in jd.open_dataset(out).verify()}
+    assert set(faults) == {"tokens/tokens-00000.bin", "orderings/greedy.json"}
+    assert "sha256" in str(faults["tokens/tokens-00000.bin"])
+    assert faults["orderings/greedy.json"].found == "no such file"
+
+
+def test_two_builds_of_one_folder(corpus: Path, tmp_path: Path) -> None:
+    config = tiny_config(corpus, tmp_path / "out")
+    with OutputFolder(config.out).lock(), pytest.raises(jd.UserError, match=f"another process .id {os.getpid()}"):
+        Build(config).run_all()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"cluster": {"num_clusters": 10_000}}, "clusters"),
+        ({"packing": {"sequence_length": 10**9}}, "at least one training sequence"),
+        ({"packing": {"sequence_length": 1}}, "packing.sequence_length >= 2, found 1"),
+        ({"corpus": {"paths": ("absent/*.jsonl",)}}, "absent"),
+        ({"corpus": {"paths": ()}}, "corpus.paths"),
+        ({"tokenizer": {"kind": "file", "path": "absent.json"}}, "absent.json"),
+    ],
+)
+def test_bad_settings_leave_what_was_finished(change: dict, sentence: str, corpus: Path, tmp_path: Path) -> None:
+    config = tiny_config(corpus, tmp_path / "out")
+    Build(config).run_all()
+    before = OutputFolder(config.out).manifest
+    ((section, values),) = change.items()
+    broken = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
+    with pytest.raises(jd.UserError, match=sentence):
+        Build(broken).run_all()
+    finished = OutputFolder(config.out).manifest["stages"]
+    assert {name: entry["fingerprint"] for name, entry in finished.items()} == {
+        name: entry["fingerprint"] for name, entry in before["stages"].items()
+    }
+    assert jd.open_dataset(config.out).verify() == []
+
+
+def test_a_manifest_of_the_future_and_one_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format_version": 99, "stages": {}}')
+    with pytest.raises(jd.UserError, match="written in format 99"):
+        OutputFolder(tmp_path)
+    (tmp_path / "manifest.json").write_text("[1, 2")
+    with pytest.raises(jd.UserError, match="is not a dataset's manifest"):
+        OutputFolder(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(jd.UserError, match="found a file"):
+        OutputFolder(tmp_path / "file")
+
+
+def run_build(config: BuildConfig, kill_after: float | None) -> int:
+    """Build in a process of its own; SIGKILL it after some seconds."""
+    program = (
+        "import json, sys; from jax_diversity.config import config_from_plain; from jax_diversity.pipeline import Build;"
+        "Build(config_from_plain(json.load(sys.stdin))).run_all()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(as_plain(config)))
+    process.stdin.close()
+    if kill_after is not None:
+        time.sleep(kill_after)
+        process.send_signal(signal.SIGKILL)
+    return process.wait()
+
+
+@pytest.mark.slow
+def test_killed_builds_end_byte_for_byte_the_same(corpus: Path, tmp_path: Path) -> None:
+    config = tiny_config(corpus, tmp_path / "whole" / "out")
+    start = time.monotonic()
+    assert run_build(config, None) == 0
+    duration = time.monotonic() - start
+    expected = artifacts(tmp_path / "whole" / "out")
+    moments = random.Random(0)
+    config = tiny_config(corpus, tmp_path / "killed" / "out")
+    for _ in range(4):
+        run_build(config, moments.uniform(0.2, 0.9) * duration)
+    assert run_build(config, None) == 0
+    assert artifacts(tmp_path / "killed" / "out") == expected
+    assert jd.open_dataset(tmp_path / "killed" / "out").verify() == []
+
+
+@pytest.mark.parametrize("moment", [0, 1, 2, 3, 5, 8, 13, 20])
+def test_a_kill_at_any_step_of_publishing(moment: int, corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    """Replacing a stage's files renames one after another: stop after each and build again."""
+    config = tiny_config(corpus, tmp_path / "out")
+    Build(config).run_all()
+    changed = dataclasses.replace(config, packing=dataclasses.replace(config.packing, seed=1))
+    replace, calls = os.replace, iter(range(100))
+
+    def failing(source, target) -> None:
+        if next(calls) == moment:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(KeyboardInterrupt):
+        Build(changed).run_all()
+    monkeypatch.undo()
+    Build(changed).run_all()
+    Build(dataclasses.replace(changed, out=str(tmp_path / "fresh" / "out"))).run_all()
+    assert artifacts(tmp_path / "out") == artifacts(tmp_path / "fresh" / "out")
