@@ -1,0 +1,213 @@
+"""Which files a corpus consists of, and how their bytes are read: local or remote, plain, .gz or .zst."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.errors import UserError
+
+Format = Literal["jsonl", "parquet", "text"]
+MAX_DOCUMENT_BYTES = 2**30
+"""Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
+
+_COMPRESSIONS = (".gz", ".zst")
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
+_MAGIC = re.compile(r"[*?\[]")
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of a corpus.
+
+    Attributes:
+        address: where it lies, as a person would write it.
+        name: the part of the address that is the same wherever the corpus lies: below the fixed folders of the
+            glob that found it, the base name otherwise.
+        filesystem: the fsspec file system of a remote file.
+    """
+
+    address: str
+    name: str
+    filesystem: Any = None
+
+    @property
+    def stem(self) -> str:
+        """The base name without what says how the file is stored: endings, and `-00000-of-00512`."""
+        base = _without_compression(PurePosixPath(self.name).name)
+        ending = PurePosixPath(base).suffix
+        return _PART.sub("", base.removesuffix(ending)) or base
+
+    @property
+    def format(self) -> Format:
+        """What the name says the file is."""
+        return _FORMATS.get(PurePosixPath(_without_compression(self.name)).suffix.lower(), "text")
+
+    def open(self) -> io.BufferedReader:
+        """The file's stored bytes."""
+        if self.filesystem is None:
+            return open(self.address, "rb")
+        return io.BufferedReader(self.filesystem.open(self.address, "rb"))
+
+    def size(self) -> int:
+        """Number of stored bytes."""
+        if self.filesystem is None:
+            return os.stat(self.address).st_size
+        return int(self.filesystem.size(self.address) or 0)
+
+    @contextmanager
+    def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
+        """The stored bytes and, decompressed by the file's ending, its content.
+
+        Raises:
+            UserError: the file cannot be opened or read, is cut off, or is not compressed as its name says.
+        """
+        with reading_faults(self), self.open() as stored:
+            if self.name.endswith(_COMPRESSIONS):
+                if not stored.read(1):
+                    raise EOFError("no bytes")
+                stored.seek(0)
+            if self.name.endswith(".gz"):
+                with gzip.GzipFile(fileobj=stored) as content:
+                    yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
+            elif self.name.endswith(".zst"):
+                # pyarrow's stream tells a frame that is cut off; that of the zstandard package ends silently.
+                with pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd") as content:
+                    yield stored, io.BufferedReader(content, 1 << 18)
+            else:
+                yield stored, stored
+
+
+@contextmanager
+def reading_faults(file: InputFile) -> Iterator[None]:
+    """Turn what reading a damaged or absent file raises into one sentence that names it.
+
+    Raises:
+        UserError: see above.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(
+            f"{file.address} is cut off, damaged or not what its name says ({what}); "
+            "fetch it anew, or rename it to what it is."
+        ) from None
+
+
+def find_files(config: CorpusConfig) -> list[InputFile]:
+    """All files that `config.paths` names, each once, sorted by their addresses.
+
+    Raises:
+        UserError: a path or glob that no file matches, a folder, an unknown protocol, or one whose package is
+            missing.
+    """
+    found: dict[str, InputFile] = {}
+    for pattern in config.paths:
+        if pattern == PYTHON_ENVIRONMENT:
+            continue
+        files = _find_remote(pattern) if "://" in pattern or "::" in pattern else _find_local(pattern)
+        if not files:
+            raise UserError(f"Expected files at {pattern}, found none; check corpus.paths.")
+        for file in files:
+            found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
+    return [found[address] for address in sorted(found)]
+
+
+def _find_local(pattern: str) -> list[InputFile]:
+    path = os.path.expanduser(pattern)
+    if os.path.isfile(path):
+        return [InputFile(path, _valid(os.path.basename(path)))]
+    if os.path.isdir(path):
+        raise UserError(
+            f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'."
+        )
+    root = _fixed_folder(path)
+    matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
+    return [InputFile(match, _valid(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
+
+
+def _find_remote(pattern: str) -> list[InputFile]:
+    import fsspec
+
+    protocol = pattern.partition("://")[0].rpartition("::")[2]
+    try:
+        filesystem, path = fsspec.core.url_to_fs(pattern)
+        if _MAGIC.search(path):
+            matches = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
+            root = _fixed_folder(path)
+        else:
+            matches = [path] if filesystem.isfile(path) else []
+            root = path.rpartition("/")[0]
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        what = f"pip install 'jax-diversity[{extra}]'" if extra else str(error)
+        raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
+    except ValueError as error:
+        raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
+    except Exception as error:  # every driver has its own exceptions for refused access and lost connections
+        raise UserError(f"Could not list {pattern}: {' '.join(str(error).split()) or repr(error)}.") from None
+    return [
+        InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)
+        for match in matches
+    ]
+
+
+def _fixed_folder(pattern: str) -> str:
+    """The folders of a glob before its first wildcard."""
+    return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
+
+
+def _without_compression(name: str) -> str:
+    for ending in _COMPRESSIONS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def _valid(name: str) -> str:
+    """A file's name as text that can be stored, whatever bytes it has on disk."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def read_whole(file: InputFile) -> tuple[bytes, int]:
+    """A text file's content and its stored size, bytes.
+
+    Raises:
+        UserError: see `InputFile.stream`; longer than `MAX_DOCUMENT_BYTES`.
+    """
+    with file.stream() as (stored, content):
+        text = content.read(MAX_DOCUMENT_BYTES + 1)
+        if len(text) > MAX_DOCUMENT_BYTES:
+            raise UserError(
+                f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents."
+            )
+        return text, stored.tell()
+
+
+Advance = Callable[[int], None]
+
+
+def ignore(_: int) -> None:
+    """Progress that nobody watches."""

@@ -1,0 +1,95 @@
+"""Parquet files: one record a row, read by small batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.files import Advance, InputFile, reading_faults
+from jax_diversity.corpus.jsonl import missing_text_field
+from jax_diversity.corpus.records import make_document
+from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.schema import Document
+
+_BATCH_BYTES = 8 * 2**20
+_BATCH_ROWS = 1000
+
+
+def read_parquet(
+    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance
+) -> Iterator[tuple[Place, Document]]:
+    """A file's documents in order, about 8 MB at a time.
+
+    Args:
+        file: the file.
+        config: names the columns.
+        report: counts what is skipped.
+        advance: told the stored bytes read (each row counted as an equal part of the file).
+
+    Raises:
+        UserError: no Parquet, damaged, or without the text column; with `config.strict` the first broken row.
+    """
+    with reading_faults(file), file.open() as stored:
+        table = pq.ParquetFile(stored)
+        if config.text_field not in table.schema_arrow.names:
+            raise missing_text_field(file, config, table.schema_arrow.names)
+        num_rows = table.metadata.num_rows
+        size, row = file.size(), 0
+        for batch in table.iter_batches(_batch_rows(table.metadata)):
+            for record in _records(batch):
+                row += 1
+                place = Place(file, row)
+                if isinstance(record, UnicodeDecodeError):
+                    what = f"no valid UTF-8: {record.reason} at byte {record.start + 1}"
+                    report.skip("num_invalid_utf8", place, what, strict=config.strict)
+                elif isinstance(record, Exception):
+                    report.skip("num_broken_records", place, f"unreadable row: {record}", strict=config.strict)
+                elif (document := make_document(record, place, config, report)) is not None:
+                    yield place, document
+            advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Rows a batch, so that the widest row group's batches hold about `_BATCH_BYTES`."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    widest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
+    return int(min(max(_BATCH_BYTES // max(widest, 1.0), 1), _BATCH_ROWS))
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
+    """A batch's rows as plain Python; a row that cannot be converted gives its error."""
+    batch = _without_nanoseconds(batch)
+    try:
+        yield from batch.to_pylist(maps_as_pydicts="lossy")
+        return
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass  # one bad row spoils the batch: find it
+    for index in range(len(batch)):
+        try:
+            yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            yield error
+
+
+def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Nanoseconds, which Python's times cannot hold, cut to microseconds."""
+    schema = pa.schema([field.with_type(_python_type(field.type)) for field in batch.schema])
+    return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
+
+
+def _python_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return pa.time64("us")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_python_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_python_type(kind.value_type)))
+    return kind

@@ -1,0 +1,259 @@
+"""The installed Python packages as a corpus that every machine has.
+
+Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences.
+Where only a part is wanted, it is chosen by a hash of the documents' ids, so the same packages give the same part
+on every machine, every package has its share, and only what is chosen is read.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import importlib.metadata
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.files import Advance, InputFile
+from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.schema import Document
+
+MIN_CHARACTERS = 200
+MAX_FILE_BYTES = 400_000
+_SKIPPED_FOLDERS = {"test", "tests", "_tests"}
+_LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
+_DOCSTRING_SHARE = 0.2
+"""What docstrings are of source by size, measured over some 600 modules; only the choice of a part rests on it."""
+
+Kind = Literal["source", "docstrings", "readme", "licence"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution."""
+
+    distribution: importlib.metadata.Distribution
+    message: Any
+    name: str
+
+    @property
+    def version(self) -> str:
+        """As the package states it."""
+        return self.message.get("Version") or "unknown"
+
+    @cached_property
+    def files(self) -> list[tuple[str, int]]:
+        """Installed files below site-packages with their sizes in bytes, sorted by path."""
+        record = self.distribution.read_text("RECORD")
+        if record is not None:
+            rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
+            sizes = {path: int(size) for path, _, size in rows if size.isdigit()}
+        else:  # older or distribution-made installs
+            paths = [str(path) for path in self.distribution.files or ()]
+            sizes = {path: _size(Path(str(self.distribution.locate_file(path)))) for path in paths}
+        return sorted((path, size) for path, size in sizes.items() if not path.startswith(("..", "/")))
+
+    @cached_property
+    def readme(self) -> str:
+        """The long description; empty where there is none."""
+        payload = self.message.get_payload()
+        text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
+        return "" if text.strip() == "UNKNOWN" else text
+
+    @cached_property
+    def about(self) -> dict[str, object]:
+        """What the package says of itself: version, summary, topics."""
+        classifiers = self.message.get_all("Classifier") or []
+        topics = sorted(name.removeprefix("Topic :: ") for name in classifiers if name.startswith("Topic :: "))
+        return {"version": self.version, "summary": self.message.get("Summary"), "topics": topics}
+
+
+class Candidate(NamedTuple):
+    """A document that could be read: what it is, and about how long."""
+
+    package: Package
+    kind: Kind
+    path: str
+    text_bytes: int
+
+    @property
+    def id(self) -> str:
+        """The same wherever the package is installed."""
+        return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
+
+    @property
+    def order(self) -> tuple[str, str, str]:
+        """Where the document stands in the corpus."""
+        return self.package.name, self.kind, self.path
+
+
+def find_packages() -> list[Package]:
+    """Installed distributions, sorted by name; the first on the path where several versions are.
+
+    Left out are this package and editable installs, whose files change under the reader's eyes.
+    """
+    found: dict[str, Package] = {}
+    for distribution in importlib.metadata.distributions():
+        try:
+            message: Any = distribution.metadata
+        except UnicodeDecodeError:
+            continue
+        if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
+            continue
+        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()
+        if name != "jax-diversity" and not _is_editable(distribution):
+            found.setdefault(name, Package(distribution, message, name))
+    return [found[name] for name in sorted(found)]
+
+
+def select_documents(max_bytes: int | None) -> list[Candidate]:
+    """The documents to read, sorted by package, kind and path.
+
+    With `max_bytes`: one of every package, then more by the hash of their ids until their estimated sizes reach it.
+    """
+    candidates = [candidate for package in find_packages() for candidate in _candidates(package)]
+    if max_bytes is not None:
+        candidates = _choose(candidates, max_bytes)
+    return sorted(candidates, key=lambda candidate: candidate.order)
+
+
+def read_python_environment(
+    max_bytes: int | None, config: CorpusConfig, report: ReadReport, advance: Advance
+) -> Iterator[tuple[Place, Document]]:
+    """The chosen documents of the installed packages.
+
+    `source` is the package, `language` `code:python` for source and `en` for prose, the title a module's dotted
+    name or `NAME README`; metadata hold kind, version, summary and topics.
+
+    Args:
+        max_bytes: about how many bytes of text; None for all.
+        config: only `strict` is looked at.
+        report: counts what is skipped.
+        advance: told the estimated text bytes that are done.
+
+    Raises:
+        UserError: a file is no UTF-8 and `config.strict` is set.
+    """
+    for candidate in select_documents(max_bytes):
+        address = str(candidate.package.distribution.locate_file(candidate.path))
+        place = Place(InputFile(address, candidate.id), None)
+        try:
+            text = _text(candidate, Path(address))
+        except UnicodeDecodeError as error:
+            what = f"no valid UTF-8: {error.reason} at byte {error.start + 1}"
+            report.skip("num_invalid_utf8", place, what, strict=config.strict)
+            text = ""
+        except OSError as error:  # listed, but no longer there
+            report.skip("num_broken_records", place, f"unreadable: {error.strerror}", strict=config.strict)
+            text = ""
+        if len(text) >= MIN_CHARACTERS:
+            yield place, _document(candidate, text)
+        advance(candidate.text_bytes)
+
+
+def _candidates(package: Package) -> Iterator[Candidate]:
+    readme_bytes = len(package.readme.encode("utf-8", "replace"))
+    if readme_bytes >= MIN_CHARACTERS:
+        yield Candidate(package, "readme", "", readme_bytes)
+    for path, size in package.files:
+        parts = PurePosixPath(path).parts
+        if not MIN_CHARACTERS <= size <= MAX_FILE_BYTES or _SKIPPED_FOLDERS.intersection(parts[:-1]):
+            continue
+        if parts[0].endswith((".dist-info", ".egg-info")):
+            if parts[-1].upper().startswith(_LICENCE_NAMES):
+                yield Candidate(package, "licence", path, size)
+        elif path.endswith(".py"):
+            yield Candidate(package, "source", path, size)
+            yield Candidate(package, "docstrings", path, int(size * _DOCSTRING_SHARE))
+
+
+def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
+    by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
+    first_of_package: dict[str, Candidate] = {}
+    for candidate in by_hash:
+        first_of_package.setdefault(candidate.package.name, candidate)
+    firsts = {candidate.id for candidate in first_of_package.values()}
+    chosen, total = [], 0
+    for candidate in sorted(by_hash, key=lambda candidate: candidate.id not in firsts):
+        if total >= max_bytes:
+            break
+        chosen.append(candidate)
+        total += candidate.text_bytes
+    return chosen
+
+
+def _text(candidate: Candidate, path: Path) -> str:
+    if candidate.kind == "readme":
+        return candidate.package.readme
+    text = path.read_bytes().decode("utf-8-sig")
+    return _docstrings(text, _module_name(candidate.path)) if candidate.kind == "docstrings" else text
+
+
+def _docstrings(source: str, module: str) -> str:
+    """The docstrings of a module and of its public classes and functions, each under its dotted name.
+
+    Empty where the source does not parse (a template, another Python's syntax).
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes, in other people's source
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n\n".join(f"{name}\n\n{text}" for name, text in _walk_docstrings(tree, module))
+
+
+def _walk_docstrings(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> Iterator[tuple[str, str]]:
+    docstring = ast.get_docstring(node)
+    if docstring:
+        yield name, docstring
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in node.body:
+            named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if named and not child.name.startswith("_"):
+                yield from _walk_docstrings(child, f"{name}.{child.name}")
+
+
+def _document(candidate: Candidate, text: str) -> Document:
+    package = candidate.package
+    titles = {
+        "readme": f"{package.name} README",
+        "licence": f"{package.name} {PurePosixPath(candidate.path).name}",
+    }
+    return Document(
+        id=candidate.id,
+        text=text,
+        source=package.name,
+        language="code:python" if candidate.kind == "source" else "en",
+        title=titles.get(candidate.kind) or _module_name(candidate.path),
+        metadata={"kind": candidate.kind, **package.about},
+    )
+
+
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
+    try:
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return False
+    about = origin.get("dir_info") if isinstance(origin, dict) else None
+    return isinstance(about, dict) and bool(about.get("editable"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,81 @@
+"""A record's fields -> a document."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.schema import Document
+
+
+def make_document(
+    record: Mapping[str, Any], place: Place, config: CorpusConfig, report: ReadReport
+) -> Document | None:
+    """Sort a record's fields into a document; None where it has no text, which `report` counts.
+
+    A missing id becomes `file:line`, a missing source the file's name without endings. Ids may be integers.
+    What is no usable id, source, language or title stays in the metadata with all other fields.
+
+    Raises:
+        UserError: no text and `config.strict`.
+    """
+    fields = dict(record)
+    if config.text_field not in fields:
+        what = f"no field {config.text_field!r} among {_listed(fields)}"
+        report.skip("num_without_text", place, what, strict=config.strict)
+        return None
+    text = fields.pop(config.text_field)
+    if not isinstance(text, str):
+        kind = "null" if text is None else type(text).__name__
+        what = f"field {config.text_field!r} holds {kind}, no string"
+        report.skip("num_text_not_string", place, what, strict=config.strict)
+        return None
+    return Document(
+        id=_take_label(fields, config.id_field) or place.name,
+        text=text,
+        source=_take_label(fields, config.source_field) or place.file.stem,
+        language=_take_label(fields, config.language_field),
+        title=_take_label(fields, config.title_field),
+        metadata={key: plain_value(value) for key, value in fields.items()},
+    )
+
+
+def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
+    """Remove and return a field that holds a word or a whole number; leave any other value where it is."""
+    value = fields.get(name) if name is not None else None
+    if name is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        return None
+    return str(fields.pop(name))
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON can hold it.
+
+    NaN and the infinities become null, dates and times ISO 8601 text, durations seconds, bytes Base64 text,
+    decimals and whatever else their text; keys become text.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return str(value)
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+    names = sorted(fields)
+    return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") if names else "no fields"

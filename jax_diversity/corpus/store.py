@@ -1,0 +1,218 @@
+"""Documents as Parquet files: written in a stream, read in small batches or by columns.
+
+Files are `documents-00000.parquet` ... of about the same number of text bytes each, with the columns `id`, `text`,
+`source`, `language`, `title` (these two may be null), `metadata` (a JSON object, keys sorted) and `text_hash`
+(BLAKE2b of the text, 16 bytes: equal texts are exact duplicates).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.corpus.files import Advance, ignore
+from jax_diversity.errors import UserError
+from jax_diversity.schema import Document
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("language", pa.string()),
+        pa.field("title", pa.string()),
+        pa.field("metadata", pa.string(), nullable=False),
+        pa.field("text_hash", pa.binary(16), nullable=False),
+    ]
+)
+_GROUP_BYTES = 4 * 2**20
+_GROUP_DOCUMENTS = 1000
+
+
+@dataclass(frozen=True)
+class StoredCorpus:
+    """What was stored.
+
+    Attributes:
+        num_documents: documents in all files.
+        text_bytes: bytes of their text in UTF-8.
+        num_files: Parquet files.
+    """
+
+    num_documents: int
+    text_bytes: int
+    num_files: int
+
+
+def write_documents(
+    documents: Iterable[Document], folder: Path, shard_bytes: int, advance: Advance = ignore
+) -> StoredCorpus:
+    """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
+
+    Args:
+        documents: read once.
+        folder: takes the files; made if absent.
+        shard_bytes: text bytes a file; a document that is longer has a file of its own.
+        advance: told the number of documents taken.
+
+    Example:
+        >>> stored = write_documents(read_documents(config, ReadReport()), Path("documents"), 16 * 2**20)
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _Writer(folder, shard_bytes) as writer:
+        for document in documents:
+            writer.add(document)
+            advance(1)
+    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files)
+
+
+class _Writer:
+    """The file that is being written and the row group that is being gathered."""
+
+    def __init__(self, folder: Path, shard_bytes: int) -> None:
+        self.num_documents, self.text_bytes, self.num_files = 0, 0, 0
+        self._folder, self._shard_bytes = folder, shard_bytes
+        self._rows: list[tuple] = []
+        self._group_bytes, self._file_bytes = 0, 0
+        self._open = ExitStack()
+        self._parquet: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if error[0] is None:
+                self._close_file()
+        except BaseException as fault:
+            error = (type(fault), fault, fault.__traceback__)
+            raise
+        finally:
+            self._open.__exit__(*error)
+
+    def add(self, document: Document) -> None:
+        encoded = document.text.encode()
+        size = len(encoded)
+        if self._file_bytes and self._file_bytes + size > self._shard_bytes:
+            self._close_file()
+        elif self._rows and self._group_bytes + size > _GROUP_BYTES:
+            self._write_group()
+        self._rows.append(_row(document, hashlib.blake2b(encoded, digest_size=16).digest()))
+        self.num_documents += 1
+        self.text_bytes += size
+        self._group_bytes += size
+        self._file_bytes += size
+        if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._parquet is None:
+            path = self._folder / f"documents-{self.num_files:05d}.parquet"
+            temporary = self._open.enter_context(atomic_path(path))
+            self._parquet = self._open.enter_context(_parquet_writer(temporary))
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*self._rows, strict=True), SCHEMA, strict=True)
+        ]
+        self._parquet.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+        self._rows, self._group_bytes = [], 0
+
+    def _close_file(self) -> None:
+        if self._rows:
+            self._write_group()
+        if self._parquet is not None:
+            self._open.close()
+            self._open, self._parquet = ExitStack(), None
+            self.num_files += 1
+        self._file_bytes = 0
+
+
+def _row(document: Document, text_hash: bytes) -> tuple:
+    metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (
+        document.id,
+        document.text,
+        document.source,
+        document.language,
+        document.title,
+        metadata,
+        text_hash,
+    )
+
+
+def _parquet_writer(path: Path) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=["source", "language"],  # type: ignore[arg-type]
+        write_statistics=False,
+    )
+
+
+def shard_paths(folder: str | Path) -> list[Path]:
+    """The files that `write_documents` made, in order.
+
+    Raises:
+        UserError: there are none.
+    """
+    paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
+    if not paths:
+        raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
+    return paths
+
+
+def read_texts(path: Path, max_characters: int | None = None) -> Iterator[list[str]]:
+    """The texts of one file, in lists of at most 1,000 documents and some 4 MB (or one document).
+
+    Args:
+        path: one of `shard_paths`.
+        max_characters: give only so many first characters of each text.
+
+    Raises:
+        UserError: absent or damaged.
+    """
+    with _stored_file(path) as table:
+        for index in range(table.num_row_groups):
+            texts = table.read_row_group(index, columns=["text"])["text"]
+            if max_characters is not None:
+                texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
+            yield texts.to_pylist()
+
+
+def read_columns(where: str | Path | Sequence[Path], columns: Sequence[str]) -> pa.Table:
+    """Some columns of all documents in order: of a folder, or of the given files.
+
+    Meant for the light ones: everything asked for is in memory at once.
+
+    Raises:
+        UserError: absent or damaged.
+    """
+    paths = shard_paths(where) if isinstance(where, str | Path) else where
+    tables = []
+    for path in paths:
+        with _stored_file(path) as table:
+            tables.append(table.read(columns=list(columns)))
+    return pa.concat_tables(tables)
+
+
+@contextmanager
+def _stored_file(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(path) as table:
+            yield table
+    except FileNotFoundError:
+        raise UserError(f"Expected stored documents at {path}, found no such file; prepare the corpus.") from None
+    except (pa.ArrowException, OSError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({what}); prepare the corpus again.") from None

@@ -1,0 +1,379 @@
+"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` that says where documents begin.
+
+Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 version 1, u8 dtype code, u64 number
+of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the
+`.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are passed over. Megatron
+calls a stored run of tokens a sequence; a document is one or several of them. Here a document is written as one.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.errors import UserError
+
+MAGIC = b"MMIDIDX\0\0"
+VERSION = 1
+_HEADER = struct.Struct("<9sQBQQ")
+_CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+_DTYPES = {code: np.dtype(name) for code, name in _CODES.items()}
+_LONGEST = 2**31 - 1
+
+
+class TokenWriter:
+    """Write documents' tokens as `prefix.bin` and `prefix.idx`, in a stream.
+
+    Both files get their names when the block ends well, the `.idx` last: where there is an `.idx`, it is whole.
+    Four bytes a document are held in memory.
+
+    Args:
+        prefix: path without `.bin` and `.idx`.
+        dtype: token type, one of Megatron's integer types.
+
+    Raises:
+        UserError: a type that the format has not, tokens that do not fit it.
+
+    Example:
+        >>> with TokenWriter(Path("tokens/tokens-00000"), np.dtype(np.uint16)) as writer:
+        ...     writer.add_document(np.array([17, 4, 256]))
+    """
+
+    def __init__(self, prefix: Path, dtype: np.dtype) -> None:
+        self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
+        codes = [code for code, known in _DTYPES.items() if known == self.dtype and known.kind in "iu"]
+        if not codes:
+            known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
+            raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
+        self._code = codes[0]
+        self._lengths = array("i")
+        self._files = ExitStack()
+        self._bin: BinaryIO | None = None
+        self._index_path: Path | None = None
+
+    def __enter__(self) -> TokenWriter:
+        self.prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._index_path = self._files.enter_context(atomic_path(_path(self.prefix, ".idx")))
+        bin_path = self._files.enter_context(atomic_path(_path(self.prefix, ".bin")))
+        self._bin = self._files.enter_context(bin_path.open("wb"))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if error[0] is None:
+                self._write_index()
+        except BaseException as fault:
+            self._files.__exit__(type(fault), fault, fault.__traceback__)
+            raise
+        self._files.__exit__(*error)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents added so far."""
+        return len(self._lengths)
+
+    def add_document(self, tokens: Integer[np.ndarray, " token"]) -> None:
+        """Append one document; it may have no tokens."""
+        self.add_documents([tokens])
+
+    def add_documents(self, documents: Sequence[Integer[np.ndarray, " _"]]) -> None:
+        """Append documents: one conversion and one write for all of them."""
+        if self._bin is None:
+            raise ValueError("A TokenWriter writes inside its `with` block only.")
+        if not documents:
+            return
+        longest = max(map(len, documents))
+        if longest > _LONGEST:
+            raise UserError(
+                f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document."
+            )
+        tokens = np.concatenate(documents)
+        if tokens.dtype != self.dtype and len(tokens):
+            bounds = np.iinfo(self.dtype)
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < bounds.min or high > bounds.max:
+                bad = low if low < bounds.min else high
+                raise UserError(
+                    f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type."
+                )
+        self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
+        self._lengths.extend(map(len, documents))
+
+    def _write_index(self) -> None:
+        if self._index_path is None:
+            raise ValueError("A TokenWriter writes inside its `with` block only.")
+        lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
+        num_documents = len(lengths)
+        with self._index_path.open("wb") as file:
+            file.write(_HEADER.pack(MAGIC, VERSION, self._code, num_documents, num_documents + 1))
+            file.write(lengths.data)
+            file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
+            file.write(np.arange(num_documents + 1, dtype="<i8").data)
+
+
+class TokenFile:
+    """One `.bin` and `.idx`, checked when opened; it pickles as its path and opens itself anew.
+
+    Args:
+        prefix: path without `.bin` and `.idx`.
+
+    Raises:
+        UserError: absent, or a file whose content contradicts itself; it names the file and the fault.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = Path(prefix)
+        _ = self._index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"prefix": self.prefix}
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the stored tokens."""
+        return self._index[0]
+
+    @property
+    def starts(self) -> Int64[np.ndarray, " boundary"]:
+        """Where each document begins in the `.bin`, in tokens; one more for the end of the last."""
+        return self._index[1]
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return len(self.starts) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all documents."""
+        return int(self.starts[-1])
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " document"]:
+        """Every document's number of tokens."""
+        return np.diff(self.starts)
+
+    def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
+        """One document's tokens, a read-only view of the file.
+
+        Raises:
+            IndexError: no such document.
+        """
+        if not 0 <= document_index < self.num_documents:
+            raise IndexError(f"Expected a document in 0 .. {self.num_documents - 1}, found {document_index}.")
+        return self.tokens[self.starts[document_index] : self.starts[document_index + 1]]
+
+    @cached_property
+    def tokens(self) -> Integer[np.ndarray, " token"]:
+        """All tokens, mapped from the file, read-only."""
+        if not self.num_tokens:
+            return np.zeros(0, self.dtype)  # nothing cannot be mapped
+        mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
+        return mapped.view(np.ndarray)
+
+    @cached_property
+    def _index(self) -> tuple[np.dtype, Int64[np.ndarray, " boundary"]]:
+        """Token type and document starts."""
+        return _read_index(_path(self.prefix, ".idx"), _path(self.prefix, ".bin"))
+
+
+class TokenStore:
+    """Several token files as one corpus, documents counted through in the order of the files.
+
+    Args:
+        prefixes: paths without `.bin` and `.idx`.
+
+    Raises:
+        UserError: no files, or one that `TokenFile` refuses.
+
+    Example:
+        >>> store = TokenStore([Path("tokens/tokens-00000"), Path("tokens/tokens-00001")])
+        >>> store.document(0)
+        array([ 17,   4, 256], dtype=uint16)
+    """
+
+    def __init__(self, prefixes: Sequence[str | Path]) -> None:
+        if not prefixes:
+            raise UserError(
+                "Expected at least one pair of .bin and .idx files, found none; tokenize the corpus first."
+            )
+        self.files = [TokenFile(Path(prefix)) for prefix in prefixes]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files}
+
+    @cached_property
+    def first_documents(self) -> Int64[np.ndarray, " boundary"]:
+        """The first document of every file; one more for the number of documents."""
+        return _starts(np.array([file.num_documents for file in self.files], np.int64))
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of all files."""
+        return int(self.first_documents[-1])
+
+    @cached_property
+    def document_lengths(self) -> Int64[np.ndarray, " document"]:
+        """Every document's number of tokens."""
+        return np.concatenate([file.lengths for file in self.files])
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents."""
+        return sum(file.num_tokens for file in self.files)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The narrowest type that holds every file's tokens."""
+        return np.result_type(*(file.dtype for file in self.files))
+
+    def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
+        """One document's tokens, a read-only view.
+
+        Raises:
+            IndexError: no such document.
+        """
+        if not 0 <= document_index < self.num_documents:
+            raise IndexError(f"Expected a document in 0 .. {self.num_documents - 1}, found {document_index}.")
+        file_index = int(np.searchsorted(self.first_documents, document_index, "right")) - 1
+        return self.files[file_index].document(document_index - int(self.first_documents[file_index]))
+
+    def gather(
+        self,
+        document_index: Int64[np.ndarray, " run"],
+        document_offset: Int64[np.ndarray, " run"],
+        length: Int64[np.ndarray, " run"],
+    ) -> Integer[np.ndarray, " token"]:
+        """Runs of documents' tokens, one after another, without a Python loop over them.
+
+        Takes some 20 bytes of memory a token: ask for a few million tokens at a time.
+
+        Args:
+            document_index: the document of every run.
+            document_offset: where in its document the run begins, in tokens.
+            length: the run's number of tokens.
+
+        Returns:
+            The tokens, of `dtype`, `length.sum()` of them.
+
+        Raises:
+            UserError: a run that is not in its document, so the runs belong to other tokens.
+        """
+        self._check_runs(document_index, document_offset, length)
+        target = _starts(length)
+        tokens = np.empty(int(target[-1]), self.dtype)
+        file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
+        for index in np.unique(file_index):
+            file = self.files[index]
+            runs = np.flatnonzero(file_index == index)
+            source = file.starts[document_index[runs] - self.first_documents[index]] + document_offset[runs]
+            found = file.tokens[_positions(source, length[runs])]
+            if len(runs) == len(length):
+                return found.astype(self.dtype, copy=False)
+            tokens[_positions(target[runs], length[runs])] = found
+        return tokens
+
+    def _check_runs(self, document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> None:
+        good = (
+            (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
+        )
+        if good.all():
+            good = document_offset + length <= self.document_lengths[document_index]
+        if not good.all():
+            run = int(np.argmin(good))
+            begin, number = int(document_offset[run]), int(document_index[run])
+            raise UserError(
+                f"Expected runs inside the {self.num_documents} stored documents, found tokens {begin} .. "
+                f"{begin + int(length[run])} of document {number}; the segments belong to other tokens, pack again."
+            )
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    """Where each of several runs begins when they stand one after another, and where the last ends."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def _positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
+    ends = np.cumsum(length)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(begin - ends + length, length) + np.arange(total)
+
+
+def _path(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)  # not with_suffix: a prefix may have a dot
+
+
+def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.ndarray, " boundary"]]:
+    """Token type and document starts (in tokens) of an `.idx`, checked against itself and the size of the `.bin`.
+
+    Raises:
+        UserError: the first contradiction.
+    """
+    content = _read_bytes(index_path)
+
+    def check(good: bool | np.bool_, what: str) -> None:
+        if not good:
+            raise UserError(f"{index_path} is no sound Megatron index: {what}; restore the file or tokenize again.")
+
+    check(len(content) >= _HEADER.size, f"expected at least {_HEADER.size} bytes, found {len(content)}")
+    magic, version, code, num_runs, num_bounds = _HEADER.unpack_from(content)
+    check(magic == MAGIC, f"expected it to begin with {MAGIC!r}, found {magic!r}")
+    check(version == VERSION, f"expected version {VERSION}, found {version}")
+    check(code in _DTYPES, f"expected a dtype code of 1 to 8, found {code}")
+    dtype = _DTYPES[code]
+    check(dtype.kind in "iu", f"expected integer tokens, found {dtype}")
+    size = _HEADER.size + 12 * num_runs + 8 * num_bounds
+    check(
+        len(content) in (size, size + num_runs),  # the second: with modes
+        f"expected {size} bytes for {num_runs} sequences and {num_bounds} document indices, found {len(content)}",
+    )
+    lengths = np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
+    offsets = np.frombuffer(content, "<i8", num_runs, _HEADER.size + 4 * num_runs)
+    bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
+    check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
+    starts = _starts(lengths)
+    wrong = offsets != starts[:-1] * dtype.itemsize
+    if wrong.any():
+        run = int(np.argmax(wrong))
+        what = f"expected sequence {run} at byte {starts[run] * dtype.itemsize}, found byte {offsets[run]}"
+        check(False, what)
+    check(
+        num_bounds > 0 and bounds[0] == 0 and bounds[-1] == num_runs, f"expected document indices 0 to {num_runs}"
+    )
+    check((np.diff(bounds) >= 0).all(), "expected document indices that never fall")
+    _check_bin(bin_path, int(starts[-1]), dtype)
+    return dtype, starts[bounds]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus."
+        ) from None
+
+
+def _check_bin(path: Path, num_tokens: int, dtype: np.dtype) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise UserError(f"Expected tokens at {path}, found: {error.strerror}; tokenize the corpus.") from None
+    expected = num_tokens * dtype.itemsize
+    if size != expected:
+        raise UserError(
+            f"{path} does not fit its index: expected {expected} bytes ({num_tokens} tokens of {dtype}), "
+            f"found {size}; restore the file or tokenize again."
+        )
