@@ -82,7 +82,8 @@ def _parse(
     import tyro
 
     description = f"{_sentence(_VERBS[verb])} {hint}".strip()
-    return tyro.cli(kind, args=arguments, prog=f"jax-diversity {verb}", default=default, description=description)
+    base = kind() if default is None else default
+    return tyro.cli(kind, args=arguments, prog=f"jax-diversity {verb}", default=base, description=description)
 
 
 def _pop(arguments: list[str], option: str) -> str | None:

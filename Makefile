@@ -1,0 +1,50 @@
+# `make demo` and `make test` need nothing but git, make and Python 3.11 or newer: each makes its own environment
+# from the committed lock files.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
+
+.PHONY: help demo test lint format lock clean
+
+help:
+	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
+	@echo "make test    lint, check types and run all tests"
+	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
+
+demo: $(VENV)/core.stamp
+	$(BIN)/jax-diversity demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --warnings --pythonpath $(BIN)/python
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Expected Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core.stamp: requirements/core.lock pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/core.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.lock $(VENV)/core.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.lock
+	@touch $@
+
+lock:
+	$(UV_LOCK) -o requirements/core.lock
+	$(UV_LOCK) --extra dev -c requirements/core.lock -o requirements/dev.lock
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis
