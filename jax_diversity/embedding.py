@@ -1,0 +1,270 @@
+"""Documents -> vectors that put topics near each other: TF-IDF and truncated SVD, no weights to download.
+
+This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
+any number of documents in a stream; a document's vector depends on that document alone.
+
+Terms are lower-cased runs of at least two letters and digits, so that `snake_case` is two terms. Scripts that put
+no spaces between words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) give single characters and pairs of
+neighbours instead. There is no list of stop words: a term's weight is `ln((1 + documents) / documents with it)`,
+which is next to nothing for what stands everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from scipy.sparse import csr_array
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.config import EmbeddingConfig
+from jax_diversity.errors import UserError
+
+FEWEST_DOCUMENTS = 2
+"""Terms of fewer fitted documents are dropped (all are kept if none is left)."""
+MOST_CANDIDATES = 2_000_000
+"""Distinct terms looked at while fitting; random strings without end cannot fill the memory."""
+_POWER_ITERATIONS = 2
+_BLOCK_DOCUMENTS = 1024
+_BLOCK_CENTROIDS = 64
+_ROUNDING = 1e-6
+"""Share of a unit vector, or of the largest singular value, below which there is nothing but rounding."""
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]+"
+)
+# `\w` leaves out the combining marks that words of Indic, Arabic, Hebrew and Tibetan script are full of.
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
+    "\u0f71-\u0f84\u0f8d-\u0fbc\u200c\u200d"
+)
+_WORD = re.compile(f"[\\w{_MARKS}]{{2,}}")
+
+
+@dataclass(frozen=True, eq=False)
+class TfidfSvd:
+    """A fitted embedding: terms, their weights, and the directions of the SVD.
+
+    Attributes:
+        terms: the vocabulary, the most frequent first; empty where the fitted texts hold no term.
+        weights: inverse document frequency of every term.
+        components: orthonormal directions, the heaviest first; zero rows where the fitted texts span fewer
+            dimensions than were asked for, so that vectors always have the width asked for.
+        max_characters: how many of a text's first characters are read.
+
+    Example:
+        >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
+        >>> embedding = TfidfSvd.fit(texts, EmbeddingConfig(dimensions=2))
+        >>> embedding.embed(["the ship", "1 2 3"]).shape
+        (2, 2)
+    """
+
+    terms: tuple[str, ...] = field(repr=False)
+    weights: Float32[np.ndarray, " term"] = field(repr=False)
+    components: Float32[np.ndarray, "dimension term"] = field(repr=False)
+    max_characters: int
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> TfidfSvd:
+        """Learn terms, weights and directions from at most `config.sample_documents` of the texts.
+
+        The part is drawn by `config.seed`. A corpus that is too small for `config.dimensions` gets zero-padded
+        vectors. The same texts and settings give the same bits, whatever the number of processor cores.
+        """
+        drawn = np.random.default_rng(config.seed).permutation(len(texts))[: config.sample_documents]
+        found = _Candidates()
+        part = [texts[int(place)] for place in drawn]
+        indices, starts = _look_up(part, found.__getitem__, config.max_characters)
+        counts = _count_matrix(indices, starts, len(found))
+        frequency = np.bincount(counts.indices, minlength=len(found))
+        kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
+        if len(kept) == 0:
+            kept = np.flatnonzero(frequency)
+        kept = kept[np.argsort(-frequency[kept], kind="stable")][: config.max_terms]
+        names = list(found)
+        weights = np.log((1 + len(drawn)) / frequency[kept]).astype(np.float32)
+        rows = _weighted_rows(counts[:, kept], weights)
+        components = _principal_directions(rows, len(kept), config)
+        for array in (weights, components):
+            array.setflags(write=False)
+        return cls(tuple(names[term] for term in kept), weights, components, config.max_characters)
+
+    @property
+    def dimensions(self) -> int:
+        """Width of the vectors."""
+        return len(self.components)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {term: place for place, term in enumerate(self.terms)}
+
+    @cached_property
+    def _directions(self) -> np.ndarray:
+        return np.ascontiguousarray(self.components.T)
+
+    def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
+        """Vectors of length one, a row a text.
+
+        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are one
+        point, and fall into one cluster.
+        """
+        vectors = np.zeros((len(texts), self.dimensions), np.float32)
+        if not self.terms:
+            return vectors
+        places = self._places
+        for start in range(0, len(texts), _BLOCK_DOCUMENTS):
+            block = texts[start : start + _BLOCK_DOCUMENTS]
+            indices, starts = _look_up(block, lambda term: places.get(term, -1), self.max_characters)
+            rows = _weighted_rows(_count_matrix(indices, starts, len(places)), self.weights)
+            projected = rows @ self._directions
+            lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
+            known = lengths > _ROUNDING
+            np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
+        return vectors
+
+    def top_terms(self, vectors: Float32[np.ndarray, "row feature"], num_terms: int) -> list[list[str]]:
+        """The terms that tell most about each vector (a document's, or a centroid), the best first.
+
+        A vector is led back through the directions to TF-IDF values, which are weighed once more so that names
+        of topics come before words that stand everywhere. A zero vector has no terms.
+        """
+        if not self.terms:
+            return [[] for _ in vectors]
+        num_terms = min(num_terms, len(self.terms))
+        tops = []
+        for start in range(0, len(vectors), _BLOCK_CENTROIDS):
+            scores = vectors[start : start + _BLOCK_CENTROIDS] @ self.components * self.weights
+            places = np.sort(np.argpartition(-scores, num_terms - 1, axis=1)[:, :num_terms], axis=1)
+            best = np.take_along_axis(scores, places, axis=1)
+            order = np.argsort(-best, axis=1, kind="stable")
+            for row_places, row_best, row_order in zip(places, best, order, strict=True):
+                tops.append([self.terms[row_places[rank]] for rank in row_order if row_best[rank] > 0])
+        return tops
+
+    def save(self, path: str | Path) -> None:
+        """Write one .npz: arrays, and the terms as lines of UTF-8; the same embedding gives the same bytes."""
+        lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                terms=np.frombuffer(lines, np.uint8),
+                weights=self.weights,
+                components=self.components,
+                max_characters=np.int64(self.max_characters),
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> TfidfSvd:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: no such file, or no embedding in it.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
+                weights, components = stored["weights"], stored["components"]
+                max_characters = int(stored["max_characters"])
+        except FileNotFoundError:
+            raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
+        except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"Expected a saved embedding at {path}, found: {reason}; fit it again.") from None
+        terms = tuple(lines.split("\n")) if lines else ()
+        agree = weights.shape == (len(terms),) and components.ndim == 2 and components.shape[1] == len(terms)
+        if not agree or not weights.dtype == components.dtype == np.float32:
+            raise UserError(
+                f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
+                f"terms, weights {weights.shape} and components {components.shape}; fit it again."
+            )
+        for array in (weights, components):
+            array.setflags(write=False)
+        return cls(terms, weights, components, max_characters)
+
+
+class _Candidates(dict[str, int]):
+    """Term -> place in the order of first sight; a new term beyond the most allowed is unknown (-1)."""
+
+    def __missing__(self, term: str) -> int:
+        if len(self) >= MOST_CANDIDATES:
+            return -1
+        self[term] = place = len(self)
+        return place
+
+
+def _split_terms(text: str, max_characters: int) -> list[str]:
+    """A text's terms, repeated as they come.
+
+    A text without spaces has two terms a character; it is cut where it has more of them than any spaced text
+    of `max_characters` could have, so that it costs no more.
+    """
+    text = text[:max_characters].lower().replace("_", " ")
+    if text.isascii():
+        return _WORD.findall(text)
+    runs = _UNSPACED.findall(text)
+    if not runs:
+        return _WORD.findall(text)
+    terms = _WORD.findall(_UNSPACED.sub(" ", text))
+    for run in runs:
+        terms += run
+        terms += map(add, run, run[1:])
+    return terms[: max(max_characters // 2, 1)]
+
+
+def _look_up(
+    texts: Sequence[str], place_of: Callable[[str], int], max_characters: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every text's terms as places (unknown ones left out), end to end, and where each text's begin."""
+    parts = [np.empty(0, np.int32)]
+    for text in texts:
+        terms = _split_terms(text, max_characters)
+        places = np.fromiter(map(place_of, terms), np.int32, len(terms))
+        parts.append(places[places >= 0])
+    starts = np.cumsum([len(part) for part in parts])
+    return np.concatenate(parts), starts
+
+
+def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> csr_array:
+    """Sparse counts (document, term), columns of a row ascending."""
+    shape = (len(starts) - 1, num_terms)
+    counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=shape)
+    counts.sum_duplicates()
+    return counts
+
+
+def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
+    """Rows of `(1 + ln count) * weight`, of length one (or zero)."""
+    rows = csr_array(counts)
+    rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
+    squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
+    lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
+    rows.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
+    return rows
+
+
+def _principal_directions(
+    rows: csr_array, num_terms: int, config: EmbeddingConfig
+) -> Float32[np.ndarray, "dimension term"]:
+    """The leading right singular vectors (randomised SVD, Halko et al. 2011), padded with zero rows."""
+    directions = np.zeros((config.dimensions, num_terms), np.float32)
+    rank = min(config.dimensions, len(rows.indptr) - 1, num_terms)
+    if rank == 0 or rows.nnz == 0:
+        return directions
+    from sklearn.utils.extmath import randomized_svd
+    from threadpoolctl import threadpool_limits
+
+    # How sums are split between threads shows in the last bits; the dense part is small, one thread is enough.
+    with threadpool_limits(1, user_api="blas"):
+        settings: dict[str, Any] = {"n_iter": _POWER_ITERATIONS, "random_state": config.seed}
+        _, values, found = randomized_svd(rows, rank, **settings)
+    # Directions beyond the rank of the texts are arbitrary: zero for the fitted texts, noise for any other.
+    directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], found, 0)
+    return directions

@@ -1,0 +1,311 @@
+"""K-means against a slow obvious reference, scikit-learn, and hostile input."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from jax_diversity import clustering
+from jax_diversity.clustering import Clustering, assign, check_vectors, kmeans, nearest_documents, num_rows_passed
+from jax_diversity.config import ClusterConfig
+from jax_diversity.errors import UserError
+
+BACKENDS = ("jax", "sklearn")
+
+
+def random_rows(num_rows: int, width: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((num_rows, width)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def blobs(num_blobs: int, rows_each: int, width: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((num_blobs, width)) * 20
+    labels = rng.permutation(np.repeat(np.arange(num_blobs), rows_each))
+    return (centers[labels] + rng.standard_normal((len(labels), width)) * 0.1).astype(np.float32), labels
+
+
+def squared_distances(rows: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    return np.square(rows.astype(np.float64)[:, None] - centroids.astype(np.float64)[None]).sum(axis=2)
+
+
+def lloyd_step(rows: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    nearest = squared_distances(rows, centroids).argmin(axis=1)
+    moved = centroids.astype(np.float64).copy()
+    for cluster in set(nearest.tolist()):
+        moved[cluster] = rows[nearest == cluster].astype(np.float64).mean(axis=0)
+    return moved
+
+
+def same_partition(first: np.ndarray, second: np.ndarray) -> bool:
+    pairs = set(zip(first.tolist(), second.tolist(), strict=True))
+    return len(pairs) == len(set(first.tolist())) == len(set(second.tolist()))
+
+
+def test_passes_follow_the_reference():
+    rows = random_rows(600, 6)
+    expected = kmeans(rows, ClusterConfig(num_clusters=12, max_iterations=1)).centroids.astype(np.float64)
+    for num_passes in range(2, 7):
+        expected = lloyd_step(rows, expected)
+        found = kmeans(rows, ClusterConfig(num_clusters=12, max_iterations=num_passes))
+        np.testing.assert_allclose(found.centroids, expected, atol=2e-6)
+        assert found.num_iterations == num_passes
+
+
+def test_settled_centroids_are_means_of_their_documents():
+    rows = random_rows(500, 5)
+    found = kmeans(rows, ClusterConfig(num_clusters=9, max_iterations=200))
+    assert found.num_iterations < 200
+    np.testing.assert_array_equal(found.assignments, squared_distances(rows, found.centroids).argmin(axis=1))
+    np.testing.assert_allclose(found.centroids, lloyd_step(rows, found.centroids), atol=1e-6)
+    assert found.inertia == pytest.approx(squared_distances(rows, found.centroids).min(axis=1).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_well_separated_blobs_are_recovered(backend, seed):
+    rows, labels = blobs(20, 50, seed=seed)
+    found = kmeans(rows, ClusterConfig(num_clusters=20, backend=backend, seed=seed))
+    assert same_partition(found.assignments, labels)
+    assert found.centroids.shape == (20, 8)
+    assert found.centroids.dtype == np.float32
+    assert found.assignments.dtype == np.int32
+
+
+@pytest.mark.parametrize(("backend", "slack"), [("jax", 1.02), ("sklearn", 1.15)])
+def test_inertia_is_near_the_full_scikit_learn_one(backend, slack):
+    rows = random_rows(2000, 16) + 2 * random_rows(40, 16, seed=1)[np.arange(2000) % 40]
+    reference = KMeans(60, n_init=3, random_state=0).fit(rows).inertia_
+    assert kmeans(rows, ClusterConfig(num_clusters=60, backend=backend)).inertia < slack * reference
+
+
+@given(
+    num_rows=st.sampled_from([1, 2, 30, 130]),  # few shapes: each is compiled
+    width=st.sampled_from([1, 5]),
+    num_clusters=st.sampled_from([1, 2, 7, 30, 130]),
+    seed=st.integers(0, 2**31),
+    num_distinct=st.integers(1, 50),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_rows_give_nearest_centroids(num_rows, width, num_clusters, seed, num_distinct):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((num_distinct, width)).astype(np.float32)[rng.integers(0, num_distinct, num_rows)]
+    num_clusters = min(num_clusters, num_rows)
+    found = kmeans(rows, ClusterConfig(num_clusters=num_clusters, seed=seed, max_iterations=10))
+    assert found.centroids.shape == (num_clusters, width)
+    assert np.isfinite(found.centroids).all()
+    distances = squared_distances(rows, found.centroids)
+    chosen = distances[np.arange(num_rows), found.assignments]
+    scale = 1 + np.square(rows).sum(axis=1)
+    assert (chosen <= distances.min(axis=1) + 1e-5 * scale).all()
+    if num_clusters >= len(np.unique(rows, axis=0)):
+        assert found.inertia <= 1e-5 * scale.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_cluster_is_the_mean(backend):
+    rows = random_rows(300, 4)
+    found = kmeans(rows, ClusterConfig(num_clusters=1, backend=backend, max_iterations=50))
+    assert not found.assignments.any()
+    np.testing.assert_allclose(found.centroids[0], rows.mean(axis=0), atol=0.05 if backend == "sklearn" else 1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_many_clusters_as_documents(backend):
+    rows = random_rows(40, 4)
+    found = kmeans(rows, ClusterConfig(num_clusters=40, backend=backend))
+    if backend == "jax":
+        assert sorted(found.assignments.tolist()) == list(range(40))
+    assert found.inertia < (1e-8 if backend == "jax" else 4.0)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_clusters_than_distinct_rows_leaves_some_empty(backend):
+    rows = np.repeat(random_rows(3, 4), 10, axis=0)
+    found = kmeans(rows, ClusterConfig(num_clusters=8, backend=backend))
+    assert same_partition(found.assignments, np.repeat(np.arange(3), 10))
+    assert found.inertia < 1e-8
+    assert found.num_iterations <= 25
+
+
+def test_identical_rows_and_rows_of_zeros_end_at_once():
+    for rows in (np.ones((50, 3), np.float32), np.zeros((50, 3), np.float32)):
+        found = kmeans(rows, ClusterConfig(num_clusters=5))
+        assert len(set(found.assignments.tolist())) == 1
+        assert found.inertia == 0
+        assert found.num_iterations <= 3
+
+
+def test_rows_of_zeros_share_one_cluster():
+    rows = random_rows(400, 6)
+    rows[::7] = 0
+    found = kmeans(rows, ClusterConfig(num_clusters=30))
+    assert len(set(found.assignments[::7].tolist())) == 1
+
+
+def test_an_emptied_cluster_takes_the_farthest_row(monkeypatch):
+    rows = np.concatenate([random_rows(60, 8), np.full((1, 8), 9, np.float32), -np.full((2, 8), 7, np.float32)])
+    start = jnp.full((4, 8), 1e3).at[0].set(0.0)
+    monkeypatch.setattr(clustering, "_start", lambda *_: start)
+    found = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
+    assert found.assignments[60] == 1
+    assert found.assignments[61:].tolist() == [2, 2]  # copies count once; the fourth cluster takes another row
+    np.testing.assert_array_equal(found.centroids[1:3], rows[60:62])
+    assert np.bincount(found.assignments, minlength=4).min() > 0
+    again = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
+    np.testing.assert_array_equal(found.centroids, again.centroids)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_same_seed_gives_the_same_bits(backend):
+    rows = random_rows(1500, 12)
+    config = ClusterConfig(num_clusters=25, backend=backend, seed=3, train_documents=900)
+    first, second = kmeans(rows, config), kmeans(rows.copy(), config)
+    np.testing.assert_array_equal(first.centroids, second.centroids)
+    np.testing.assert_array_equal(first.assignments, second.assignments)
+    assert first.inertia == second.inertia
+    other = kmeans(rows, ClusterConfig(num_clusters=25, backend=backend, seed=4, train_documents=900))
+    assert not np.array_equal(first.centroids, other.centroids)
+
+
+@pytest.mark.parametrize(("width", "num_clusters"), [(3, 7), (17, 40), (128, 100)])
+def test_the_number_of_rows_in_a_block_changes_nothing(width, num_clusters):
+    rows = random_rows(1111, width)
+    config = ClusterConfig(num_clusters=num_clusters, max_iterations=6)
+    first = kmeans(rows, config)
+    for block_rows in (1, 64, 200, 512, 1111, 5000):
+        found = kmeans(rows, config, block_rows=block_rows)
+        np.testing.assert_array_equal(found.centroids, first.centroids)
+        np.testing.assert_array_equal(found.assignments, first.assignments)
+        np.testing.assert_array_equal(assign(rows, first.centroids, block_rows=block_rows), first.assignments)
+        assert found.inertia == pytest.approx(first.inertia, rel=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_part_trains_and_all_are_assigned(backend):
+    rows, labels = blobs(5, 300)
+    config = ClusterConfig(num_clusters=5, backend=backend, train_documents=200)
+    found = kmeans(rows, config)
+    assert found.assignments.shape == (1500,)
+    assert same_partition(found.assignments, labels)
+    np.testing.assert_array_equal(found.assignments, assign(rows, found.centroids))
+    assert found.inertia == pytest.approx(squared_distances(rows, found.centroids).min(axis=1).sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("train_documents", [100, 10_000])
+def test_a_memory_map_is_the_same_as_an_array(tmp_path, backend, train_documents):
+    rows = random_rows(700, 8)
+    np.save(tmp_path / "vectors.npy", rows)
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    config = ClusterConfig(num_clusters=10, backend=backend, train_documents=train_documents)
+    np.testing.assert_array_equal(kmeans(mapped, config).centroids, kmeans(rows, config).centroids)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_progress_adds_up_with_an_early_stop(backend):
+    rows, _ = blobs(4, 200)
+    config = ClusterConfig(num_clusters=4, backend=backend, train_documents=500)
+    told: list[int] = []
+    found = kmeans(rows, config, told.append)
+    assert backend == "sklearn" or found.num_iterations < 25
+    assert sum(told) == num_rows_passed(800, config)
+
+
+def test_nearest_documents_against_sorting_everything():
+    rows = np.repeat(random_rows(150, 5), 2, axis=0)  # pairs of copies: ties to the lowest index
+    found = kmeans(rows, ClusterConfig(num_clusters=40, max_iterations=5))
+    nearest = nearest_documents(rows, found, 6)
+    assert nearest.shape == (40, 6)
+    for cluster in range(40):
+        members = np.flatnonzero(found.assignments == cluster)
+        distances = np.square(rows[members] - found.centroids[cluster]).sum(axis=1)
+        expected = members[np.argsort(distances, kind="stable")][:6].tolist()
+        assert nearest[cluster].tolist() == expected + [-1] * (6 - len(expected))
+
+
+def test_nearest_documents_of_an_empty_cluster():
+    found = Clustering(np.zeros((3, 2), np.float32), np.array([0, 2], np.int32), 0.0, 1)
+    nearest = nearest_documents(np.zeros((2, 2), np.float32), found, 2)
+    assert nearest.tolist() == [[0, -1], [-1, -1], [1, -1]]
+
+
+def test_ties_go_to_the_lowest_cluster():
+    rows = random_rows(50, 4)
+    centroids = np.concatenate([rows[:5], rows[:5]])
+    assert assign(rows, centroids).max() < 5
+
+
+def test_assigning_nothing():
+    assert assign(np.zeros((0, 3), np.float32), np.zeros((2, 3), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_too_many_clusters_say_how_many_documents_there_are(backend):
+    rows = random_rows(7, 3)
+    with pytest.raises(UserError, match=r"found 7 documents for 8 clusters; set cluster\.num_clusters to 7"):
+        kmeans(rows, ClusterConfig(num_clusters=8, backend=backend))
+    with pytest.raises(UserError, match=r"cluster\.train_documents >= cluster\.num_clusters, found 4"):
+        kmeans(rows, ClusterConfig(num_clusters=5, train_documents=4, backend=backend))
+    with pytest.raises(UserError, match="num_clusters >= 1"):
+        kmeans(rows, ClusterConfig(num_clusters=0, backend=backend))
+    with pytest.raises(UserError, match="found 0 documents"):
+        kmeans(rows[:0], ClusterConfig(num_clusters=1, backend=backend))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_first_row_that_is_not_finite_is_named(bad):
+    rows = random_rows(20_000, 3)
+    rows[12_345, 1] = rows[19_000, 0] = bad
+    with pytest.raises(UserError, match="row 12345"):
+        kmeans(rows, ClusterConfig(num_clusters=3))
+    with pytest.raises(UserError, match="row 12345"):
+        assign(rows, rows[:4])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "found"),
+    [
+        (np.zeros(5, np.float32), r"\(5,\)"),
+        (np.zeros((5, 0), np.float32), r"\(5, 0\)"),
+        (np.zeros((5, 2)), "float64"),
+        ([[1.0, 2.0]], r"\(1, 2\)"),
+    ],
+)
+def test_a_wrong_shape_or_type_is_named(vectors, found):
+    with pytest.raises(UserError, match=found):
+        check_vectors(vectors)
+
+
+def test_centroids_of_another_width_are_refused():
+    # Each call's annotations hold alone, so the widths are compared by the function itself.
+    with pytest.raises((UserError, TypeError), match="feature"):
+        assign(random_rows(5, 3), random_rows(2, 4))
+
+
+def test_passes_lower_for_tpu():
+    rows, centroids = jnp.zeros((64, 8)), jnp.zeros((4, 8))
+    moments = clustering._Moments.zeros(centroids.shape)
+    clusters = jnp.zeros(64, jnp.int32)
+    with jax.enable_checks(False):
+        jax.export.export(clustering._nearest, platforms=["tpu"])(rows, centroids)
+        draw = jax.jit(lambda rows: clustering._draw_centroids(rows, jax.random.key(0), 4))
+        jax.export.export(draw, platforms=["tpu"])(rows)
+        step = jax.jit(lambda *arrays: clustering._accumulate(moments, *arrays)[1])
+        jax.export.export(step, platforms=["tpu"])(rows, 64, clusters, centroids)
+
+
+def test_both_ways_to_add_rows_agree():
+    rng = np.random.default_rng(0)
+    clusters = jnp.asarray(rng.integers(0, 5, 40), jnp.int32).at[3].set(5)  # 5: padding, added nowhere
+    residuals = jnp.asarray(rng.standard_normal((40, 3)), jnp.float32)
+    expected = clustering._add_scattered(jnp.ones((5, 3)), clusters, residuals)
+    np.testing.assert_allclose(
+        clustering._add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
+    )

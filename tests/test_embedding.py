@@ -1,0 +1,302 @@
+"""TF-IDF and SVD: exactness against a slow reference, scripts, tiny corpora, stored bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_diversity import embedding as module
+from jax_diversity.config import EmbeddingConfig
+from jax_diversity.embedding import TfidfSvd, _split_terms
+from jax_diversity.errors import UserError
+
+TOPICS = {
+    "sea": "ship sail harbour wave anchor captain storm tide deck rope",
+    "bread": "flour butter oven yeast dough crust salt baker loaf grain",
+    "code": "def return import class_name self.value get_user_name list dict yield lambda",
+    "poem": "明月 清風 江水 白雲 故人 春風 秋山 夜雨 長安 思君",
+}
+
+
+def topical_texts(num_each: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    rng = np.random.default_rng(seed)
+    texts, topics = [], []
+    for topic, line in TOPICS.items():
+        words = line.split()
+        glue = "" if topic == "poem" else " "
+        for _ in range(num_each):
+            texts.append(glue.join(rng.choice(words, 8)) + " the and of")
+            topics.append(topic)
+    return texts, topics
+
+
+def fit(texts: list[str], **settings: int) -> TfidfSvd:
+    return TfidfSvd.fit(texts, EmbeddingConfig(**{"dimensions": 4, **settings}))
+
+
+def reference_rows(texts: list[str], terms: tuple[str, ...], num_fitted: int, frequency: Counter) -> np.ndarray:
+    rows = np.zeros((len(texts), len(terms)))
+    for row, text in enumerate(texts):
+        counts = Counter(text.lower().split())
+        for column, term in enumerate(terms):
+            if counts[term]:
+                rows[row, column] = (1 + math.log(counts[term])) * math.log((1 + num_fitted) / frequency[term])
+        rows[row] /= np.linalg.norm(rows[row]) or 1
+    return rows
+
+
+def test_vectors_match_an_exact_decomposition():
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" for number in range(30)]
+    texts = [" ".join(rng.choice(words[group * 10 : group * 10 + 12], 25)) for group in (0, 1) for _ in range(30)]
+    found = fit(texts, dimensions=2)
+    frequency = Counter(word for text in texts for word in set(text.split()))
+    assert set(found.terms) == {word for word, times in frequency.items() if times >= 2}
+    rows = reference_rows(texts, found.terms, len(texts), frequency)
+    _, _, exact = np.linalg.svd(rows, full_matrices=False)
+    expected = rows @ exact[:2].T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    vectors = found.embed(texts)
+    np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=2e-2)
+    np.testing.assert_allclose(found.components @ found.components.T, np.eye(2), atol=1e-5)
+
+
+def test_a_topic_is_nearest_to_itself():
+    texts, topics = topical_texts(20)
+    vectors = fit(texts, dimensions=8).embed(texts)
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -1)
+    assert [topics[place] for place in similarity.argmax(axis=1)] == topics
+
+
+def test_top_terms_name_the_topic():
+    texts, topics = topical_texts(20)
+    found = fit(texts, dimensions=8)
+    vectors = found.embed(texts)
+    means = np.stack([vectors[[topic == name for topic in topics]].mean(axis=0) for name in TOPICS])
+    for line, terms in zip(TOPICS.values(), found.top_terms(means, 5), strict=True):
+        assert len(terms) == 5
+        assert all(term in line.replace("_", " ") for term in terms)
+        assert not {"the", "and", "of"} & set(terms)
+    repeated = np.repeat(means, 50, axis=0)  # more rows than one block
+    assert found.top_terms(repeated, 3)[::50] == found.top_terms(means, 3)
+
+
+def test_top_terms_are_the_largest_scores():
+    texts, _ = topical_texts(20)
+    found = fit(texts, dimensions=8)
+    vector = found.embed(texts[:1])
+    scores = (vector @ found.components * found.weights)[0]
+    expected = sorted(range(len(found.terms)), key=lambda place: (-scores[place], place))[:7]
+    assert found.top_terms(vector, 7) == [[found.terms[place] for place in expected]]
+    assert len(found.top_terms(vector, 10**6)[0]) == (scores > 0).sum()
+    assert found.top_terms(np.zeros((2, 8), np.float32), 5) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("Hello, wide World! a 42", ["hello", "wide", "world", "42"]),
+        ("get_user_name(x1, y)", ["get", "user", "name", "x1"]),
+        ("_ __ ___", []),
+        ("明月光", ["明", "月", "光", "明月", "月光"]),
+        ("用Python写code。好", ["python", "code", "用", "写", "好"]),
+        ("カタカナ・語", ["カ", "タ", "カ", "ナ", "カタ", "タカ", "カナ", "語"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("Grüße, Straße", ["grüße", "straße"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("", []),
+        ("\ud800 lone \udfff", ["lone"]),
+    ],
+)
+def test_terms_of_many_scripts(text, terms):
+    assert _split_terms(text, 4096) == terms
+
+
+def test_a_text_without_spaces_costs_no_more_than_one_with():
+    text = "".join(chr(0x4E00 + number % 5000) for number in range(100_000))
+    assert len(_split_terms(text, 4096)) == 2048
+    assert len(_split_terms("ab " * 100_000, 4096)) == 4096 // 3
+
+
+@given(st.text(max_size=60), st.integers(1, 40))
+@settings(max_examples=200, deadline=None)
+def test_only_the_first_characters_are_read(text, max_characters):
+    assert _split_terms(text, max_characters) == _split_terms(text[:max_characters], max_characters)
+    assert all(term and "\n" not in term and " " not in term for term in _split_terms(text, max_characters))
+
+
+def test_vectors_are_cut_at_max_characters():
+    texts, _ = topical_texts(10)
+    found = fit(texts, max_characters=20)
+    np.testing.assert_array_equal(found.embed(texts), found.embed([text[:20] for text in texts]))
+
+
+@given(st.lists(st.text(alphabet="ab 明月光_1\n", max_size=12), max_size=8), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_any_texts_give_rows_of_length_one_or_zero(texts, dimensions):
+    found = fit(texts, dimensions=dimensions)
+    vectors = found.embed([*texts, "", "never seen"])
+    assert vectors.shape == (len(texts) + 2, dimensions)
+    assert vectors.dtype == np.float32
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert (np.isclose(lengths, 1, atol=1e-5) | (lengths == 0)).all()
+    assert not vectors[-1].any()
+    assert all(len(terms) <= 3 for terms in found.top_terms(vectors, 3))
+
+
+def test_a_document_does_not_depend_on_its_neighbours(monkeypatch):
+    texts, _ = topical_texts(20)
+    found = fit(texts)
+    whole = found.embed(texts)
+    monkeypatch.setattr(module, "_BLOCK_DOCUMENTS", 7)
+    np.testing.assert_array_equal(found.embed(texts), whole)
+    np.testing.assert_array_equal(np.concatenate([found.embed([text]) for text in texts]), whole)
+    assert found.embed([]).shape == (0, 4)
+
+
+def test_a_corpus_too_small_is_padded_with_zeros():
+    found = fit(["ship and sail", "sail and rope"], dimensions=64)
+    vectors = found.embed(["ship and sail", "sail and rope", "anchor"])
+    assert vectors.shape == (3, 64)
+    assert not vectors[:, 2:].any()
+    np.testing.assert_allclose(np.linalg.norm(vectors[:2], axis=1), 1, atol=1e-6)
+    assert not vectors[2].any()
+
+
+def test_terms_of_one_document_are_kept_only_if_there_are_no_others():
+    assert set(fit(["one two", "two three"]).terms) == {"two"}
+    assert set(fit(["one two", "three four"]).terms) == {"one", "two", "three", "four"}
+    single = fit(["only one document"])
+    assert single.embed(["only"]).any()
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", " \n", "! ?"], ["a", "b"]])
+def test_texts_without_terms(texts):
+    found = fit(texts)
+    assert found.terms == ()
+    assert not found.embed(["anything", ""]).any()
+    assert found.top_terms(found.embed(["anything"]), 3) == [[]]
+
+
+def test_copies_of_one_text_span_one_direction():
+    found = fit(["ship sail rope"] * 10, dimensions=3)
+    assert found.components.any(axis=1).tolist() == [True, False, False]
+    vectors = found.embed(["ship sail rope", "rope"])
+    np.testing.assert_allclose(np.abs(vectors[:, 0]), 1, atol=1e-6)
+
+
+def test_the_most_frequent_terms_are_kept():
+    texts = ["aa bb cc", "aa bb", "aa cc", "aa bb"]
+    assert fit(texts, max_terms=2).terms == ("aa", "bb")
+
+
+def test_random_strings_cannot_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(module, "MOST_CANDIDATES", 50)
+    texts = [f"common {number:x}{number * 7919:x}" for number in range(500)]
+    found = fit(texts)
+    assert found.terms == ("common",)
+    assert found.embed(texts).any(axis=1).all()
+
+
+def test_the_fitted_part_is_drawn_by_the_seed():
+    texts = [f"word{number} word{number + 1}" for number in range(200)]
+    first, again = fit(texts, sample_documents=40), fit(texts, sample_documents=40)
+    other = fit(texts, sample_documents=40, seed=1)
+    assert first.terms == again.terms
+    np.testing.assert_array_equal(first.components, again.components)
+    assert set(first.terms) != set(other.terms)
+
+
+def test_saved_and_loaded_is_the_same(tmp_path):
+    texts, _ = topical_texts(10)
+    found = fit([*texts, "क्षत्रिय 𠀀𠀁", "क्षत्रिय 𠀀𠀁"])
+    found.save(tmp_path / "a.npz")
+    fit([*texts, "क्षत्रिय 𠀀𠀁", "क्षत्रिय 𠀀𠀁"]).save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    loaded = TfidfSvd.load(tmp_path / "a.npz")
+    assert loaded.terms == found.terms
+    assert loaded.max_characters == found.max_characters
+    np.testing.assert_array_equal(loaded.embed(texts), found.embed(texts))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
+
+
+def test_an_embedding_without_terms_is_saved_too(tmp_path):
+    fit([]).save(tmp_path / "none.npz")
+    assert not TfidfSvd.load(tmp_path / "none.npz").embed(["text"]).any()
+
+
+def test_an_embedding_cannot_be_changed():
+    found = fit(["one two", "two three"])
+    with pytest.raises(AttributeError):
+        found.terms = ()  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        found.components[0, 0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        found.weights[0] = 1
+
+
+def test_files_that_are_no_embedding_are_named(tmp_path):
+    path = tmp_path / "embedding.npz"
+    with pytest.raises(UserError, match="no such file"):
+        TfidfSvd.load(path)
+    fit(["one two", "two three"]).save(path)
+    whole = path.read_bytes()
+    np.savez(tmp_path / "other.npz", terms=np.zeros(0, np.uint8))
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    broken = [b"", b"text", whole[:100], whole[:-30], (tmp_path / "other.npz").read_bytes()]
+    broken.append((tmp_path / "array.npy").read_bytes())
+    for content in broken:
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"embedding\.npz"):
+            TfidfSvd.load(path)
+    np.savez(
+        path,
+        terms=np.frombuffer(b"a\nb", np.uint8),
+        weights=np.zeros(3, np.float32),
+        components=np.zeros((2, 2), np.float32),
+        max_characters=1,
+    )
+    with pytest.raises(UserError, match="found 2 terms, weights"):
+        TfidfSvd.load(path)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_flipped_byte_never_tracebacks(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("flip") / "embedding.npz"
+    fit(["one two", "two three"]).save(path)
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    with suppress(UserError):
+        TfidfSvd.load(path)
+
+
+@pytest.mark.parametrize("num_threads", ["1", "3"])
+def test_hash_order_and_threads_do_not_show_in_the_bytes(tmp_path, num_threads):
+    texts, _ = topical_texts(30)
+    fit(texts, dimensions=16).save(tmp_path / "here.npz")
+    script = (
+        "import sys, json; from jax_diversity.embedding import *;"
+        "TfidfSvd.fit(json.load(sys.stdin), EmbeddingConfig(dimensions=16)).save(sys.argv[1])"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": num_threads, "PYTHONHASHSEED": num_threads}
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "there.npz")],
+        input=json.dumps(texts),
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert (tmp_path / "here.npz").read_bytes() == (tmp_path / "there.npz").read_bytes()
