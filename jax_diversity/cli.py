@@ -54,8 +54,8 @@ def _overview() -> str:
     verbs = "\n".join(f"  {name:<{width}}  {_sentence(verb)}" for name, verb in _VERBS.items())
     return (
         "usage: jax-diversity VERB [options]\n\n"
-        "Turn a corpus into token sequences in an order that is measurably better than a shuffle,\n"
-        "and stream that order into JAX training.\n\n"
+        "Turn a corpus into token sequences in an order that is measurably better than\n"
+        "a shuffle, and stream that order into JAX training.\n\n"
         f"verbs:\n{verbs}\n\n"
         "`jax-diversity VERB --help` lists a verb's options with their defaults.\n"
         "Start with `jax-diversity demo`."
@@ -114,7 +114,7 @@ def _build_config(verb: str, arguments: list[str], default: BuildConfig) -> tupl
 
 
 def _build(arguments: list[str]) -> None:
-    """Make everything: documents, tokens, clusters, sequences, orderings, records, report."""
+    """Make everything, from the documents to records and report."""
     config, progress = _build_config("build", arguments, BuildConfig())
     from jax_diversity import terminal
     from jax_diversity.pipeline import Build
@@ -192,7 +192,7 @@ class MeasureOptions:
 
 
 def _measure(arguments: list[str]) -> None:
-    """Measure orderings: prefix deviation, window deviation, floors, drift."""
+    """Measure orderings: prefixes, windows, floors, drift."""
     options = _parse(MeasureOptions, "measure", arguments)
     import json
 
@@ -216,7 +216,7 @@ class VerifyOptions:
 
 
 def _verify(arguments: list[str]) -> None:
-    """Compare every stored file with the manifest's size and hash."""
+    """Compare every stored file with its size and hash."""
     options = _parse(VerifyOptions, "verify", arguments)
     from jax_diversity.artifacts import OutputFolder
 
@@ -247,7 +247,7 @@ class TrainOptions:
 
 
 def _train(arguments: list[str]) -> None:
-    """Train the lab's small GPT on an ordering, from the last checkpoint on."""
+    """Train the lab's small GPT, from its last checkpoint on."""
     options = _parse(TrainOptions, "train", arguments)
     from jax_diversity import terminal
     from jax_diversity.pipeline.training import train
@@ -256,7 +256,7 @@ def _train(arguments: list[str]) -> None:
 
 
 def _demo(arguments: list[str]) -> None:
-    """Build the installed Python packages' texts into a dataset, train on it, draw the report."""
+    """Build the installed Python packages' texts and train on them."""
     config, progress = _build_config("demo", arguments, demo_config())
     from jax_diversity import terminal
     from jax_diversity.pipeline import Build
@@ -276,11 +276,11 @@ _VERBS: dict[str, Callable[[list[str]], None]] = {
     "demo": _demo,
     "build": _build,
     "prepare": _stage_verb("prepare", "Read a corpus and store its documents."),
-    "tokenize": _stage_verb("tokenize", "Train or load the tokenizer and store every document's tokens."),
+    "tokenize": _stage_verb("tokenize", "Train or load the tokenizer; store all tokens."),
     "embed": _stage_verb("embed", "Turn every document into a vector."),
     "cluster": _stage_verb("cluster", "Group the documents' vectors into topic clusters."),
-    "pack": _stage_verb("pack", "Set validation documents aside and pack the rest into sequences."),
-    "characterize": _stage_verb("characterize", "Count every sequence's tokens per cluster, length, source ..."),
+    "pack": _stage_verb("pack", "Set validation documents aside, pack sequences."),
+    "characterize": _stage_verb("characterize", "Count every sequence's tokens per cluster, length, source."),
     "order": _order,
     "write": _stage_verb("write", "Write the sequences as ArrayRecord files."),
     "report": _stage_verb("report", "Draw the report page."),

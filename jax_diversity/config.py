@@ -176,6 +176,8 @@ class TrainConfig:
     """Steps between checkpoints; model, optimiser and input position together."""
     validate_every: int = 50
     """Steps between validation losses."""
+    validation_batches: int = 8
+    """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
     seed: int = 0
     """Seed of the weights."""
 
@@ -223,9 +225,14 @@ class BuildConfig:
             "train.num_heads": self.train.num_heads,
             "train.width": self.train.width,
         }
-        for name, value in positive.items():
+        for name, value in [*positive.items(), *(("windows", size) for size in self.windows)]:
             if value < 1:
                 raise UserError(f"Expected {name} >= 1, found {value}.")
+        if self.train.width % self.train.num_heads:
+            raise UserError(
+                f"Expected train.width to be a multiple of train.num_heads, found {self.train.width} and "
+                f"{self.train.num_heads}."
+            )
         if not self.corpus.paths:
             raise UserError(
                 "Expected corpus.paths to name files or `python-environment`, found nothing; "
@@ -331,5 +338,5 @@ def demo_config() -> BuildConfig:
         cluster=ClusterConfig(num_clusters=200),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
         characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
-        train=TrainConfig(num_steps=150, batch_size=16, validate_every=50, checkpoint_every=75),
+        train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100),
     )

@@ -106,7 +106,12 @@ def order(context: Context, partial: Path, order: OrderConfig, name: str) -> Cou
     from jax_diversity.schema import Characteristics, Ordering
 
     chars = context.dataset.characteristics
-    chars = Characteristics.from_counts(chars.counts, weights=order.weights, sequence_length=chars.sequence_length)
+    try:
+        chars = Characteristics.from_counts(
+            chars.counts, weights=order.weights, sequence_length=chars.sequence_length
+        )
+    except ValueError as error:
+        raise UserError(f"orders.weights: {error}") from None
     presets = {"f1": ordering.Objective.f1, "f2": ordering.Objective.f2, "f3": ordering.Objective.f3}
     objective = presets.get(order.objective, ordering.Objective)()
     with context.progress.task(f"order: {order.method}", chars.num_sequences, "sequences") as advance:

@@ -1,0 +1,7 @@
+"""`python -m jax_diversity` is the command `jax-diversity`."""
+
+import sys
+
+from jax_diversity.cli import main
+
+sys.exit(main())
