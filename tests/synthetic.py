@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from jax_diversity.characteristics import Codes, count_tokens, length_bins
 from jax_diversity.packing import concat
 from jax_diversity.schema import Characteristics

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jax_diversity.cli import main
 
+from jax_diversity.cli import main
 from tests.tiny_corpus import write_corpus
 
 TINY = [

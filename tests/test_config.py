@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from jax_diversity.config import BuildConfig, as_plain, config_from_plain, demo_config, load_config
 from jax_diversity.errors import UserError
 
@@ -60,7 +61,7 @@ def test_broken_files(text: str, sentence: str, tmp_path: Path) -> None:
 
 
 def test_absent_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Expected a configuration file at .*absent.yaml, found none"):
+    with pytest.raises(UserError, match=r"Expected a configuration file at .*absent\.yaml, found none"):
         load_config(tmp_path / "absent.yaml")
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import export
+
 from jax_diversity import Characteristics, Objective, order
 from jax_diversity.ordering import Features, greedy
-
 from tests.synthetic import synthetic_characteristics
 
 OBJECTIVES = {

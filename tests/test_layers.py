@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax_diversity
 import pytest
+
+import jax_diversity
 
 PACKAGE = Path(jax_diversity.__file__).parent
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_diversity import Characteristics, measure, measures, order
 
+from jax_diversity import Characteristics, measure, measures, order
 from tests.synthetic import synthetic_characteristics
 
 
@@ -119,7 +119,7 @@ def test_orderings_of_another_dataset_and_windows_out_of_range() -> None:
 
 
 def test_greedy_beats_the_shuffle_in_both_families() -> None:
-    """The claim of the source article, at a size that a test can afford: its worst window is better than their best."""
+    """The source article's claim at a size that a test can afford: worst window against best."""
     chars = synthetic_characteristics(4000, num_clusters=100)
     greedy, shuffle = (
         measure(chars, order(chars, method), windows=(256,)) for method in ("greedy", "uniform_shuffle")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from jax_diversity import Characteristics, Objective, Ordering, order
 from jax_diversity.ordering import METHODS
-
 from tests.synthetic import synthetic_characteristics
 
 

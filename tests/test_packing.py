@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jax_diversity.characteristics import Codes, categorical, count_tokens, length_bins
 from jax_diversity.packing import concat, num_documents_cut, validation_mask
 

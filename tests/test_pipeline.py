@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-import jax_diversity as jd
 import numpy as np
 import pytest
+
+import jax_diversity as jd
 from jax_diversity.artifacts import OutputFolder
 from jax_diversity.config import BuildConfig, OrderConfig, RecordsConfig, as_plain
 from jax_diversity.pipeline import Build, recorded_config
-
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -145,7 +145,7 @@ def test_a_stage_without_its_predecessor(corpus: Path, tmp_path: Path) -> None:
     build = Build(tiny_config(corpus, tmp_path / "out"))
     build.run_stage("prepare")
     with pytest.raises(
-        jd.UserError, match="needs 'tokenize', which .* does not have; run `jax-diversity tokenize`"
+        jd.UserError, match=r"needs 'tokenize', which .* does not have; run `jax-diversity tokenize`"
     ):
         build.run_stage("pack")
 
@@ -211,7 +211,9 @@ def test_a_manifest_of_the_future_and_one_that_is_none(tmp_path: Path) -> None:
 def run_build(config: BuildConfig, kill_after: float | None) -> int:
     """Build in a process of its own; SIGKILL it after some seconds."""
     program = (
-        "import json, sys; from jax_diversity.config import config_from_plain; from jax_diversity.pipeline import Build;"
+        "import json, sys\n"
+        "from jax_diversity.config import config_from_plain\n"
+        "from jax_diversity.pipeline import Build\n"
         "Build(config_from_plain(json.load(sys.stdin))).run_all()"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)

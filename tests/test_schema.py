@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jax_diversity import Characteristics
 from scipy import sparse
+
+from jax_diversity import Characteristics
 
 COUNTS = np.array([[3, 1], [0, 4]])
 

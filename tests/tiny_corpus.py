@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+
 from jax_diversity.config import (
     BuildConfig,
     CharacteristicsConfig,

@@ -195,8 +195,9 @@ const figures = (() => {
     const data = [{ type: "bar", x: frequency.map((_, at) => (edges[at] + edges[at + 1] - 1) / 2), y: frequency, customdata: names,
       width: frequency.map((_, at) => 0.9 * (edges[at + 1] - edges[at])),
       marker: { color: palette.bar }, hovertemplate: "%{customdata} segments: %{y:,} sequences<extra></extra>" }];
+    const few = edges.length && edges[edges.length - 1] - edges[0] <= 12; // left alone, plotly marks halves too
     return { data: frequency.length ? data : [], layout: { ...layout(palette, { legend: false,
-      x: { title: "segments in a sequence", tickformat: ",d" }, y: { title: "sequences", tickformat: "~s" } }), hovermode: "closest" } };
+      x: { title: "segments in a sequence", tickformat: ",d", ...(few ? { dtick: 1 } : {}) }, y: { title: "sequences", tickformat: "~s" } }), hovermode: "closest" } };
   }
 
   return { palettes, windows, sizes, prefix, drift, loss, lengths, ranks, segments };

@@ -1,0 +1,169 @@
+"""A built dataset as one value: every attribute, and a sentence for whatever is missing or broken."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.errors import UserError
+from jax_diversity.schema import Segments
+from tests.tiny_dataset import TinyDataset, write_tiny_dataset
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TinyDataset:
+    return write_tiny_dataset(tmp_path / "out")
+
+
+def test_every_artifact_is_an_attribute(tiny):
+    dataset = jd.open_dataset(tiny.root)
+    assert (dataset.sequence_length, dataset.num_sequences) == (16, tiny.segments.num_sequences)
+    assert (dataset.vocab_size, dataset.end_id) == (64, 63)
+    ids = dataset.documents.to_table(columns=["id"])["id"].to_pylist()
+    assert ids == [f"document-{index}" for index in range(36)]
+    np.testing.assert_array_equal(dataset.tokens.document_lengths, [len(text) for text in tiny.store.documents])
+    assert dataset.tokens.dtype == np.uint16
+    for found, expected in ((dataset.segments, tiny.segments), (dataset.validation_segments, tiny.validation)):
+        for column in Segments.COLUMNS:
+            np.testing.assert_array_equal(getattr(found, column), getattr(expected, column))
+        assert (found.num_sequences, found.sequence_length) == (expected.num_sequences, 16)
+    assert dataset.characteristics.families == ("cluster", "length")
+    assert dict(dataset.characteristics.weights) == {"cluster": 1.0, "length": 2.0}
+    assert sorted(dataset.orderings) == ["greedy", "uniform_shuffle"]
+    np.testing.assert_array_equal(dataset.orderings["greedy"].indices, tiny.orders["greedy"])
+    assert len(dataset.records) == tiny.segments.num_sequences
+    assert len(dataset.validation_records) == tiny.validation.num_sequences
+    assert dataset.layout_ordering is None
+    assert dataset.verify() == []
+
+
+def test_segments_and_tokens_give_the_records(tiny):
+    dataset = jd.open_dataset(tiny.root)
+    segments = dataset.segments
+    tokens = dataset.tokens.gather(segments.document_index, segments.document_offset, segments.length)
+    stored = dataset.records.read_batch(np.arange(len(dataset.records)))["inputs"]
+    np.testing.assert_array_equal(stored[stored > 0], tokens)
+
+
+def test_the_fingerprint_is_of_the_records_and_their_length(tmp_path):
+    first = jd.open_dataset(write_tiny_dataset(tmp_path / "a").root)
+    again = jd.open_dataset(write_tiny_dataset(tmp_path / "b").root)
+    other = jd.open_dataset(write_tiny_dataset(tmp_path / "c", seed=1).root)
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_repr_shows_the_flow(tiny):
+    text = repr(jd.open_dataset(tiny.root))
+    for part in ("36 documents", "vocabulary 64", "sequences of 16 tokens", "greedy, uniform_shuffle", "as packed"):
+        assert part in text
+    manifest = json.loads((tiny.root / "manifest.json").read_text())
+    del manifest["stages"]["write"]
+    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    assert "not made yet" in repr(jd.open_dataset(tiny.root))
+
+
+def test_a_dataset_pickles_as_its_path(tiny):
+    dataset = jd.open_dataset(tiny.root)
+    _ = dataset.characteristics, dataset.documents, dataset.records
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.fingerprint == dataset.fingerprint
+
+
+def test_opening_reads_the_manifest_only(tiny):
+    for path in tiny.root.rglob("*"):
+        if path.is_file() and path.name != "manifest.json":
+            path.unlink()
+    assert jd.open_dataset(tiny.root).num_sequences == tiny.segments.num_sequences
+
+
+def test_no_dataset_there(tmp_path):
+    with pytest.raises(UserError, match="found no such folder; make one"):
+        jd.open_dataset(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"no manifest\.json in it"):
+        jd.open_dataset(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="not a dataset's manifest"):
+        jd.open_dataset(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Expected a dataset at"):
+        jd.open_dataset(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("stage", "verb", "attribute"),
+    [
+        ("prepare", "prepare", "documents"),
+        ("tokenize", "tokenize", "tokens"),
+        ("tokenize", "tokenize", "vocab_size"),
+        ("pack", "pack", "segments"),
+        ("pack", "pack", "num_sequences"),
+        ("characterize", "characterize", "characteristics"),
+        ("write", "write", "records"),
+        ("write", "write", "fingerprint"),
+        ("write", "write", "layout_ordering"),
+    ],
+)
+def test_a_missing_stage_names_its_verb(tiny, stage, verb, attribute):
+    manifest = json.loads((tiny.root / "manifest.json").read_text())
+    del manifest["stages"][stage]
+    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=f"jax-diversity {verb}"):
+        getattr(jd.open_dataset(tiny.root), attribute)
+
+
+def test_an_unknown_ordering_lists_the_known(tiny):
+    orderings = jd.open_dataset(tiny.root).orderings
+    with pytest.raises(UserError, match=r"Unknown ordering 'best'; the dataset has greedy, uniform_shuffle"):
+        orderings["best"]
+    assert "best" not in orderings
+    assert "greedy" in orderings
+    assert len(orderings) == 2
+
+
+def test_a_changed_ordering_is_refused(tiny):
+    np.save(tiny.root / "orderings" / "greedy.npy", tiny.orders["uniform_shuffle"])
+    with pytest.raises(UserError, match="was changed after it was saved"):
+        jd.open_dataset(tiny.root).orderings["greedy"]
+
+
+@pytest.mark.parametrize(
+    ("file", "attribute"),
+    [
+        ("documents/documents-00001.parquet", "documents"),
+        ("tokens/tokens-00000.idx", "tokens"),
+        ("tokens/tokens-00000.bin", "tokens"),
+        ("sequences/segments.parquet", "segments"),
+        ("sequences/validation.parquet", "validation_segments"),
+        ("characteristics/cluster.npz", "characteristics"),
+        ("records/train-00001-of-{}.array_record", "records"),
+        ("records/validation-00000-of-00001.array_record", "validation_records"),
+    ],
+)
+def test_missing_and_cut_files_are_named(tiny, file, attribute):
+    number = len(list((tiny.root / "records").glob("train-*")))
+    path = tiny.root / file.format(f"{number:05d}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=path.name):
+        getattr(jd.open_dataset(tiny.root), attribute)
+    path.unlink()
+    with pytest.raises(UserError, match=path.name):
+        getattr(jd.open_dataset(tiny.root), attribute)
+    assert [fault.file for fault in jd.open_dataset(tiny.root).verify()] == [str(path.relative_to(tiny.root))]
+
+
+def test_verify_names_what_was_changed_by_hand(tiny):
+    path = tiny.root / "tokens" / "tokens-00000.bin"
+    changed = bytearray(path.read_bytes())
+    changed[7] ^= 4
+    path.write_bytes(changed)
+    done: list[int] = []
+    faults = jd.open_dataset(tiny.root).verify(done.append)
+    assert [fault.file for fault in faults] == ["tokens/tokens-00000.bin"]
+    assert "sha256" in str(faults[0])
+    assert sum(done) > len(changed)

@@ -1,0 +1,352 @@
+"""Records: what is written comes back, byte-identical each time, and damage never becomes tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import resource
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from array_record.python import array_record_module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_diversity.errors import UserError
+from jax_diversity.records import (
+    FIELDS,
+    CorruptRecordError,
+    RecordReader,
+    decode,
+    document_indices,
+    file_counts,
+    record_paths,
+    write_records,
+)
+from jax_diversity.schema import Segments
+from tests.tiny_dataset import ListStore, pack, reference_row
+
+L = 16
+
+
+def make_store(lengths: list[int], dtype: str = "uint16", seed: int = 0) -> ListStore:
+    rng = np.random.default_rng(seed)
+    high = 60_000 if dtype == "uint16" else 2_000_000_000
+    return ListStore([rng.integers(1, high, length).astype(dtype) for length in lengths])
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Segments, ListStore, RecordReader]:
+    lengths = np.random.default_rng(3).integers(1, 40, 60).tolist()
+    segments, store = pack(lengths, L), make_store(lengths)
+    counts = write(segments, store, np.arange(segments.num_sequences), tmp_path)
+    return segments, store, open_reader(tmp_path, counts)
+
+
+def write(segments: Segments, store: ListStore, order: np.ndarray, folder: Path, **settings) -> tuple[int, ...]:
+    settings = {"dtype": "uint16", "stem": "train", "sequences_per_file": 20, **settings}
+    dtype, stem = settings.pop("dtype"), settings.pop("stem")
+    return write_records(segments, store.gather, dtype, order, folder, stem, **settings)
+
+
+def open_reader(folder: Path, counts: tuple[int, ...], dtype: str = "uint16", length: int = L) -> RecordReader:
+    return RecordReader(record_paths(folder, "train", len(counts)), counts, sequence_length=length, dtype=dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20),
+    length=st.integers(2, 21),
+    dtype=st.sampled_from(["uint16", "int32"]),
+    seed=st.integers(0, 9),
+)
+def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, seed):
+    segments, store = pack(lengths, length), make_store(lengths, dtype)
+    folder = tmp_path_factory.mktemp("records")
+    order = np.random.default_rng(seed).permutation(segments.num_sequences)
+    counts = write(segments, store, order, folder, dtype=dtype, sequences_per_file=3)
+    reader = open_reader(folder, counts, dtype, length)
+    places = np.random.default_rng(seed).permutation(segments.num_sequences)
+    batch = reader.read_batch(places, expected=order[places])
+    assert tuple(batch) == FIELDS
+    assert all(array.dtype == np.int32 and array.shape == (len(places), length) for array in batch.values())
+    for row, sequence in enumerate(order[places]):
+        for field, expected in reference_row(segments, store, int(sequence)).items():
+            np.testing.assert_array_equal(batch[field][row], expected, err_msg=field)
+    record = reader.read(places[:1])[0]
+    documents = segments.document_index[segments.sequence_index == order[places[0]]]
+    np.testing.assert_array_equal(document_indices(record), documents)
+
+
+def test_a_sequence_without_tokens_is_all_padding(tmp_path):
+    segments = pack([5], L)
+    segments = Segments(*(getattr(segments, name) for name in Segments.COLUMNS), num_sequences=3, sequence_length=L)
+    counts = write(segments, make_store([5]), np.array([2, 0, 1]), tmp_path)
+    batch = open_reader(tmp_path, counts).read_batch(np.array([0, 1]), expected=np.array([2, 0]))
+    assert all(not array[0].any() for array in batch.values())
+    assert (batch["inputs"][1] != 0).sum() == 5
+
+
+def test_only_the_fields_asked_for_are_made(written):
+    _, _, reader = written
+    assert list(reader.read_batch(np.arange(3), fields=("targets", "inputs"))) == ["targets", "inputs"]
+
+
+def test_arrays_of_a_batch_share_no_memory(written):
+    _, _, reader = written
+    batch = reader.read_batch(np.arange(4))
+    for first in FIELDS:
+        for second in FIELDS:
+            assert first == second or not np.shares_memory(batch[first], batch[second])
+        assert batch[first].flags.writeable
+
+
+def test_files_are_named_counted_and_byte_identical(tmp_path):
+    lengths = [7] * 50
+    segments, store = pack(lengths, L), make_store(lengths)
+    order = np.arange(segments.num_sequences)[::-1].copy()
+    hashes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        done: list[int] = []
+        counts = write(segments, store, order, tmp_path / name, sequences_per_file=10, advance=done.append)
+        assert counts == (10, 10, 2)
+        assert sum(done) == 22
+        names = sorted(path.name for path in (tmp_path / name).iterdir())
+        assert names == [f"train-0000{index}-of-00003.array_record" for index in range(3)]
+        hashes.append([hashlib.sha256((tmp_path / name / file).read_bytes()).hexdigest() for file in names])
+    assert hashes[0] == hashes[1]
+
+
+def test_bytes_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
+    lengths = [7] * 50
+    segments, store = pack(lengths, L), make_store(lengths)
+    files = []
+    for name, size in (("a", 1), ("b", 10**6)):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr("jax_diversity.records.writing._CHUNK_BYTES", size)
+        write(segments, store, np.arange(segments.num_sequences), tmp_path / name)
+        files.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
+    assert files[0] == files[1]
+
+
+def test_a_cut_off_writing_goes_on_and_ends_the_same(tmp_path):
+    lengths = [9] * 40
+    segments, store = pack(lengths, L), make_store(lengths)
+    order = np.arange(segments.num_sequences)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    write(segments, store, order, tmp_path / "whole", sequences_per_file=6)
+    calls = 0
+
+    def failing(*columns: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return store.gather(*columns)
+
+    arguments = ("uint16", order, tmp_path / "cut", "train")
+    with pytest.raises(KeyboardInterrupt):
+        write_records(segments, failing, *arguments, sequences_per_file=6)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cut").iterdir()}
+    assert sorted(kept) == [path.name for path in record_paths(tmp_path, "train", 4)[:2]]
+    done: list[int] = []
+    write_records(segments, store.gather, *arguments, sequences_per_file=6, advance=done.append)
+    assert sum(done) == len(order)
+    for path in sorted((tmp_path / "whole").iterdir()):
+        assert (tmp_path / "cut" / path.name).read_bytes() == path.read_bytes()
+    assert all((tmp_path / "cut" / name).stat().st_mtime_ns == time for name, time in kept.items())
+
+
+def test_a_file_of_a_wrong_count_is_written_anew(tmp_path):
+    lengths = [9] * 40
+    segments, store = pack(lengths, L), make_store(lengths)
+    counts = write(segments, store, np.arange(segments.num_sequences), tmp_path)
+    path = record_paths(tmp_path, "train", len(counts))[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    write(segments, store, np.arange(segments.num_sequences), tmp_path)
+    assert path.read_bytes() == whole
+
+
+def test_no_sequences_make_no_files(tmp_path):
+    segments = pack([], L)
+    assert write(segments, make_store([]), np.zeros(0, np.int64), tmp_path) == ()
+    assert list(tmp_path.iterdir()) == []
+    assert len(open_reader(tmp_path, ())) == 0
+    assert file_counts(0, 5) == ()
+
+
+@pytest.mark.parametrize("position", [[0, 3], [1, 4], [0, 5]])
+def test_segments_with_gaps_or_overlaps_are_refused(tmp_path, position):
+    length = np.array([4, 2]) if position != [0, 5] else np.array([4, 0])
+    zeros = np.zeros(2, np.int64)
+    segments = Segments(zeros, np.array(position), zeros, zeros, length, np.zeros(2, bool), 1, L)
+    with pytest.raises(ValueError, match="follow one another"):
+        write(segments, make_store([9]), np.array([0]), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_file(tmp_path):
+    lengths = [4000] * 30
+    segments, store = pack(lengths, 1000), make_store(lengths)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"Could not write .*train-00000.*; free space"):
+            write(segments, store, np.arange(segments.num_sequences), tmp_path, sequences_per_file=1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reads_across_files_in_any_order(written):
+    segments, _, reader = written
+    everything = reader.read(np.arange(segments.num_sequences))
+    places = np.random.default_rng(0).permutation(segments.num_sequences)
+    assert reader.read(places) == [everything[place] for place in places]
+    assert reader.read(np.array([19, 20, 21, 21, 0])) == [everything[place] for place in (19, 20, 21, 21, 0)]
+    assert reader.read(np.zeros(0, np.int64)) == []
+
+
+@pytest.mark.parametrize("place", [-1, 10**6])
+def test_places_outside_are_refused(written, place):
+    with pytest.raises(IndexError, match="Expected places"):
+        written[2].read(np.array([place]))
+
+
+def test_readers_pickle_by_name_and_reopen(written):
+    _, _, reader = written
+    first = reader.read(np.arange(5))
+    copy = pickle.loads(pickle.dumps(reader))
+    assert len(pickle.dumps(reader)) < 2000
+    assert copy.read(np.arange(5)) == first
+    reader.close()
+    assert reader.read(np.arange(5)) == first
+
+
+def test_eight_threads_read_the_same(written):
+    segments, _, reader = written
+    everything = reader.read(np.arange(segments.num_sequences))
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        draws = np.random.default_rng(seed).integers(0, segments.num_sequences, (200, 8))
+        wrong.extend(seed for places in draws if reader.read(places) != [everything[place] for place in places])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_flipped_bits_are_found_or_harmless(written, tmp_path):
+    segments, _, reader = written
+    expected = reader.read_batch(np.arange(segments.num_sequences))
+    path = reader.paths[0]
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    found = 0
+    for place in rng.integers(0, 4000, 150):  # where the records lie
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        fresh = pickle.loads(pickle.dumps(reader))
+        sentence, batch = "", expected
+        try:
+            batch = fresh.read_batch(np.arange(segments.num_sequences))
+        except UserError as error:
+            sentence = str(error)
+        found += path.name in sentence
+        assert sentence == "" or path.name in sentence
+        assert all(np.array_equal(batch[field], expected[field]) for field in FIELDS)
+    assert found > 50
+
+
+def test_damage_names_the_file_and_the_record(written):
+    _, _, reader = written
+    record = reader.read(np.array([23]))[0]
+    path = reader.paths[1]
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(record) + 30] ^= 1
+    path.write_bytes(whole)
+    fresh = pickle.loads(pickle.dumps(reader))
+    with pytest.raises(
+        UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"
+    ):
+        fresh.read_batch(np.arange(20, 30))
+    fresh.read_batch(np.arange(20, 23))
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "cut", "garbage", "unclosed"])
+def test_broken_files_are_a_sentence(written, tmp_path, what):
+    _, _, reader = written
+    path = reader.paths[1]
+    whole = path.read_bytes()
+    writer = None
+    if what == "missing":
+        path.unlink()
+    elif what == "unclosed":
+        writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+        writer.write(b"x" * 100)
+    else:
+        path.write_bytes({"empty": b"", "cut": whole[:-100], "garbage": b"hello " * 1000}[what])
+    with pytest.raises(UserError, match=r"Expected .*train-00001"):
+        pickle.loads(pickle.dumps(reader)).read(np.array([25]))
+    if writer is not None:
+        writer.close()
+
+
+def test_swapped_files_never_give_wrong_tokens(written):
+    _, _, reader = written
+    first, second = reader.paths[:2]
+    first.rename(first.with_suffix(".aside"))
+    second.rename(first)
+    first.with_suffix(".aside").rename(second)
+    fresh = pickle.loads(pickle.dumps(reader))
+    with pytest.raises(UserError, match=r"Record 2 of .*train-00000.*sequence 2 expected, 22 found"):
+        fresh.read_batch(np.array([2, 3]), expected=np.array([2, 3]))
+
+
+def damaged(record: bytes, offset: int, value: int) -> bytes:
+    return record[:offset] + value.to_bytes(4, "little") + record[offset + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda record: b"XX" + record[2:], "no record of format 1"),
+        (lambda record: record[:20], "at least 58 bytes expected, 20 found"),
+        (lambda record: record + b"\0" * 8, "do not fit its size"),
+        (lambda record: damaged(record, 4, 17), "at most 16 tokens expected, 17 found"),
+        (lambda record: damaged(record, 4, 0), "segment starts do not fit"),
+        (lambda record: damaged(record, 12, 32), "sequence length 16 expected, 32 found"),
+        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 1 with 2 bytes a token"),
+        (lambda record: record[:56] + b"\0\0" + record[58:], "segment starts do not fit"),
+        (lambda record: record[:56] + b"\xff\xff" + record[58:], "segment starts do not fit"),
+    ],
+)
+def test_hostile_bytes_are_refused(written, change, reason):
+    records = written[2].read(np.array([4, 5]))
+    with pytest.raises(CorruptRecordError, match=reason) as caught:
+        decode([records[0], change(records[1])], L, "uint16")
+    assert caught.value.row == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(garbage=st.lists(st.binary(max_size=80), min_size=1, max_size=3))
+def test_garbage_never_decodes(garbage):
+    with pytest.raises(CorruptRecordError):
+        decode(garbage, L, "uint16")
+
+
+def test_no_records_decode_to_no_rows():
+    assert decode([], L, "uint16")["inputs"].shape == (0, L)
