@@ -40,7 +40,20 @@ _HOMES = {
     "open_dataset": "dataset",
     "order": "ordering",
 }
-__all__ = sorted(_HOMES)
+__all__ = [
+    "Balance",
+    "Characteristics",
+    "Dataset",
+    "Document",
+    "Objective",
+    "Ordering",
+    "Segments",
+    "UserError",
+    "make_loader",
+    "measure",
+    "open_dataset",
+    "order",
+]
 
 
 def __getattr__(name: str) -> Any:

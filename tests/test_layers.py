@@ -110,6 +110,7 @@ def test_characteristics_and_shuffles_need_no_jax() -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
+    assert set(jax_diversity.__all__) == set(jax_diversity._HOMES)
     for name in jax_diversity.__all__:
         assert getattr(jax_diversity, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
