@@ -157,8 +157,8 @@ def test_pieces_add_up_and_multiply_exactly() -> None:
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.random(1000), 10.0 ** -rng.integers(1, 12, 1000) * rng.random(1000), [0.0, 1.0]])
     pieces = greedy.split_into_pieces(values)
-    np.testing.assert_allclose(pieces.astype(np.float64).sum(axis=0), values, rtol=2.0**-46)
-    for piece in pieces[:3]:
+    np.testing.assert_allclose(pieces.astype(np.float64).sum(axis=0), values, rtol=2.0**-39)
+    for piece in pieces[:2]:
         product = np.float32(65_535) * piece
         np.testing.assert_array_equal(product.astype(np.float64), 65_535.0 * piece.astype(np.float64))
 
