@@ -80,9 +80,9 @@ class Compensated(NamedTuple):
 class GreedyState(NamedTuple):
     """A run's state; a pytree that can be saved between calls.
 
-    `deviation` is `D` in tokens, its last column that of the norms; `window_deviation` is `D_t - D_{t-w}`. `steering`
-    is what scores read of them, `2 λ (D + β Σ_w (D_t - D_{t-w}))`. It is kept rather than computed where it is read:
-    XLA would fuse it into the gathers and do every one of its operations once for each gathered element.
+    `deviation` is `D` in tokens, its last column that of the norms; `window_deviation` is `D_t - D_{t-w}`.
+    `steering` is what scores read of them, `2 λ (D + β Σ_w (D_t - D_{t-w}))`. It is kept rather than computed where
+    it is read: XLA would fuse it into the gathers and repeat its operations for each gathered element.
     """
 
     deviation: Compensated
