@@ -1,0 +1,177 @@
+"""How fast batches come in random order from one file, beside stock Grain and beside NumPy's memory map.
+
+    python benchmarks/loader.py [--num-records 200000] [--write]
+
+One file of records of 2,048 uint16 tokens (4 KiB), batches of 64, everything in the page cache, one process. All
+readers see the same order. The stock loader is `grain.DataLoader` over `ArrayRecordDataSource`, with the faster of
+its default read options and none; it stacks token rows and decodes nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+
+import grain
+import numpy as np
+
+from jax_diversity.loader import Loader, OrderedBatches, OrderIndex, Windows
+from jax_diversity.records import FIELDS, RecordReader, record_paths, write_records
+from jax_diversity.schema import Ordering, Segments
+
+L = 2048
+B = 64
+RESULT = Path(__file__).parent / "results" / "loader.json"
+
+
+def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
+    """Records of about six segments each, and the same tokens as one raw matrix."""
+    rng = np.random.default_rng(0)
+    starts = np.arange(6) * 340 + rng.integers(0, 300, (num_records, 6))
+    starts[:, 0] = 0
+    position = starts.reshape(-1)
+    length = np.diff(starts, axis=1, append=L).reshape(-1)
+    sequence_index = np.repeat(np.arange(num_records), 6)
+    rows = np.zeros(len(position), np.int64)
+    segments = Segments(sequence_index, position, rows, rows, length, np.ones(len(rows), bool), num_records, L)
+    raw = folder / "tokens.bin"
+    with raw.open("wb") as file:
+
+        def gather(document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> np.ndarray:
+            tokens = rng.integers(1, 60_000, int(length.sum()), np.uint16)
+            file.write(tokens.tobytes())
+            return tokens
+
+        order = np.arange(num_records)
+        write_records(segments, gather, "uint16", order, folder, "train", sequences_per_file=num_records)
+    return record_paths(folder, "train", 1)[0], raw
+
+
+def ours(path: Path, order: np.ndarray, fields: tuple[str, ...], num_prefetch: int) -> Iterator[np.ndarray]:
+    reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
+    windows = Windows(len(order), B, end=len(order))
+    batches = OrderedBatches(reader, OrderIndex(Ordering(order)), windows, None, "", fields)
+    for batch in Loader(batches, num_prefetch=num_prefetch):
+        yield batch["inputs"]
+
+
+def raw_rows(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+    """The reader alone: whole records' tokens as a matrix, as the other readers give them."""
+    reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
+    for start in range(0, len(order) - B + 1, B):
+        rows = b"".join([record[24 : 24 + 2 * L] for record in reader.read(order[start : start + B])])
+        yield np.frombuffer(rows, np.uint16).reshape(B, L)
+
+
+class FixedOrder:
+    """A Grain sampler that follows an order."""
+
+    def __init__(self, order: np.ndarray) -> None:
+        self.order = order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> grain.RecordMetadata:
+        return grain.RecordMetadata(index=index, record_key=int(self.order[index]))
+
+
+class Tokens(grain.transforms.Map):
+    """A record's tokens."""
+
+    def map(self, element: bytes) -> np.ndarray:
+        return np.frombuffer(element, np.uint16, L, 24)
+
+
+def stock(path: Path, order: np.ndarray, options: grain.ReadOptions) -> Iterator[np.ndarray]:
+    yield from grain.DataLoader(
+        data_source=grain.sources.ArrayRecordDataSource([str(path)]),
+        sampler=FixedOrder(order),
+        shard_options=grain.sharding.NoSharding(),
+        operations=[Tokens(), grain.transforms.Batch(B, drop_remainder=True)],
+        worker_count=0,
+        read_options=options,
+    )
+
+
+def memmap_rows(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+    """Row by row into a new batch, the plainest loader there is."""
+    tokens = np.memmap(path, np.uint16, "r").reshape(-1, L)
+    for start in range(0, len(order) - B + 1, B):
+        yield np.stack([tokens[index] for index in order[start : start + B]])
+
+
+def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float, repeats: int = 3) -> float:
+    """Records a second, the best of some repeats of about that many seconds, the first batch not counted."""
+    best = 0.0
+    for _ in range(repeats):
+        iterator = iter(batches())
+        next(iterator)
+        start, done = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds and (part := sum(1 for _ in islice(iterator, 8))):
+            done += part
+        best = max(best, done * B / (time.perf_counter() - start))
+    return best
+
+
+def measure(num_records: int, seconds: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as name:
+        path, raw = make_files(Path(name), num_records)
+        order = np.random.default_rng(1).permutation(num_records)
+        for file in (path, raw):
+            file.read_bytes()  # into the page cache
+        first = next(ours(path, order, FIELDS, 0))
+        for other in (memmap_rows(raw, order), raw_rows(path, order), stock(path, order, grain.ReadOptions(0, 1))):
+            np.testing.assert_array_equal(next(other), first)
+        readers = {
+            "stock, default options": lambda: stock(path, order, grain.ReadOptions()),
+            "stock, no read threads": lambda: stock(path, order, grain.ReadOptions(num_threads=0)),
+            "memmap, row by row": lambda: memmap_rows(raw, order),
+            "ours, token rows only": lambda: raw_rows(path, order),
+            "ours, inputs": lambda: ours(path, order, ("inputs",), 0),
+            "ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
+            "ours, all six, prefetched": lambda: ours(path, order, FIELDS, 2),
+        }
+        return {label: rate(reader, seconds) for label, reader in readers.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-records", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} into benchmarks/results")
+    arguments = parser.parse_args()
+    rates = measure(arguments.num_records, arguments.seconds)
+    best_stock = max(rates["stock, default options"], rates["stock, no read threads"])
+    memmap = rates["memmap, row by row"]
+    print(f"{'reader':<28}{'records/s':>12}{'x stock':>10}{'x memmap':>10}")
+    for label, value in rates.items():
+        print(f"{label:<28}{value:>12,.0f}{value / best_stock:>10.1f}{value / memmap:>10.2f}")
+    if arguments.write:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+        about = {
+            "device": f"{platform.machine()} CPU, {os.cpu_count()} cores",
+            "commit": commit.strip(),
+            "versions": {name: version(name) for name in ("grain", "array_record", "numpy")},
+            "num_records": arguments.num_records,
+            "sequence_length": L,
+            "batch_size": B,
+            "records_per_second": {label: round(value) for label, value in rates.items()},
+            "times_stock": {label: round(value / best_stock, 2) for label, value in rates.items()},
+            "times_memmap": {label: round(value / memmap, 3) for label, value in rates.items()},
+        }
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(about, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""A built dataset as one value: every artifact an attribute, read when first asked for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from scipy.sparse import csr_array
+
+from jax_diversity.artifacts import Fault, OutputFolder, fingerprint
+from jax_diversity.errors import UserError
+from jax_diversity.schema import Characteristics, Ordering, Segments
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+    from jax_diversity.records import RecordReader
+    from jax_diversity.token_store import TokenStore
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open the folder of a built dataset; nothing but its manifest is read yet.
+
+    Raises:
+        UserError: no such folder, or a folder that holds no dataset.
+
+    Example:
+        >>> dataset = open_dataset("out/")
+        >>> dataset.orderings["greedy"].indices[:64]   # the sequences of the first batch of 64
+    """
+    root = Path(path)
+    if not (root / "manifest.json").is_file():
+        found = "no such folder" if not root.exists() else "no manifest.json in it"
+        raise UserError(f"Expected a dataset at {root}, found {found}; make one with `jax-diversity build`.")
+    return Dataset(root)
+
+
+class Dataset:
+    """A dataset's documents, tokens, segments, characteristics, orderings and records.
+
+    Attributes are read when first used and kept; one whose stage has not run yet raises a `UserError` that names
+    the verb that makes it. Get one with `open_dataset`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folder = OutputFolder(root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_dataset, (self.root,)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What `manifest.json` says: format version and finished stages."""
+        return self._folder.manifest
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the records and their length: a checkpoint belongs to exactly these."""
+        files = self._stage("write")["files"]
+        return fingerprint(self.sequence_length, {name: about["sha256"] for name, about in files.items()})
+
+    @property
+    def sequence_length(self) -> int:
+        """L, tokens a sequence."""
+        return self._count("pack", "sequence_length")
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of training sequences."""
+        return self._count("pack", "num_sequences")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, the end token's included."""
+        return self._count("tokenize", "vocab_size")
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends a document."""
+        return self._count("tokenize", "end_id")
+
+    @cached_property
+    def documents(self) -> pyarrow.dataset.Dataset:
+        """The documents in their stored order; columns are read when a table of them is asked for.
+
+        Example:
+            >>> dataset.documents.to_table(columns=["id", "source"])
+        """
+        import pyarrow.dataset
+
+        paths = self._files("prepare", "documents/", ".parquet")
+        return pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The documents' tokens, memory-mapped."""
+        from jax_diversity.token_store import TokenStore
+
+        self._files("tokenize", "tokens/", ".bin")
+        return TokenStore([path.with_suffix("") for path in self._files("tokenize", "tokens/", ".idx")])
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The packing of the training sequences."""
+        return self._read_segments("segments", self.num_sequences)
+
+    @cached_property
+    def validation_segments(self) -> Segments:
+        """The packing of the validation sequences."""
+        return self._read_segments("validation", self._count("pack", "num_validation_sequences"))
+
+    @cached_property
+    def characteristics(self) -> Characteristics:
+        """Token counts of the training sequences in the families that orderings balance."""
+        counts = self._stage("characterize")["counts"]
+        matrices = {family: self._read_counts(family) for family in counts["families"]}
+        return Characteristics.from_counts(
+            matrices, weights=counts["weights"], sequence_length=self.sequence_length
+        )
+
+    @cached_property
+    def orderings(self) -> Orderings:
+        """The orderings by name, each read when asked for."""
+        names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
+        return Orderings({name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)})
+
+    @property
+    def layout_ordering(self) -> str | None:
+        """Name of the ordering in which the training records lie; None where they lie as packed."""
+        counts = self._stage("write")["counts"]
+        return counts["ordering"] if counts["layout"] == "ordered" else None
+
+    @cached_property
+    def records(self) -> RecordReader:
+        """The training records, in the order of their layout."""
+        return self._reader("train")
+
+    @cached_property
+    def validation_records(self) -> RecordReader:
+        """The validation records; there may be none."""
+        return self._reader("validation")
+
+    def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
+        """Compare every file with the manifest: there, size, SHA-256; `advance` is told the bytes read."""
+        return self._folder.verify(advance)
+
+    def __repr__(self) -> str:
+        lines = [f"Dataset({str(self.root)!r})"]
+        for stage, describe in _FLOW.items():
+            entry = self._folder.stages.get(stage)
+            text = "not made yet" if entry is None else describe(entry["counts"])
+            mark = "" if entry is None else f"  [{entry['fingerprint'][:8]}]"
+            lines.append(f"  {stage:<13}{text}{mark}")
+            if stage == "characterize":
+                names = ", ".join(self.orderings) or "none made yet"
+                lines.append(f"  {'orderings':<13}{names}")
+        if "write" in self._folder.stages and "pack" in self._folder.stages:
+            lines.append(f"  {'fingerprint':<13}{self.fingerprint[:16]}")
+        return "\n".join(lines)
+
+    def _stage(self, stage: str) -> Mapping[str, Any]:
+        try:
+            return self._folder.stages[stage]
+        except KeyError:
+            verb = stage.split("/")[0]
+            raise UserError(
+                f"{self.root} has no stage {stage!r} yet; make it with `jax-diversity {verb}` (or `build`)."
+            ) from None
+
+    def _count(self, stage: str, name: str) -> int:
+        counts = self._stage(stage)["counts"]
+        if name not in counts:
+            raise UserError(f"{self.root / 'manifest.json'} lacks {name!r} in stage {stage!r}; run it again.")
+        return int(counts[name])
+
+    def _file(self, stage: str, name: str) -> Path:
+        """One of a stage's files, there and of its size."""
+        path, about = self.root / name, self._stage(stage)["files"].get(name)
+        if about is None:
+            raise UserError(
+                f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry."
+            )
+        found = path.stat().st_size if path.is_file() else None
+        if found != about["bytes"]:
+            raise UserError(
+                f"Expected {about['bytes']} bytes in {path}, found {'no such file' if found is None else found}; "
+                f"restore the file or run `jax-diversity {stage.split('/')[0]}` again."
+            )
+        return path
+
+    def _files(self, stage: str, start: str, suffix: str) -> list[Path]:
+        """The stage's files with that start and suffix, in the order of their names."""
+        names = sorted(self._stage(stage)["files"])
+        return [self._file(stage, name) for name in names if name.startswith(start) and name.endswith(suffix)]
+
+    def _read_counts(self, family: str) -> csr_array:
+        from scipy.sparse import load_npz
+
+        path = self._file("characterize", f"characteristics/{family}.npz")
+        try:
+            return load_npz(path)
+        except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+            raise UserError(
+                f"{path} does not hold counts ({error}); run `jax-diversity characterize` again."
+            ) from None
+
+    def _read_segments(self, name: str, num_sequences: int) -> Segments:
+        import pyarrow.parquet
+
+        path = self._file("pack", f"sequences/{name}.parquet")
+        try:
+            table = pyarrow.parquet.read_table(path, columns=list(Segments.COLUMNS))
+            columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
+        except (pyarrow.ArrowException, OSError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} does not hold segments ({reason}); run `jax-diversity pack` again.") from None
+        return Segments(**columns, num_sequences=num_sequences, sequence_length=self.sequence_length)
+
+    def _reader(self, stem: str) -> RecordReader:
+        from jax_diversity.records import RecordReader
+
+        counts = self._stage("write")["counts"]
+        paths = self._files("write", f"records/{stem}-", ".array_record")
+        per_file = counts["records"][stem]
+        if len(paths) != len(per_file):
+            raise UserError(
+                f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
+                "run `jax-diversity write` again."
+            )
+        return RecordReader(paths, per_file, sequence_length=self.sequence_length, dtype=counts["dtype"])
+
+
+class Orderings(Mapping[str, Ordering]):
+    """Orderings by name, read when asked for; an unknown name raises a `UserError` that lists the known ones."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self.paths = dict(paths)
+        self._loaded: dict[str, Ordering] = {}
+
+    def __getitem__(self, name: str) -> Ordering:
+        if name not in self.paths:
+            known = ", ".join(self.paths) or "none yet"
+            raise UserError(
+                f"Unknown ordering {name!r}; the dataset has {known}; make one with `jax-diversity order`."
+            )
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = Ordering.load(self.paths[name])
+            except ValueError as error:
+                raise UserError(str(error)) from None
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.paths
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"Orderings({', '.join(self.paths)})"
+
+
+def _describe_tokens(counts: Mapping[str, Any]) -> str:
+    return (
+        f"{counts['num_tokens']:,} tokens of {counts['num_documents']:,} documents, "
+        f"vocabulary {counts['vocab_size']:,} ({counts['token_dtype']})"
+    )
+
+
+def _describe_sequences(counts: Mapping[str, Any]) -> str:
+    return (
+        f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens, "
+        f"{counts['num_validation_sequences']:,} for validation"
+    )
+
+
+def _describe_records(counts: Mapping[str, Any]) -> str:
+    lie = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
+    numbers = {stem: sum(per_file) for stem, per_file in counts["records"].items()}
+    files = sum(len(per_file) for per_file in counts["records"].values())
+    return f"{numbers['train']:,} + {numbers['validation']:,} records in {files} files, {lie}"
+
+
+_FLOW: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "prepare": lambda counts: (
+        f"{counts['num_documents']:,} documents" if "num_documents" in counts else "documents"
+    ),
+    "tokenize": _describe_tokens,
+    "pack": _describe_sequences,
+    "characterize": lambda counts: ", ".join(counts["families"]),
+    "write": _describe_records,
+}

@@ -1,0 +1,267 @@
+"""How one sequence becomes bytes and a batch of them becomes arrays.
+
+A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
+
+| bytes | content |
+|---|---|
+| 4 | `JD`, format version, bytes a token |
+| 12 | number of tokens, number of segments, L, each uint32 |
+| 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
+| L x 2 or 4 | tokens, padding 0 |
+| ceil(L / 8) | one bit a token, lowest first: where a segment starts |
+| 8 a segment | the segments' document indices, int64 |
+
+All but the last part has one size, so a batch decodes as one matrix, without a Python loop over tokens or segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from jax_diversity.records.buffers import BufferPool
+
+FIELDS = (
+    "inputs",
+    "targets",
+    "inputs_segmentation",
+    "targets_segmentation",
+    "inputs_position",
+    "targets_position",
+)
+"""What `decode` can make of a batch of records, all of it by default."""
+
+_HEADER = np.dtype(
+    [
+        ("mark", "<u4"),  # `JD`, format version, bytes a token
+        ("num_tokens", "<u4"),
+        ("num_segments", "<u4"),
+        ("sequence_length", "<u4"),
+        ("sequence_index", "<i8"),
+    ]
+)
+_VERSION = 1
+
+
+class CorruptRecordError(ValueError):
+    """A record that is not what it should be; `row` is its place among those being decoded."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+def checked_dtype(dtype: np.dtype | str) -> np.dtype:
+    """The type of a stored token: uint16 or int32, little-endian."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.dtype("<u2"), np.dtype("<i4")):
+        raise ValueError(f"Records hold uint16 or int32 tokens, found {dtype}.")
+    return dtype
+
+
+def _mark(dtype: np.dtype) -> int:
+    return int.from_bytes(b"JD" + bytes([_VERSION, dtype.itemsize]), "little")
+
+
+def encode(
+    *,
+    sequence_indices: Int64[np.ndarray, " sequence"],
+    num_segments: Int64[np.ndarray, " sequence"],
+    position: Int64[np.ndarray, " segment"],
+    length: Int64[np.ndarray, " segment"],
+    document_index: Int64[np.ndarray, " segment"],
+    tokens: np.ndarray,
+    sequence_length: int,
+) -> list[bytes]:
+    """The records of some sequences.
+
+    Args:
+        sequence_indices: which sequences.
+        num_segments: how many of the segments are each sequence's, in turn.
+        position: where in its sequence each segment begins, in tokens.
+        length: tokens of each segment.
+        document_index: each segment's document.
+        tokens: all segments' tokens end to end, uint16 or int32.
+        sequence_length: L.
+
+    Raises:
+        ValueError: empty segments, or segments that are not one after another from the sequence's start on.
+    """
+    num_rows = len(sequence_indices)
+    row = np.repeat(np.arange(num_rows), num_segments)
+    ends = np.cumsum(length)
+    num_tokens = np.bincount(row, weights=length, minlength=num_rows).astype(np.int64)
+    row_offset = np.cumsum(num_tokens) - num_tokens
+    if (length < 1).any() or not np.array_equal(ends - length - row_offset[row], position):
+        raise ValueError("Segments must be non-empty and follow one another from their sequence's start.")
+    if (num_tokens > sequence_length).any() or len(tokens) != num_tokens.sum():
+        raise ValueError(f"Segments of one sequence must hold at most {sequence_length} tokens, all of them given.")
+
+    fixed = np.zeros((num_rows, _fixed_bytes(sequence_length, tokens.dtype)), np.uint8)
+    header = np.zeros(num_rows, _HEADER)
+    header["mark"] = _mark(tokens.dtype)
+    header["num_tokens"], header["num_segments"] = num_tokens, num_segments
+    header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
+    fixed[:, : _HEADER.itemsize] = header.view(np.uint8).reshape(num_rows, -1)
+    stored, starts = _fixed_parts(fixed, sequence_length, tokens.dtype)
+    stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
+    bits = np.zeros((num_rows, sequence_length), np.bool_)
+    bits[row, position] = True
+    starts[:] = np.packbits(bits, axis=1, bitorder="little")
+    tails = document_index.astype("<i8").tobytes()
+    tail_ends = np.cumsum(num_segments).tolist()
+    tail_starts = [0, *tail_ends[:-1]]
+    return [
+        fixed[index].tobytes() + tails[8 * start : 8 * end]
+        for index, (start, end) in enumerate(zip(tail_starts, tail_ends, strict=True))
+    ]
+
+
+def _fixed_bytes(sequence_length: int, dtype: np.dtype) -> int:
+    return _HEADER.itemsize + sequence_length * dtype.itemsize + -(-sequence_length // 8)
+
+
+def _fixed_parts(fixed: np.ndarray, sequence_length: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Views of the tokens and of the bits of segment starts in a matrix of records without their tails."""
+    tokens_end = _HEADER.itemsize + sequence_length * dtype.itemsize
+    return fixed[:, _HEADER.itemsize : tokens_end].view(dtype), fixed[:, tokens_end:]
+
+
+def decode(
+    records: Sequence[bytes],
+    sequence_length: int,
+    dtype: np.dtype | str,
+    *,
+    expected: Int64[np.ndarray, " row"] | None = None,
+    fields: Sequence[str] = FIELDS,
+    pool: BufferPool | None = None,
+) -> dict[str, Int32[np.ndarray, "row token"]]:
+    """Turn records into a batch, in a fixed number of array operations.
+
+    Args:
+        records: one sequence each.
+        sequence_length: L.
+        dtype: the stored type of a token.
+        expected: the sequence index that each record must carry; None checks nothing.
+        fields: which of `FIELDS` to make.
+        pool: gives the memory; None takes fresh memory.
+
+    Returns:
+        int32 arrays (row, L). `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a
+        sequence, 0 on padding. `inputs_position`: place within the segment, 0 on padding. `targets`: the
+        next token of the same segment; where there is none, 0 and `targets_segmentation` 0, which masks it.
+
+    Raises:
+        CorruptRecordError: a record is not what it should be.
+    """
+    dtype, pool = checked_dtype(dtype), pool or BufferPool()
+    num_rows, fixed_bytes = len(records), _fixed_bytes(sequence_length, dtype)
+    # Slices of `bytes` would be copies, each in memory of its own.
+    joined = b"".join([memoryview(record)[:fixed_bytes] for record in records])
+    sizes = np.fromiter(map(len, records), np.int64, num_rows)
+    if len(joined) != num_rows * fixed_bytes:
+        row = int(np.argmax(sizes < fixed_bytes))
+        raise CorruptRecordError(row, f"at least {fixed_bytes} bytes expected, {sizes[row]} found")
+    fixed = np.frombuffer(joined, np.uint8).reshape(num_rows, fixed_bytes)
+    header = np.ascontiguousarray(fixed[:, : _HEADER.itemsize]).view(_HEADER)[:, 0]
+    _check_headers(header, sizes - fixed_bytes, sequence_length, dtype, expected)
+    tokens, bits = _fixed_parts(fixed, sequence_length, dtype)
+    batch = {field: pool.empty((num_rows, sequence_length)) for field in fields}
+    runs = _runs(bits, header, sequence_length) if batch.keys() != {"inputs"} else None
+    for field, out in batch.items():
+        _write_field(field, tokens, runs, out)
+    return batch
+
+
+def _write_field(field: str, tokens: np.ndarray, runs: _Runs | None, out: np.ndarray) -> None:
+    if runs is None or field == "inputs":
+        out[:] = tokens
+    elif field == "targets":
+        out[:, :-1] = tokens[:, 1:]
+        out[:, -1] = 0
+    elif field.endswith("_segmentation"):
+        out.reshape(-1)[:] = np.repeat(runs.number, runs.length)
+    else:
+        length = out.shape[1]
+        starts = np.repeat((runs.start % length).astype(np.int32), runs.length).reshape(out.shape)
+        np.subtract(np.arange(length, dtype=np.int32), starts, out=out)
+        if not runs.number.all():  # there is padding
+            out *= np.repeat(runs.number > 0, runs.length).reshape(out.shape)
+    if field in ("targets", "targets_segmentation") and runs is not None:
+        out.reshape(-1)[runs.start + runs.length - 1] = 0  # a segment's last token has no next one
+
+
+def document_indices(record: bytes) -> Int64[np.ndarray, " segment"]:
+    """The documents whose segments a record holds, in the segments' order."""
+    header = np.frombuffer(record, _HEADER, 1)[0]
+    dtype = np.dtype("<u2" if header["mark"] == _mark(np.dtype("<u2")) else "<i4")
+    return np.frombuffer(record[_fixed_bytes(int(header["sequence_length"]), dtype) :], "<i8").astype(np.int64)
+
+
+def _check_headers(
+    header: np.ndarray,
+    tail_bytes: Int64[np.ndarray, " row"],
+    sequence_length: int,
+    dtype: np.dtype,
+    expected: Int64[np.ndarray, " row"] | None,
+) -> None:
+    good = header["mark"] == _mark(dtype)
+    good &= header["sequence_length"] == sequence_length
+    good &= header["num_tokens"] <= sequence_length
+    good &= header["num_segments"] * np.int64(8) == tail_bytes
+    if expected is not None:
+        good &= header["sequence_index"] == expected
+    if good.all():
+        return
+    row = int(np.argmin(good))
+    found = header[row]
+    if found["mark"] != _mark(dtype):
+        reason = f"no record of format {_VERSION} with {dtype.itemsize} bytes a token"
+    elif found["sequence_length"] != sequence_length:
+        reason = f"sequence length {sequence_length} expected, {found['sequence_length']} found"
+    elif found["num_tokens"] > sequence_length:
+        reason = f"at most {sequence_length} tokens expected, {found['num_tokens']} found"
+    elif found["num_segments"] * 8 != tail_bytes[row]:
+        reason = f"{found['num_segments']} segments do not fit its size"
+    else:
+        reason = f"sequence {'' if expected is None else expected[row]} expected, {found['sequence_index']} found"
+    raise CorruptRecordError(row, reason)
+
+
+class _Runs(NamedTuple):
+    """The flattened batch cut into its segments and paddings."""
+
+    start: Int64[np.ndarray, " run"]
+    length: Int64[np.ndarray, " run"]
+    number: Int32[np.ndarray, " run"]  # 1, 2 ... in its sequence; 0: padding
+
+
+def _runs(packed_bits: np.ndarray, header: np.ndarray, sequence_length: int) -> _Runs:
+    num_rows, row_bytes = packed_bits.shape
+    num_tokens = header["num_tokens"].astype(np.int64)
+    # Few bytes hold a start: only those are unpacked.
+    packed = packed_bits.reshape(-1)
+    places = np.flatnonzero(packed != 0)
+    which, bit = np.nonzero(np.unpackbits(packed[places, None], axis=1, bitorder="little"))
+    row, byte = np.divmod(places[which], row_bytes)
+    column = byte * 8 + bit
+    num_stored = np.bincount(row, minlength=num_rows)
+    wrong = num_stored != header["num_segments"]
+    wrong[row[column >= num_tokens[row]]] = True
+    starts_at_zero = np.zeros(num_rows, np.bool_)
+    starts_at_zero[row[column == 0]] = True
+    wrong |= ~starts_at_zero & (num_tokens > 0)
+    if wrong.any():
+        raise CorruptRecordError(int(np.argmax(wrong)), "its segment starts do not fit its header")
+    number = np.arange(1, len(row) + 1) - (np.cumsum(num_stored) - num_stored)[row]
+    start = row * sequence_length + column
+    padded = np.flatnonzero(num_tokens < sequence_length)
+    if len(padded):  # padding is one more run
+        start = np.concatenate([start, padded * sequence_length + num_tokens[padded]])
+        by_start = np.argsort(start, kind="stable")
+        start, number = start[by_start], np.concatenate([number, np.zeros(len(padded), np.int64)])[by_start]
+    return _Runs(start, np.diff(start, append=num_rows * sequence_length), number.astype(np.int32))

@@ -1,0 +1,151 @@
+"""Record files read by place: ranges, random places, whole batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+from jaxtyping import Int32, Int64
+
+from jax_diversity.errors import UserError
+from jax_diversity.records.buffers import BufferPool
+from jax_diversity.records.codec import FIELDS, CorruptRecordError, checked_dtype, decode
+
+# ArrayRecord reads a list of places in time that grows with the file, a range in time that does not; its
+# read-ahead only costs where places are random.
+_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+_REPAIR = "find what changed with `jax-diversity verify`, then restore the file or write the records anew"
+
+
+class RecordReader:
+    """Reads sequences from record files by their place, from any number of threads.
+
+    Files are opened when first needed; the number of records in each must be what it should be. A pickled reader
+    carries names only. A range of neighbours is one read; a single record costs the same in a file of any size.
+
+    Args:
+        paths: the files, in order; records are counted over all of them.
+        counts: the number of records of each.
+        sequence_length: L.
+        dtype: the stored type of a token, uint16 or int32.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], counts: Sequence[int], *, sequence_length: int, dtype: np.dtype | str
+    ) -> None:
+        if len(paths) != len(counts):
+            raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
+        self.paths = tuple(Path(path) for path in paths)
+        self.counts = tuple(int(count) for count in counts)
+        self.sequence_length = sequence_length
+        self.dtype = checked_dtype(dtype)
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
+        self._starts = self._ends - np.array(self.counts, np.int64)
+        self._lock = threading.Lock()
+        self._pool = BufferPool()
+        self._readers: list[Any] = [None] * len(self.paths)
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str)
+
+    def __repr__(self) -> str:
+        return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
+
+    def read(self, indices: Int64[np.ndarray, " row"]) -> list[bytes]:
+        """The records at some places, in the order asked for.
+
+        Raises:
+            IndexError: a place outside of the records.
+            UserError: a file that is missing, cut short, replaced or damaged.
+        """
+        if not len(indices):
+            return []
+        if indices.min() < 0 or indices.max() >= len(self):
+            raise IndexError(f"Expected places in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
+        file = np.searchsorted(self._ends, indices, side="right")
+        begins = np.ones(len(indices), np.bool_)  # a run of neighbours in one file, read at once
+        begins[1:] = (indices[1:] != indices[:-1] + 1) | (file[1:] != file[:-1])
+        first = np.flatnonzero(begins)
+        starts = indices[first] - self._starts[file[first]]
+        stops = starts + np.diff(first, append=len(indices))
+        records: list[bytes] = []
+        readers = self._readers
+        for index, start, stop in zip(file[first].tolist(), starts.tolist(), stops.tolist(), strict=True):
+            reader = readers[index] or self._open(index)
+            try:
+                records += reader.read(start, stop)
+            except (RuntimeError, IndexError) as error:
+                self._blame(index, start, stop, error)
+        return records
+
+    def read_batch(
+        self,
+        indices: Int64[np.ndarray, " row"],
+        *,
+        expected: Int64[np.ndarray, " row"] | None = None,
+        fields: Sequence[str] = FIELDS,
+    ) -> dict[str, Int32[np.ndarray, "row token"]]:
+        """`read`, then `decode`; `expected` are the sequences that should lie there.
+
+        Raises:
+            UserError: as `read`, or a record that is not the expected sequence's.
+        """
+        try:
+            return decode(
+                self.read(indices),
+                self.sequence_length,
+                self.dtype,
+                expected=expected,
+                fields=fields,
+                pool=self._pool,
+            )
+        except CorruptRecordError as error:
+            raise UserError(self._sentence(int(indices[error.row]), error.reason)) from None
+
+    def close(self) -> None:
+        """Close the files; the next read opens them again."""
+        with self._lock:
+            self._readers = [None] * len(self.paths)
+
+    def _open(self, index: int) -> Any:
+        with self._lock:
+            if self._readers[index] is None:
+                path = self.paths[index]
+                if not path.is_file():
+                    raise UserError(f"Expected the record file {path}, found none; {_REPAIR}.")
+                reader = array_record_module.ArrayRecordReader(str(path), _OPTIONS)
+                found = reader.num_records()
+                if found != self.counts[index]:
+                    raise UserError(
+                        f"Expected {self.counts[index]} records in {path}, found {found}: it was cut short, "
+                        f"replaced or never closed; {_REPAIR}."
+                    )
+                self._readers[index] = reader
+            return self._readers[index]
+
+    def _blame(self, index: int, start: int, stop: int, error: Exception) -> NoReturn:
+        """Name the first record of a range that cannot be read."""
+        offset = int(self._starts[index])
+        for place in range(start, stop):
+            try:
+                self._readers[index].read(place, place + 1)
+            except (RuntimeError, IndexError) as single:
+                error, start = single, place
+                break
+        raise UserError(self._sentence(offset + start, str(error).split(";")[0])) from None
+
+    def _sentence(self, place: int, reason: str) -> str:
+        index = int(np.searchsorted(self._ends, place, side="right"))
+        record = place - int(self._starts[index])
+        return f"Record {record} of {self.paths[index]} is damaged ({reason}); {_REPAIR}."
+
+
+def _reopen(paths: tuple[Path, ...], counts: tuple[int, ...], sequence_length: int, dtype: str) -> RecordReader:
+    return RecordReader(paths, counts, sequence_length=sequence_length, dtype=dtype)

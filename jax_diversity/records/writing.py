@@ -1,0 +1,131 @@
+"""Sequences gathered from the tokens of their segments and written as record files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+from jaxtyping import Int64
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.errors import UserError
+from jax_diversity.records.codec import checked_dtype, encode
+from jax_diversity.schema import Segments
+
+Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(document_index, document_offset, length), one row a segment -> the segments' tokens end to end."""
+
+_OPTIONS = "group_size:1,uncompressed"
+_CHUNK_BYTES = 2 * 2**20
+
+
+def write_records(
+    segments: Segments,
+    gather: Gather,
+    dtype: np.dtype | str,
+    order: Int64[np.ndarray, " position"],
+    folder: Path,
+    stem: str,
+    *,
+    sequences_per_file: int,
+    advance: Callable[[int], None] = lambda done: None,
+) -> tuple[int, ...]:
+    """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
+
+    Each file appears under its name only when it is whole; a file that is already there with the right number
+    of records is kept, so a writing that was cut off goes on where it was. The bytes depend on nothing but the
+    arguments. A few MiB of tokens are held at a time.
+
+    Args:
+        segments: the packing.
+        gather: gives the tokens of segments (`TokenStore.gather`).
+        dtype: the stored type of a token, uint16 or int32.
+        order: sequence index at every position of the files.
+        folder: where the files go; it exists.
+        stem: start of the files' names.
+        sequences_per_file: records a file holds at most.
+        advance: told the number of sequences done.
+
+    Returns:
+        The number of records of every file, in the order of their names; empty without sequences.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+        ValueError: segments that overlap, are empty or leave gaps.
+    """
+    dtype = checked_dtype(dtype)
+    counts = file_counts(len(order), sequences_per_file)
+    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
+    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
+    start = 0
+    for path, count in zip(record_paths(folder, stem, len(counts)), counts, strict=True):
+        if path.exists() and _num_records(path) == count:
+            advance(count)
+        else:
+            chunks = _encoded_chunks(segments, row_starts, gather, dtype, order[start : start + count])
+            _write_file(path, count, chunks, advance)
+        start += count
+    return counts
+
+
+def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
+    """How many records each file holds: all full but the last."""
+    full, rest = divmod(num_sequences, sequences_per_file)
+    return (sequences_per_file,) * full + ((rest,) if rest else ())
+
+
+def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
+    """The files' names, `stem-00000-of-00003.array_record` and so on."""
+    return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
+
+
+def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: Callable[[int], None]) -> None:
+    try:
+        with atomic_path(path) as temporary:
+            writer = array_record_module.ArrayRecordWriter(str(temporary), _OPTIONS)
+            try:
+                for chunk in chunks:
+                    for record in chunk:
+                        writer.write(record)
+                    advance(len(chunk))
+            finally:
+                writer.close()  # only a closed file has its footer; a failed write shows here
+            if _num_records(temporary) != count:
+                raise OSError(f"{_num_records(temporary)} of {count} records arrived on disk")
+    except (OSError, RuntimeError) as error:
+        reason = str(error).split(";")[0]
+        raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
+
+
+def _num_records(path: Path) -> int:
+    """Records in a file; 0 where it is no ArrayRecord file, is cut short or was never closed."""
+    return array_record_module.ArrayRecordReader(str(path)).num_records()
+
+
+def _encoded_chunks(
+    segments: Segments,
+    row_starts: Int64[np.ndarray, " sequence_plus_1"],
+    gather: Gather,
+    dtype: np.dtype,
+    sequence_indices: Int64[np.ndarray, " chunk"],
+) -> Iterator[list[bytes]]:
+    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
+    for start in range(0, len(sequence_indices), chunk_size):
+        chunk = sequence_indices[start : start + chunk_size]
+        num_segments = row_starts[chunk + 1] - row_starts[chunk]
+        # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
+        first = np.cumsum(num_segments) - num_segments
+        rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+        document_index, length = segments.document_index[rows], segments.length[rows]
+        tokens = gather(document_index, segments.document_offset[rows], length)
+        yield encode(
+            sequence_indices=chunk,
+            num_segments=num_segments,
+            position=segments.position[rows],
+            length=length,
+            document_index=document_index,
+            tokens=np.asarray(tokens, dtype=dtype),
+            sequence_length=segments.sequence_length,
+        )

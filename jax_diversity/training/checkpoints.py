@@ -1,0 +1,83 @@
+"""Checkpoints of a run: model, optimiser and the loader's position, saved together by Orbax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from jax_diversity.errors import UserError
+from jax_diversity.loader import BatchIterator
+
+
+class Checkpoints:
+    """The two last checkpoints of one run.
+
+    Args:
+        folder: where they lie.
+        shape: what makes the model's shape, by name; a checkpoint of another shape is refused.
+    """
+
+    def __init__(self, folder: Path, shape: Mapping[str, int]) -> None:
+        self._folder = folder
+        self._shape = dict(shape)
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+    def save(self, step: int, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> None:
+        """Save the run after a step; the files are written in the background."""
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                model=ocp.args.StandardSave(_named(nnx.state(model))),
+                optimizer=ocp.args.StandardSave(_named(nnx.state(optimizer))),
+                # As JSON, one for all hosts: what a run on another number of hosts can read.
+                input=ocp.args.JsonSave(batches.get_state()),
+                shape=ocp.args.JsonSave(self._shape),
+            ),
+        )
+
+    def restore(self, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> int:
+        """Go on from the last checkpoint; returns its step, 0 where there is none.
+
+        Raises:
+            UserError: it is of another dataset, ordering or model.
+        """
+        step = self._manager.latest_step()
+        if step is None:
+            return 0
+        small = self._restore(step, input=ocp.args.JsonRestore(), shape=ocp.args.JsonRestore())
+        for name, wanted in self._shape.items():
+            if small["shape"].get(name) != wanted:
+                raise UserError(
+                    f"The checkpoint in {self._folder} is of a model with {name} {small['shape'].get(name)}, these "
+                    f"settings ask for {wanted}; set it back or train in another folder."
+                )
+        try:
+            batches.set_state(small["input"])
+        except UserError as error:
+            raise UserError(f"{self._folder} does not fit this run: {error}") from None
+        for name, holder in (("model", model), ("optimizer", optimizer)):
+            state = nnx.state(holder)
+            wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, _named(state))
+            arrays = self._restore(step, **{name: ocp.args.StandardRestore(wanted)})[name]
+            leaves = [arrays[key] for key in _named(state)]
+            nnx.update(holder, jax.tree.unflatten(jax.tree.structure(state), leaves))
+        return step
+
+    def _restore(self, step: int, **arguments: Any) -> Any:
+        return self._manager.restore(step, args=ocp.args.Composite(**arguments))
+
+    def close(self) -> None:
+        """Wait until what was saved is on disk."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+def _named(state: Any) -> dict[str, jax.Array]:
+    """The arrays of a state by their place in it."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}

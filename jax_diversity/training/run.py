@@ -1,0 +1,270 @@
+"""A training run: batches from the loader, AdamW, a log, checkpoints from which it goes on exactly."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jax_diversity.artifacts import write_text
+from jax_diversity.config import TrainConfig
+from jax_diversity.dataset import Dataset
+from jax_diversity.errors import UserError
+from jax_diversity.loader import Batch, BatchIterator, make_loader
+from jax_diversity.training.checkpoints import Checkpoints
+from jax_diversity.training.model import Gpt, summed_cross_entropy
+
+_FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a run came to.
+
+    Attributes:
+        ordering: the ordering that fed it.
+        num_parameters: numbers the model has learned.
+        steps: one record a step: `step` (from 1), `loss` and, where it was measured, `validation_loss` (nats a
+            token), `learning_rate`, `tokens_per_second`, `input_wait_seconds`, `step_seconds`.
+    """
+
+    ordering: str
+    num_parameters: int
+    steps: Sequence[Mapping[str, Any]]
+
+    @property
+    def loss(self) -> float:
+        """The last step's loss, in nats a token."""
+        return self.steps[-1]["loss"]
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The last validation loss, in nats a token; None where there are no validation sequences."""
+        measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
+        return measured[-1] if measured else None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens a second: the median over the steps."""
+        return float(np.median([step["tokens_per_second"] for step in self.steps]))
+
+    @property
+    def input_wait_share(self) -> float:
+        """Share of the time that went by waiting for batches, the first step and its compilation left out."""
+        steps = self.steps[1:] or self.steps
+        waited = sum(step["input_wait_seconds"] for step in steps)
+        return waited / max(waited + sum(step["step_seconds"] for step in steps), 1e-9)
+
+    def __str__(self) -> str:
+        validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
+        return (
+            f"Trained {self.num_parameters:,} parameters on {self.ordering!r} for {len(self.steps)} steps: "
+            f"loss {self.steps[0]['loss']:.3f} -> {self.loss:.3f}{validation}; "
+            f"{self.tokens_per_second:,.0f} tokens/s, {self.input_wait_share:.1%} of the time waiting for input."
+        )
+
+
+def train(
+    dataset: Dataset,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    advance: Callable[[int], None] = lambda done: None,
+    on_step: Callable[[Mapping[str, Any]], None] = lambda step: None,
+) -> TrainingRun:
+    """Train the lab's GPT on an ordering of a dataset, from the folder's last checkpoint on where there is one.
+
+    A run that was cut off and is started again with the same settings sees the same batches and has the same losses
+    as one that was not. `folder/log.jsonl` gets one line a step, `folder/checkpoints` the two last checkpoints.
+
+    Args:
+        dataset: a built dataset.
+        config: model, run and ordering.
+        folder: of this run alone.
+        advance: told 1 after every step, and at the start the steps that were already done.
+        on_step: told every step's record, as in the log.
+
+    Raises:
+        UserError: settings that cannot be, or a folder whose checkpoint is of another dataset, ordering or model.
+    """
+    _check(config, dataset)
+    loader = make_loader(
+        dataset,
+        ordering=config.ordering,
+        global_batch_size=config.batch_size,
+        num_epochs=None,
+        seed=config.seed,
+        fields=_FIELDS,
+    )
+    shape = {name: getattr(config, name) for name in ("width", "num_layers", "num_heads")}
+    shape["vocab_size"] = dataset.vocab_size
+    model = Gpt(**shape, seed=config.seed)
+    schedule = _schedule(config)
+    optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(Checkpoints(folder / "checkpoints", shape)) as checkpoints, closing(iter(loader)) as batches:
+        first = checkpoints.restore(model, optimizer, batches)
+        steps = _kept_log(folder / "log.jsonl", first)
+        advance(min(first, config.num_steps))
+        run = _Loop(config, schedule, model, optimizer, batches, _validation_batches(dataset, config))
+        with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            for step in range(first + 1, config.num_steps + 1):
+                steps.append(run.step(step))
+                log.write(json.dumps(steps[-1]) + "\n")
+                log.flush()
+                if step % config.checkpoint_every == 0 or step == config.num_steps:
+                    checkpoints.save(step, model, optimizer, batches)
+                advance(1)
+                on_step(steps[-1])
+    return TrainingRun(config.ordering, count_parameters(model), tuple(steps))
+
+
+def count_parameters(model: nnx.Module) -> int:
+    """Numbers that a model learns."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+@nnx.jit
+def train_step(model: Gpt, optimizer: nnx.Optimizer, batch: Mapping[str, Any]) -> Float[Array, ""]:
+    """One update by a batch as the loader gives it; returns its mean loss before, in nats a target token."""
+
+    def mean_loss(model: Gpt) -> Array:
+        loss, num_targets = batch_loss(model, batch)
+        return loss / jnp.maximum(num_targets, 1)
+
+    loss, gradients = nnx.value_and_grad(mean_loss)(model)
+    optimizer.update(model, gradients)
+    return loss
+
+
+@nnx.jit
+def batch_loss(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Summed loss in nats and number of targets; a segment's last token and padding have none."""
+    hidden = model(batch["inputs"], batch["inputs_segmentation"], batch["inputs_position"])
+    weight = (batch["targets_segmentation"] != 0).astype(jnp.float32).reshape(-1)
+    loss = summed_cross_entropy(
+        hidden.reshape(-1, hidden.shape[-1]), model.embedding.embedding[...], batch["targets"].reshape(-1), weight
+    )
+    return loss, weight.sum()
+
+
+@dataclass
+class _Loop:
+    """What a step needs, and the step."""
+
+    config: TrainConfig
+    schedule: optax.Schedule
+    model: Gpt
+    optimizer: nnx.Optimizer
+    batches: BatchIterator
+    validation: list[Batch]
+
+    def step(self, step: int) -> dict[str, Any]:
+        start = time.perf_counter()
+        batch = next(self.batches)
+        arrived = time.perf_counter()
+        loss = float(train_step(self.model, self.optimizer, batch))
+        seconds = time.perf_counter() - arrived
+        if not np.isfinite(loss):
+            raise UserError(
+                f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
+                f"({self.config.learning_rate}) and start anew in another folder."
+            )
+        record = {
+            "step": step,
+            "loss": loss,
+            "learning_rate": float(np.asarray(self.schedule(step - 1))),
+            "tokens_per_second": float(
+                np.count_nonzero(batch["targets_segmentation"]) / (seconds + arrived - start)
+            ),
+            "input_wait_seconds": arrived - start,
+            "step_seconds": seconds,
+        }
+        if self.validation and (step % self.config.validate_every == 0 or step == self.config.num_steps):
+            parts = np.array([batch_loss(self.model, part) for part in self.validation], np.float64)
+            record["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
+        return record
+
+
+def _check(config: TrainConfig, dataset: Dataset) -> None:
+    for name in (
+        "num_steps",
+        "batch_size",
+        "num_layers",
+        "num_heads",
+        "width",
+        "checkpoint_every",
+        "validate_every",
+    ):
+        if getattr(config, name) < 1:
+            raise UserError(f"Expected train.{name} >= 1, found {getattr(config, name)}.")
+    if config.width % (2 * config.num_heads):
+        raise UserError(
+            f"Expected train.width to be a multiple of twice train.num_heads ({2 * config.num_heads}), "
+            f"found {config.width}."
+        )
+    if not config.learning_rate > 0:
+        raise UserError(f"Expected train.learning_rate > 0, found {config.learning_rate}.")
+    if dataset.sequence_length < 2:
+        raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
+
+
+def _schedule(config: TrainConfig) -> optax.Schedule:
+    """Linear warm-up, then half a cosine down to a tenth."""
+    warmup = min(config.warmup_steps, config.num_steps - 1)
+    return optax.warmup_cosine_decay_schedule(
+        0.0 if warmup else config.learning_rate,
+        config.learning_rate,
+        warmup,
+        decay_steps=config.num_steps,
+        end_value=config.learning_rate / 10,
+    )
+
+
+def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    def is_matrix(parameters: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
+
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix),
+    )
+
+
+def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
+    """The first validation sequences in batches of one size, the last filled up with padding."""
+    records, size = dataset.validation_records, config.batch_size
+    number = min(len(records), config.validation_batches * size)
+
+    def batch(start: int) -> Batch:
+        rows = np.arange(start, min(start + size, number))
+        part = records.read_batch(rows, expected=rows, fields=_FIELDS)
+        return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
+
+    return [batch(start) for start in range(0, number, size)]
+
+
+def _kept_log(path: Path, last_step: int) -> list[dict[str, Any]]:
+    """The log up to a step; later steps, done after the last checkpoint, are done and logged again."""
+    kept = [step for step in _logged(path) if step["step"] <= last_step] if path.exists() else []
+    write_text(path, "".join(json.dumps(step) + "\n" for step in kept))
+    return kept
+
+
+def _logged(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # the line at which the run was cut off
+            return
