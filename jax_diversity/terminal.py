@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +74,19 @@ def training_line(run: TrainingRun) -> str:
 
 def next_steps(folder: OutputFolder) -> str:
     """What a newcomer may try next."""
-    out = folder.root
+    out, command = folder.root, _command()
     return (
         f"\nReport: {out / 'report.html'}\n\nTry next:\n"
-        f"  jax-diversity measure --out {out} --windows 16 64 256\n"
-        f"  jax-diversity order --out {out} --objective f1 --name greedy_f1\n"
-        "  jax-diversity build --corpus.paths 'your/*.jsonl.gz' --out your-dataset"
+        f"  {command} measure --out {out} --windows 16 64 256\n"
+        f"  {command} order --out {out} --objective f1 --name greedy_f1\n"
+        f"  {command} build --corpus.paths 'your/*.jsonl.gz' --out your-dataset"
     )
+
+
+def _command() -> str:
+    """What runs this program again: its name where the shell finds it, else the path it was started by."""
+    name = "jax-diversity"
+    return name if shutil.which(name) or not sys.argv[0].endswith(name) else sys.argv[0]
 
 
 def _made(stage: str, counts: Mapping[str, Any]) -> str:

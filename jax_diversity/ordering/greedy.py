@@ -340,9 +340,7 @@ def _place(tables: Tables, state: GreedyState, chosen: Int32[Array, ""]) -> Gree
     )
 
 
-def _steering(
-    tables: Tables, deviation: Compensated, windows: Sequence[Compensated]
-) -> Float32[Array, " column"]:
+def _steering(tables: Tables, deviation: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
     total = deviation.value + deviation.error
     for window in windows:
         total += tables.window_weight * (window.value + window.error)

@@ -1,0 +1,56 @@
+"""The README's and the docstrings' examples run as they are written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.pipeline import Build
+from tests.tiny_corpus import tiny_config, write_corpus
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("readme")
+    config = tiny_config(write_corpus(folder / "corpus", num_documents=800), folder / "dataset")
+    Build(config).run_all()
+    return folder
+
+
+def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    rng = np.random.default_rng(0)
+    names = {
+        "jd": jd,
+        "topic_counts": rng.multinomial(32, np.full(8, 1 / 8), 600),
+        "source_counts": rng.multinomial(32, np.full(3, 1 / 3), 600),
+    }
+    assert len(BLOCKS) == 2
+    for block in BLOCKS:
+        exec(compile(block, "README.md", "exec"), names)
+    assert len(jd.Ordering.load("my-order.npy")) == 600
+    assert names["batch"]["inputs"].shape == (64, 32)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_pictures_exist(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+def test_shell_examples_name_real_verbs_and_options(capsys: pytest.CaptureFixture) -> None:
+    from jax_diversity.cli import _VERBS
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    used = set(re.findall(r"^\s*jax-diversity ([a-z]+)", text, flags=re.MULTILINE))
+    assert used
+    assert used <= set(_VERBS)
