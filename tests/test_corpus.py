@@ -501,7 +501,8 @@ def test_documents_come_back_as_stored(
         assert row["text_hash"] == hashlib.blake2b(document.text.encode(), digest_size=16).digest()
     for path in paths:
         texts = [text for part in corpus.read_texts(path) for text in part]
-        assert len(texts) == 1 or sum(len(text.encode()) for text in texts) <= shard_bytes
+        long = [text for text in texts if text]  # empty ones take no room
+        assert len(long) <= 1 or sum(len(text.encode()) for text in long) <= shard_bytes
 
 
 def test_row_groups_are_small_and_bytes_the_same_again(tmp_path: Path) -> None:
