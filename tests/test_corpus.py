@@ -41,7 +41,7 @@ def lines(*records: object) -> bytes:
 def write(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gz":
-        content = gzip.compress(content)
+        content = gzip.compress(content, mtime=0)
     elif path.suffix == ".zst":
         content = zstandard.ZstdCompressor().compress(content)
     path.write_bytes(content)
@@ -143,10 +143,10 @@ def test_nan_and_infinity_in_metadata_become_null(tmp_path: Path) -> None:
     [
         ("no.jsonl.gz", lines({"text": "a"}), "not what its name says"),
         ("no.jsonl.zst", lines({"text": "a"}), "not what its name says"),
-        ("cut.jsonl.gz", gzip.compress(os.urandom(9000))[:5000], "cut off"),
+        ("cut.jsonl.gz", gzip.compress(os.urandom(9000), mtime=0)[:5000], "cut off"),
         ("empty.jsonl.gz", b"", "cut off"),
         ("cut.jsonl.zst", zstandard.ZstdCompressor().compress(os.urandom(9000))[:5000], "cut off"),
-        ("flipped.jsonl.gz", gzip.compress(lines({"text": "a"}))[:-6] + b"\0\0\0\0\0\0", "CRC"),
+        ("flipped.jsonl.gz", gzip.compress(lines({"text": "a"}), mtime=0)[:-6] + b"\0\0\0\0\0\0", "CRC"),
         ("no.parquet", lines({"text": "a"}), "not what its name says"),
         ("binary.jsonl", bytes(range(256)) * 50, "found no line that is a JSON object"),
         ("array.json", b'[{"text": "a"}]', "found no line that is a JSON object"),
@@ -378,7 +378,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
 
 def test_remote_files_are_read_through_fsspec(tmp_path: Path) -> None:
     remote = fsspec.filesystem("memory")
-    remote.pipe("/bucket/b/x.jsonl.gz", gzip.compress(lines({"text": "b"})))
+    remote.pipe("/bucket/b/x.jsonl.gz", gzip.compress(lines({"text": "b"}), mtime=0))
     remote.pipe("/bucket/a/x.jsonl", lines({"text": "a"}))
     pq.write_table(pa.table({"text": ["p"]}), tmp_path / "x.parquet")
     remote.pipe("/bucket/p.parquet", (tmp_path / "x.parquet").read_bytes())
@@ -388,7 +388,7 @@ def test_remote_files_are_read_through_fsspec(tmp_path: Path) -> None:
     assert [document.id for document in documents] == ["a/x.jsonl:1", "b/x.jsonl.gz:1", "p.parquet:1", "t.txt"]
     with pytest.raises(UserError, match=r"memory://bucket/none\*, found none"):
         read("memory://bucket/none*")
-    remote.pipe("/bucket/cut.jsonl.gz", gzip.compress(os.urandom(999))[:500])
+    remote.pipe("/bucket/cut.jsonl.gz", gzip.compress(os.urandom(999), mtime=0)[:500])
     with pytest.raises(UserError, match="cut off"):
         read("memory://bucket/cut.jsonl.gz")
     config = CorpusConfig(paths=("memory://bucket/a/x.jsonl",))
