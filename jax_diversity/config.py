@@ -44,7 +44,7 @@ class CorpusConfig:
     max_bytes: int | None = None
     """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
     (python-environment) or from the start (files)."""
-    shard_bytes: int = 16 * 2**20
+    file_bytes: int = 16 * 2**20
     """Text bytes in a stored file of documents; also what is held in memory at a time."""
 
 
@@ -72,12 +72,12 @@ class EmbeddingConfig:
     """Width of a document's vector."""
     max_characters: int = 4096
     """Only a document's first characters are read (about 1,024 tokens)."""
-    sample_documents: int = 20_000
+    fit_documents: int = 20_000
     """Documents the vocabulary, the weights and the SVD are fitted on."""
     max_terms: int = 50_000
     """Terms kept, the most frequent first."""
     seed: int = 0
-    """Seed of the sample and of the randomised SVD."""
+    """Seed of their choice and of the randomised SVD."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ClusterConfig:
     train_documents: int = 200_000
     """Documents the centroids are computed from; the rest are assigned to the nearest."""
     seed: int = 0
-    """Seed of the starting centroids and of the training sample."""
+    """Seed of the starting centroids and of the choice of training documents."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +208,11 @@ class BuildConfig:
             UserError: the first such setting, by its dotted name.
         """
         positive = {
-            "corpus.shard_bytes": self.corpus.shard_bytes,
+            "corpus.file_bytes": self.corpus.file_bytes,
             "tokenizer.train_bytes": self.tokenizer.train_bytes,
             "embedding.dimensions": self.embedding.dimensions,
             "embedding.max_characters": self.embedding.max_characters,
-            "embedding.sample_documents": self.embedding.sample_documents,
+            "embedding.fit_documents": self.embedding.fit_documents,
             "embedding.max_terms": self.embedding.max_terms,
             "cluster.num_clusters": self.cluster.num_clusters,
             "cluster.max_iterations": self.cluster.max_iterations,

@@ -74,12 +74,12 @@ class TfidfSvd:
 
     @classmethod
     def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> TfidfSvd:
-        """Learn terms, weights and directions from at most `config.sample_documents` of the texts.
+        """Learn terms, weights and directions from at most `config.fit_documents` of the texts.
 
         The part is drawn by `config.seed`. A corpus that is too small for `config.dimensions` gets zero-padded
         vectors. The same texts and settings give the same bits, whatever the number of processor cores.
         """
-        drawn = np.random.default_rng(config.seed).permutation(len(texts))[: config.sample_documents]
+        drawn = np.random.default_rng(config.seed).permutation(len(texts))[: config.fit_documents]
         found = _Candidates()
         part = [texts[int(place)] for place in drawn]
         indices, starts = _look_up(part, found.__getitem__, config.max_characters)

@@ -473,16 +473,16 @@ _documents = st.lists(
 @given(_documents, st.integers(1, 2000))
 @settings(max_examples=40, deadline=None)
 def test_documents_come_back_as_stored(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[Document], shard_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, documents: list[Document], file_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    stored = corpus.write_documents(iter(documents), folder, shard_bytes)
+    stored = corpus.write_documents(iter(documents), folder, file_bytes)
     assert stored.num_documents == len(documents)
     assert stored.text_bytes == sum(len(document.text.encode()) for document in documents)
     if not documents:
         assert stored.num_files == 0
         return
-    paths = corpus.shard_paths(folder)
+    paths = corpus.document_paths(folder)
     assert len(paths) == stored.num_files
     assert [text for path in paths for texts in corpus.read_texts(path) for text in texts] == [
         d.text for d in documents
@@ -502,7 +502,7 @@ def test_documents_come_back_as_stored(
     for path in paths:
         texts = [text for part in corpus.read_texts(path) for text in part]
         long = [text for text in texts if text]  # empty ones take no room
-        assert len(long) <= 1 or sum(len(text.encode()) for text in long) <= shard_bytes
+        assert len(long) <= 1 or sum(len(text.encode()) for text in long) <= file_bytes
 
 
 def test_row_groups_are_small_and_bytes_the_same_again(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_row_groups_are_small_and_bytes_the_same_again(tmp_path: Path) -> None:
     documents += [Document(f"long{n}", "x" * 3_000_000, "s") for n in range(3)]
     for folder in ("one", "two"):
         corpus.write_documents(documents, tmp_path / folder, 10**9)
-    (path,) = corpus.shard_paths(tmp_path / "one")
+    (path,) = corpus.document_paths(tmp_path / "one")
     assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     groups = [len(texts) for texts in corpus.read_texts(path)]
     assert max(groups) <= 1000
@@ -548,7 +548,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found none; prepare the corpus"):
-        corpus.shard_paths(tmp_path)
+        corpus.document_paths(tmp_path)
     with pytest.raises(UserError, match="no such file"):
         list(corpus.read_texts(tmp_path / "documents-00000.parquet"))
     (tmp_path / "documents-00000.parquet").write_bytes(b"PAR1 no")

@@ -211,8 +211,8 @@ def test_random_strings_cannot_fill_the_memory(monkeypatch):
 
 def test_the_fitted_part_is_drawn_by_the_seed():
     texts = [f"word{number} word{number + 1}" for number in range(200)]
-    first, again = fit(texts, sample_documents=40), fit(texts, sample_documents=40)
-    other = fit(texts, sample_documents=40, seed=1)
+    first, again = fit(texts, fit_documents=40), fit(texts, fit_documents=40)
+    other = fit(texts, fit_documents=40, seed=1)
     assert first.terms == again.terms
     np.testing.assert_array_equal(first.components, again.components)
     assert set(first.terms) != set(other.terms)

@@ -45,7 +45,7 @@ def tiny_config(corpus: Path, out: Path) -> BuildConfig:
     """Settings for such a corpus."""
     return BuildConfig(
         out=str(out),
-        corpus=CorpusConfig(paths=(str(corpus / "*.jsonl"),), shard_bytes=20_000),
+        corpus=CorpusConfig(paths=(str(corpus / "*.jsonl"),), file_bytes=20_000),
         tokenizer=TokenizerConfig(vocab_size=300),
         embedding=EmbeddingConfig(dimensions=8),
         cluster=ClusterConfig(num_clusters=4, max_iterations=10),

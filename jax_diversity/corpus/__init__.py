@@ -21,7 +21,7 @@ from jax_diversity.corpus.store import (
     StoredCorpus,
     read_columns,
     read_texts,
-    shard_paths,
+    document_paths,
     write_documents,
 )
 from jax_diversity.corpus.text import read_text
@@ -36,7 +36,7 @@ __all__ = [
     "read_columns",
     "read_documents",
     "read_texts",
-    "shard_paths",
+    "document_paths",
     "write_documents",
 ]
 

@@ -55,21 +55,21 @@ class StoredCorpus:
 
 
 def write_documents(
-    documents: Iterable[Document], folder: Path, shard_bytes: int, advance: Advance = ignore
+    documents: Iterable[Document], folder: Path, file_bytes: int, advance: Advance = ignore
 ) -> StoredCorpus:
     """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
 
     Args:
         documents: read once.
         folder: takes the files; made if absent.
-        shard_bytes: text bytes a file; a document that is longer has a file of its own.
+        file_bytes: text bytes a file; a document that is longer has a file of its own.
         advance: told the number of documents taken.
 
     Example:
         >>> stored = write_documents(read_documents(config, ReadReport()), Path("documents"), 16 * 2**20)
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _Writer(folder, shard_bytes) as writer:
+    with _Writer(folder, file_bytes) as writer:
         for document in documents:
             writer.add(document)
             advance(1)
@@ -79,9 +79,9 @@ def write_documents(
 class _Writer:
     """The file that is being written and the row group that is being gathered."""
 
-    def __init__(self, folder: Path, shard_bytes: int) -> None:
+    def __init__(self, folder: Path, file_bytes: int) -> None:
         self.num_documents, self.text_bytes, self.num_files = 0, 0, 0
-        self._folder, self._shard_bytes = folder, shard_bytes
+        self._folder, self._file_bytes = folder, file_bytes
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
         self._open = ExitStack()
@@ -103,7 +103,7 @@ class _Writer:
     def add(self, document: Document) -> None:
         encoded = document.text.encode()
         size = len(encoded)
-        if self._file_bytes and self._file_bytes + size > self._shard_bytes:
+        if self._file_bytes and self._file_bytes + size > self._file_bytes:
             self._close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
@@ -160,7 +160,7 @@ def _parquet_writer(path: Path) -> pq.ParquetWriter:
     )
 
 
-def shard_paths(folder: str | Path) -> list[Path]:
+def document_paths(folder: str | Path) -> list[Path]:
     """The files that `write_documents` made, in order.
 
     Raises:
@@ -176,7 +176,7 @@ def read_texts(path: Path, max_characters: int | None = None) -> Iterator[list[s
     """The texts of one file, in lists of at most 1,000 documents and some 4 MB (or one document).
 
     Args:
-        path: one of `shard_paths`.
+        path: one of `document_paths`.
         max_characters: give only so many first characters of each text.
 
     Raises:
@@ -198,7 +198,7 @@ def read_columns(where: str | Path | Sequence[Path], columns: Sequence[str]) -> 
     Raises:
         UserError: absent or damaged.
     """
-    paths = shard_paths(where) if isinstance(where, str | Path) else where
+    paths = document_paths(where) if isinstance(where, str | Path) else where
     tables = []
     for path in paths:
         with _stored_file(path) as table:

@@ -31,7 +31,7 @@ def prepare(context: Context, partial: Path) -> Counts:
     config = context.config.corpus
     report = corpus.ReadReport()
     with context.progress.task("prepare documents", corpus.input_size(config), "bytes") as advance:
-        stored = corpus.write_documents(corpus.read_documents(config, report, advance), partial, config.shard_bytes)
+        stored = corpus.write_documents(corpus.read_documents(config, report, advance), partial, config.file_bytes)
     return dataclasses.asdict(report) | {"num_files": stored.num_files}
 
 
@@ -52,7 +52,7 @@ def tokenize(context: Context, partial: Path) -> Counts:
     prepared = context.counts("prepare")
     tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
     dtype = tokenization.token_dtype(tokenizer.vocab_size)
-    paths = corpus.shard_paths(context.root / "documents")
+    paths = corpus.document_paths(context.root / "documents")
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
         for index, path in enumerate(paths):
             prefix = partial / f"tokens-{index:05d}"
@@ -105,7 +105,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
 def _all_texts(context: Context, max_characters: int | None = None) -> Iterator[str]:
     from jax_diversity import corpus
 
-    for path in corpus.shard_paths(context.root / "documents"):
+    for path in corpus.document_paths(context.root / "documents"):
         for texts in corpus.read_texts(path, max_characters):
             yield from texts
 
@@ -134,7 +134,7 @@ def embed(context: Context, partial: Path) -> Counts:
             model.save(temporary)
     parts = []
     with context.progress.task("embed documents", num_documents, "documents") as advance:
-        for index, path in enumerate(corpus.shard_paths(context.root / "documents")):
+        for index, path in enumerate(corpus.document_paths(context.root / "documents")):
             parts.append(partial / f"part-{index:05d}.npy")
             if parts[-1].exists():
                 advance(len(np.load(parts[-1], mmap_mode="r")))
@@ -154,7 +154,7 @@ def _drawn_texts(context: Context, num_documents: int) -> list[str]:
     """The beginnings of the documents that the embedding is fitted on, in corpus order."""
     config = context.config.embedding
     wanted = np.zeros(num_documents, bool)
-    count = min(config.sample_documents, num_documents)
+    count = min(config.fit_documents, num_documents)
     wanted[np.random.default_rng(config.seed).choice(num_documents, count, replace=False)] = True
     texts = _all_texts(context, config.max_characters)
     return [text for text, chosen in zip(texts, wanted, strict=True) if chosen]
