@@ -19,9 +19,9 @@ from jax_diversity.corpus.python_environment import read_python_environment, sel
 from jax_diversity.corpus.report import Place, ReadReport
 from jax_diversity.corpus.store import (
     StoredCorpus,
+    document_paths,
     read_columns,
     read_texts,
-    document_paths,
     write_documents,
 )
 from jax_diversity.corpus.text import read_text
@@ -31,12 +31,12 @@ from jax_diversity.schema import Document
 __all__ = [
     "ReadReport",
     "StoredCorpus",
+    "document_paths",
     "input_fingerprint",
     "input_size",
     "read_columns",
     "read_documents",
     "read_texts",
-    "document_paths",
     "write_documents",
 ]
 

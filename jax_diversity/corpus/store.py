@@ -81,7 +81,7 @@ class _Writer:
 
     def __init__(self, folder: Path, file_bytes: int) -> None:
         self.num_documents, self.text_bytes, self.num_files = 0, 0, 0
-        self._folder, self._file_bytes = folder, file_bytes
+        self._folder, self._most_file_bytes = folder, file_bytes
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
         self._open = ExitStack()
@@ -103,7 +103,7 @@ class _Writer:
     def add(self, document: Document) -> None:
         encoded = document.text.encode()
         size = len(encoded)
-        if self._file_bytes and self._file_bytes + size > self._file_bytes:
+        if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
             self._close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
