@@ -106,10 +106,14 @@ class OutputFolder:
             return {"format_version": FORMAT_VERSION, "stages": {}}
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
-            version = manifest["format_version"]
-            manifest["stages"].items()
+            version = int(manifest["format_version"])
+            for entry in manifest["stages"].values():
+                _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
+                _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is not a dataset's manifest ({error!r}); restore it or build anew.") from None
+            raise UserError(
+                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build anew."
+            ) from None
         if version > FORMAT_VERSION:
             raise UserError(
                 f"{path} was written in format {version}, this version reads up to {FORMAT_VERSION}; "
@@ -129,16 +133,23 @@ class OutputFolder:
         Raises:
             UserError: another process holds it.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("a+") as file:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / ".lock").open("a+")
+        except OSError as error:
+            raise UserError(
+                f"Expected an output folder that can be written, found {self.root} ({error.strerror}); "
+                "choose another one."
+            ) from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
                 raise UserError(
-                    f"{self.root} is being written by another process (id {holder}); wait for it or choose another "
-                    "output folder."
+                    f"{self.root} is being written by another process (id {holder}); wait for it or choose "
+                    "another output folder."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))
@@ -152,11 +163,12 @@ class OutputFolder:
         return (
             entry is not None
             and entry["fingerprint"] == stage_fingerprint
-            and not any(True for _ in self._missing_files(entry))
+            and next(self.missing_files(stage), None) is None
         )
 
-    def _missing_files(self, entry: Mapping[str, Any]) -> Iterator[Fault]:
-        for name, about in entry["files"].items():
+    def missing_files(self, stage: str) -> Iterator[Fault]:
+        """A finished stage's files that are gone or of another size."""
+        for name, about in self.stages[stage]["files"].items():
             path = self.root / name
             if not path.is_file():
                 yield Fault(name, f"{about['bytes']} bytes", "no such file")
@@ -166,8 +178,8 @@ class OutputFolder:
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare every stored file with the manifest: present, size, SHA-256."""
         faults = []
-        for entry in self.stages.values():
-            missing = {fault.file: fault for fault in self._missing_files(entry)}
+        for stage, entry in self.stages.items():
+            missing = {fault.file: fault for fault in self.missing_files(stage)}
             faults.extend(missing.values())
             for name, about in entry["files"].items():
                 if name not in missing:
@@ -176,25 +188,37 @@ class OutputFolder:
                         faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
         return faults
 
-    def partial(self, stage: str, stage_fingerprint: str, *, resume: bool) -> Path:
-        """The folder to write a stage's files into; with `resume`, finished files of a cut-off try are kept."""
-        folder = self.root / _PARTIAL / f"{stage.replace('/', '-')}-{stage_fingerprint[:16]}"
-        if not resume:
-            shutil.rmtree(folder, ignore_errors=True)
+    def partial(self, stage: str, key: str, *, resume: bool) -> Path:
+        """The folder to write a stage's files into.
+
+        Args:
+            stage: the stage's name.
+            key: a hash of all that decides the files' bytes; tries with other keys are removed.
+            resume: keep the finished files of a try with the same key that was cut off.
+        """
+        start = f"{stage.replace('/', '-')}-"
+        folder = self.root / _PARTIAL / f"{start}{key[:16]}"
+        for other in (self.root / _PARTIAL).glob(f"{start}*"):
+            if len(other.name) == len(folder.name) and (other != folder or not resume):
+                shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.rglob(f"*{_TEMPORARY}"):
             leftover.unlink()
         return folder
 
-    def publish(self, stage: str, partial: Path, destination: str, entry: Mapping[str, Any]) -> None:
+    def publish(
+        self, stage: str, partial: Path, destination: str, entry: Mapping[str, Any], *, owns_folder: bool
+    ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
+
+        While files are replaced the stage has no entry, so that a kill in between leaves no entry that is wrong.
 
         Args:
             stage: the stage's name in the manifest.
             partial: the folder that `partial` gave, complete.
-            destination: the folder below the root that takes the files. The files that the stage's former entry
-                names are removed; files of other stages in the same folder stay.
-            entry: what the manifest keeps besides the files: fingerprint, settings, counts.
+            destination: the folder below the root that takes the files.
+            entry: what the manifest keeps besides the files: fingerprint, settings, inputs, counts.
+            owns_folder: whether the folder holds this stage's files alone; all others in it are removed.
         """
         names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
         files = {}
@@ -202,29 +226,38 @@ class OutputFolder:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        former = self.withdraw(stage)
+        former = self._remove_entry(stage)
         target = self.root / destination
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
-        for name in former.keys() - files.keys():
-            (self.root / name).unlink(missing_ok=True)
-        if destination == stage:  # the stage's own folder: what a cut-off replacement left behind goes too
-            for path in [path for path in target.rglob("*") if path.is_file()]:
-                if str(path.relative_to(self.root)) not in files:
-                    path.unlink()
+        stale = {self.root / name for name in former}
+        if owns_folder:
+            stale |= {path for path in target.rglob("*") if path.is_file()}
+        for path in stale - {self.root / name for name in files}:
+            path.unlink(missing_ok=True)
         _flush(target)
         self.manifest["stages"][stage] = {**entry, "files": files}
-        write_json(self.root / "manifest.json", self.manifest)
+        self.write_manifest()
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):
             (self.root / _PARTIAL).rmdir()
 
-    def withdraw(self, stage: str) -> Mapping[str, Any]:
-        """Take a stage out of the manifest (its files stay until replaced); returns its former files."""
+    def withdraw(self, stage: str) -> None:
+        """Remove a stage, its files first: should this be cut off, the files that are missing tell."""
+        for name in self.stages[stage]["files"]:
+            (self.root / name).unlink(missing_ok=True)
+        self._remove_entry(stage)
+
+    def _remove_entry(self, stage: str) -> Mapping[str, Any]:
+        """Take a stage out of the manifest; returns its files."""
         former = self.manifest["stages"].pop(stage, None)
         if former is None:
             return {}
-        write_json(self.root / "manifest.json", self.manifest)
+        self.write_manifest()
         return former["files"]
+
+    def write_manifest(self) -> None:
+        """Write the manifest as it is in memory."""
+        write_json(self.root / "manifest.json", self.manifest)

@@ -10,7 +10,7 @@ import errno
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from jax_diversity.config import BuildConfig, OrderConfig, TrainConfig, demo_config, load_config
 from jax_diversity.errors import UserError
@@ -77,13 +77,25 @@ def _find_verb(name: str) -> Callable[[list[str]], None]:
 
 
 def _parse(
-    kind: type[_Options], verb: str, arguments: list[str], default: _Options | None = None, hint: str = ""
+    kind: type[_Options],
+    verb: str,
+    arguments: list[str],
+    default: _Options | None = None,
+    *,
+    hint: str = "",
+    flat: bool = False,
 ) -> _Options:
+    """Parse a verb's options; `flat` leaves the sections' names out of theirs."""
     import tyro
 
-    description = f"{_sentence(_VERBS[verb])} {hint}".strip()
-    base = kind() if default is None else default
-    return tyro.cli(kind, args=arguments, prog=f"jax-diversity {verb}", default=base, description=description)
+    return tyro.cli(
+        kind,
+        args=arguments,
+        prog=f"jax-diversity {verb}",
+        default=kind() if default is None else default,
+        description=f"{_sentence(_VERBS[verb])} {hint}".strip(),
+        config=(tyro.conf.OmitArgPrefixes,) if flat else (),
+    )
 
 
 def _pop(arguments: list[str], option: str) -> str | None:
@@ -109,8 +121,9 @@ def _pop_quiet(arguments: list[str]) -> bool:
 def _build_config(verb: str, arguments: list[str], default: BuildConfig) -> tuple[BuildConfig, Progress]:
     progress = Progress(_pop_quiet(arguments))
     path = _pop(arguments, "--config")
+    default = load_config(path, default) if path else default
     hint = "Also: --config FILE.yaml sets the defaults of all options; --quiet shows no progress."
-    return _parse(BuildConfig, verb, arguments, load_config(path) if path else default, hint), progress
+    return _parse(BuildConfig, verb, arguments, default, hint=hint), progress
 
 
 def _build(arguments: list[str]) -> None:
@@ -126,6 +139,12 @@ def _build(arguments: list[str]) -> None:
     print(f"\nReport: {build.folder.root / 'report.html'}")
 
 
+def _out(arguments: list[str]) -> str:
+    """The dataset's folder, before all else: its recorded settings are a later stage's defaults."""
+    path = _pop(list(arguments), "--config")
+    return _pop(list(arguments), "--out") or (load_config(path) if path else BuildConfig()).out
+
+
 def _stage_verb(name: str, sentence: str) -> Callable[[list[str]], None]:
     def run(arguments: list[str]) -> None:
         from jax_diversity import terminal
@@ -133,9 +152,7 @@ def _stage_verb(name: str, sentence: str) -> Callable[[list[str]], None]:
 
         default = BuildConfig()
         if name != "prepare" and not {"-h", "--help"} & set(arguments):
-            # A later stage's defaults are the settings that the dataset was made with so far.
-            out = _pop(list(arguments), "--out") or default.out
-            default = recorded_config(out)
+            default = recorded_config(_out(arguments))
         config, progress = _build_config(name, arguments, default)
         print(terminal.build_table([Build(config, progress).run_stage(name)]))
 
@@ -147,31 +164,21 @@ def _stage_verb(name: str, sentence: str) -> Callable[[list[str]], None]:
 class OrderOptions:
     """One more ordering of a built dataset."""
 
+    order: OrderConfig = field(default_factory=OrderConfig)
     out: str = "out"
     """The dataset's folder."""
-    method: str = "greedy"
-    """A method's name; an unknown one lists them."""
-    name: str | None = None
-    """Name of the ordering; None takes the method's."""
-    seed: int = 0
-    """Seed of the methods that draw."""
-    objective: Literal["default", "f1", "f2", "f3"] = "default"
-    """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
-    weights: dict[str, float] = field(default_factory=dict)
-    """λ per family, such as `--weights length 0.5`; 1.0 where not given."""
     quiet: bool = False
     """Show no progress."""
 
 
 def _order(arguments: list[str]) -> None:
     """Compute and measure one more ordering."""
-    options = _parse(OrderOptions, "order", arguments)
+    options = _parse(OrderOptions, "order", arguments, flat=True)
     from jax_diversity import terminal
     from jax_diversity.pipeline import Build, recorded_config
 
-    order = OrderConfig(options.method, options.name, options.seed, options.objective, options.weights)
     build = Build(recorded_config(options.out), Progress(options.quiet))
-    print(terminal.build_table([build.run_order(order)]))
+    print(terminal.build_table(build.run_order(options.order)))
     print(terminal.orderings_table(build.folder))
 
 
@@ -183,8 +190,8 @@ class MeasureOptions:
     """The dataset's folder."""
     orderings: tuple[str, ...] = ()
     """Names of orderings or .npy files; all of the dataset's where none is given."""
-    windows: tuple[int, ...] = (64, 256, 1024)
-    """Window sizes in sequences."""
+    windows: tuple[int, ...] = ()
+    """Window sizes in sequences; those of 64, 256, 1024 that fit twice where none is given."""
     json: bool = False
     """Print JSON for machines."""
     quiet: bool = False

@@ -7,8 +7,10 @@ shape. The command line parses the same tree, so `--packing.sequence-length 512`
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -138,6 +140,14 @@ class OrderConfig:
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family; 1.0 where not given."""
+    windows: tuple[int, ...] = ()
+    """Window sizes that matter besides the whole prefix, such as the batch size, in sequences."""
+    window_weight: float = 0.5
+    """β, the weight of the windows."""
+    norm_weight: float | None = None
+    """λ of the norm column; None takes the objective's own."""
+    self_weight: float | None = None
+    """Weight of a sequence's own squared excess; None takes the objective's own."""
 
 
 @dataclass(frozen=True)
@@ -207,64 +217,132 @@ class BuildConfig:
         Raises:
             UserError: the first such setting, by its dotted name.
         """
-        positive = {
-            "corpus.file_bytes": self.corpus.file_bytes,
-            "tokenizer.train_bytes": self.tokenizer.train_bytes,
-            "embedding.dimensions": self.embedding.dimensions,
-            "embedding.max_characters": self.embedding.max_characters,
-            "embedding.fit_documents": self.embedding.fit_documents,
-            "embedding.max_terms": self.embedding.max_terms,
-            "cluster.num_clusters": self.cluster.num_clusters,
-            "cluster.max_iterations": self.cluster.max_iterations,
-            "cluster.train_documents": self.cluster.train_documents,
-            "characteristics.length_bins": self.characteristics.length_bins,
-            "records.sequences_per_file": self.records.sequences_per_file,
-            "train.num_steps": self.train.num_steps,
-            "train.batch_size": self.train.batch_size,
-            "train.num_layers": self.train.num_layers,
-            "train.num_heads": self.train.num_heads,
-            "train.width": self.train.width,
-        }
-        for name, value in [*positive.items(), *(("windows", size) for size in self.windows)]:
-            if value < 1:
-                raise UserError(f"Expected {name} >= 1, found {value}.")
-        if self.train.width % self.train.num_heads:
-            raise UserError(
-                f"Expected train.width to be a multiple of train.num_heads, found {self.train.width} and "
-                f"{self.train.num_heads}."
-            )
-        if not self.corpus.paths:
-            raise UserError(
-                "Expected corpus.paths to name files or `python-environment`, found nothing; "
-                "pass --corpus.paths 'texts/*.jsonl.gz'."
-            )
-        if self.packing.sequence_length < 2:
-            raise UserError(f"Expected packing.sequence_length >= 2, found {self.packing.sequence_length}.")
-        if not 0 <= self.packing.validation_fraction < 1:
-            raise UserError(
-                f"Expected packing.validation_fraction in [0, 1), found {self.packing.validation_fraction}."
-            )
-        if self.tokenizer.kind == "bpe" and self.tokenizer.vocab_size < 257:
-            raise UserError(
-                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), "
-                f"found {self.tokenizer.vocab_size}."
-            )
-        if self.tokenizer.kind == "file" and not self.tokenizer.path:
-            raise UserError(
-                "Expected tokenizer.path with tokenizer.kind=file, found nothing; name a tokenizer.json."
-            )
+        _check_corpus(self.corpus)
+        _check_tokenizer(self.tokenizer)
+        _check_at_least(1, "embedding", self.embedding, "dimensions max_characters fit_documents max_terms")
+        _check_at_least(0, "embedding", self.embedding, "seed")
+        _check_cluster(self.cluster)
+        _check_packing(self.packing)
+        _check_at_least(1, "characteristics", self.characteristics, "length_bins")
         if not self.characteristics.families:
             raise UserError("Expected characteristics.families to name at least one family, found none.")
+        for index, order in enumerate(self.orders):
+            _check_order(f"orders[{index}]", order, self.characteristics.families)
         names = [order.name or order.method for order in self.orders]
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
+        _check_records(self.records, names)
+        for size in self.windows:
+            if size < 1:
+                raise UserError(f"Expected windows >= 1, found {size}.")
+        _check_train(self.train)
 
 
-def load_config(path: str | Path) -> BuildConfig:
-    """Read a YAML file of `BuildConfig`'s shape; what it leaves out keeps its default.
+def _check_at_least(least: int, section: str, settings: Any, names: str) -> None:
+    for name in names.split():
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise UserError(f"Expected {section}.{name} >= {least}, found {value}.")
+
+
+def _check_weight(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise UserError(f"Expected {name} to be finite and >= 0, found {value}.")
+
+
+def _check_corpus(corpus: CorpusConfig) -> None:
+    if not corpus.paths:
+        raise UserError(
+            "Expected corpus.paths to name files or `python-environment`, found nothing; "
+            "pass --corpus.paths 'texts/*.jsonl.gz'."
+        )
+    _check_at_least(1, "corpus", corpus, "max_bytes file_bytes")
+
+
+def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
+    _check_at_least(1, "tokenizer", tokenizer, "train_bytes")
+    if tokenizer.kind == "bpe" and tokenizer.vocab_size < 257:
+        raise UserError(
+            f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {tokenizer.vocab_size}."
+        )
+    if tokenizer.kind == "file":
+        if not tokenizer.path:
+            raise UserError(
+                "Expected tokenizer.path with tokenizer.kind=file, found nothing; name a tokenizer.json."
+            )
+        if "://" not in tokenizer.path and not Path(tokenizer.path).is_file():
+            raise UserError(
+                f"Expected tokenizer.path to be a tokenizer.json, found no file at {tokenizer.path}; "
+                "name one that exists."
+            )
+    elif tokenizer.end_token is not None:
+        raise UserError(
+            f"Expected tokenizer.end_token only with tokenizer.kind=file, found {tokenizer.end_token!r} with "
+            f"{tokenizer.kind}, which brings an end token of its own; leave the setting out."
+        )
+
+
+def _check_cluster(cluster: ClusterConfig) -> None:
+    _check_at_least(1, "cluster", cluster, "num_clusters max_iterations train_documents")
+    _check_at_least(0, "cluster", cluster, "seed")
+    if cluster.num_clusters > cluster.train_documents:
+        raise UserError(
+            f"Expected cluster.num_clusters of at most cluster.train_documents ({cluster.train_documents}), "
+            f"found {cluster.num_clusters}."
+        )
+
+
+def _check_packing(packing: PackingConfig) -> None:
+    _check_at_least(2, "packing", packing, "sequence_length")
+    _check_at_least(0, "packing", packing, "seed")
+    if not 0 <= packing.validation_fraction < 1:
+        raise UserError(f"Expected packing.validation_fraction in [0, 1), found {packing.validation_fraction}.")
+
+
+def _check_order(where: str, order: OrderConfig, families: tuple[str, ...]) -> None:
+    _check_at_least(0, where, order, "seed")
+    unknown = sorted(set(order.weights) - set(families))
+    if unknown:
+        raise UserError(
+            f"Expected {where}.weights to weigh characteristics.families ({', '.join(families)}), found unknown "
+            f"families {unknown}; add them there or leave them out here."
+        )
+    for family, weight in order.weights.items():
+        _check_weight(f"{where}.weights.{family}", weight)
+    for name in ("window_weight", "norm_weight", "self_weight"):
+        _check_weight(f"{where}.{name}", getattr(order, name))
+    for size in order.windows:
+        if size < 1:
+            raise UserError(f"Expected {where}.windows >= 1, found {size}.")
+
+
+def _check_records(records: RecordsConfig, orderings: list[str]) -> None:
+    _check_at_least(1, "records", records, "sequences_per_file")
+    if records.layout == "ordered" and records.ordering not in orderings:
+        raise UserError(
+            f"Expected records.ordering to be one of the orders ({', '.join(orderings) or 'none'}), "
+            f"found {records.ordering!r}; add it to orders or choose records.layout=packed."
+        )
+
+
+def _check_train(train: TrainConfig) -> None:
+    _check_at_least(1, "train", train, "num_steps batch_size num_layers num_heads width")
+    _check_at_least(1, "train", train, "validate_every checkpoint_every")
+    _check_at_least(0, "train", train, "warmup_steps validation_batches seed")
+    if train.width % (2 * train.num_heads):
+        raise UserError(
+            f"Expected train.width to be a multiple of twice train.num_heads ({2 * train.num_heads}), "
+            f"found {train.width}."
+        )
+    if not 0 < train.learning_rate < math.inf:
+        raise UserError(f"Expected train.learning_rate to be finite and > 0, found {train.learning_rate}.")
+
+
+def load_config(path: str | Path, base: BuildConfig | None = None) -> BuildConfig:
+    """Read a YAML file of `BuildConfig`'s shape; what it leaves out is as in `base`, or else the default.
 
     Raises:
-        UserError: no such file, no YAML, an unknown key, a value of the wrong type.
+        UserError: no such file, no YAML, an unknown key, a value of the wrong type: the file is named.
     """
     import yaml
 
@@ -274,7 +352,22 @@ def load_config(path: str | Path) -> BuildConfig:
         raise UserError(f"Expected a configuration file at {path}, found none.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
-    return config_from_plain(values or {})
+    values = {} if values is None else values  # an empty file
+    if base is not None and isinstance(values, dict):
+        values = _overlaid(as_plain(base), values)
+    try:
+        return config_from_plain(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings over others; lists and single values replace, sections merge."""
+    merged = dict(base)
+    for key, value in values.items():
+        section = merged.get(key)
+        merged[key] = _overlaid(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def config_from_plain(values: Any) -> BuildConfig:
@@ -317,8 +410,9 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
         return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
+            return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UserError(f"Expected {where} to be {kind.__name__}, found {value!r}.")
     return value

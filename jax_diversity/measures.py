@@ -5,7 +5,8 @@ sequence length:
 
 - *prefix deviation* at t: `||Σ_{s placed up to t} (c_s - τ t_s)||₂ / L`, in sequence lengths;
 - *window TV* of n: half the L1 distance between the token shares of n consecutive sequences and τ, for aligned
-  windows;
+  windows, and for windows that begin half a window later: an order made for one alignment is seen at the other;
+- *window L2* of n: the Euclidean distance between the same, the error of a batch of n sequences;
 - *floor of the mean window TV*: a piece (one sequence's tokens of one group) cannot be split, so a piece larger
   than a window's whole target of its group exceeds it wherever it is placed: no ordering's mean is lower;
 - *window maximum*: the largest |share - τ| of a group over all start positions;
@@ -39,6 +40,8 @@ class Balance:
     Attributes:
         prefix_l2: family -> (num_sequences,) prefix deviation after every position, in sequence lengths.
         window_tv: family -> window size -> (num_sequences // size,) TV of consecutive aligned windows.
+        window_tv_shifted: the same of the whole windows from position size // 2 on; none where none fits.
+        window_l2: family -> window size -> (num_sequences // size,) Euclidean norm of share - τ of aligned windows.
         window_tv_floor: family -> window size -> the floor of the mean of `window_tv`.
         window_max: family -> window size -> the largest |share - τ| over all start positions and groups.
         ideal_tv: family -> window size -> the TV to expect of an ideal token shuffle.
@@ -47,28 +50,40 @@ class Balance:
 
     prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
     window_tv: Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
+    window_tv_shifted: Mapping[str, Mapping[int, Float64[np.ndarray, " shifted_window"]]]
+    window_l2: Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
     window_tv_floor: Mapping[str, Mapping[int, float]]
     window_max: Mapping[str, Mapping[int, float]]
     ideal_tv: Mapping[str, Mapping[int, float]]
     norm_drift: Float64[np.ndarray, " sequence"]
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers: family -> prefix_l2_max and, per window size, TVs."""
-        families: dict[str, Any] = {}
-        for family, prefix in self.prefix_l2.items():
-            windows = {
-                str(size): {
-                    "tv_mean": float(tv.mean()),
-                    "tv_best": float(tv.min()),
-                    "tv_worst": float(tv.max()),
-                    "tv_floor": self.window_tv_floor[family][size],
-                    "tv_ideal_token_shuffle": self.ideal_tv[family][size],
-                    "max_share_deviation": self.window_max[family][size],
-                }
-                for size, tv in self.window_tv[family].items()
+        """The figures that a table shows, as plain numbers: family -> prefix_l2_max and, per window size, the rest.
+
+        `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits.
+        """
+        families: dict[str, Any] = {
+            family: {
+                "prefix_l2_max": float(prefix.max(initial=0.0)),
+                "windows": {str(size): self._window_summary(family, size) for size in self.window_tv[family]},
             }
-            families[family] = {"prefix_l2_max": float(prefix.max(initial=0.0)), "windows": windows}
+            for family, prefix in self.prefix_l2.items()
+        }
         return {"families": families, "norm_drift_max": float(np.abs(self.norm_drift).max(initial=0.0))}
+
+    def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
+        tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
+        return {
+            "tv_mean": float(tv.mean()),
+            "tv_best": float(tv.min()),
+            "tv_worst": float(tv.max()),
+            "tv_mean_shifted": float(shifted.mean()) if len(shifted) else None,
+            "tv_worst_shifted": float(shifted.max()) if len(shifted) else None,
+            "tv_floor": self.window_tv_floor[family][size],
+            "tv_ideal_token_shuffle": self.ideal_tv[family][size],
+            "l2_worst": float(self.window_l2[family][size].max()),
+            "max_share_deviation": self.window_max[family][size],
+        }
 
 
 def measure(
@@ -102,20 +117,41 @@ def measure(
     for size in windows:
         if not 1 <= size <= len(indices):
             raise UserError(f"Expected window sizes from 1 to {len(indices)} sequences, found {size}.")
-    prefix_l2, window_tv, window_max, floors, ideal = {}, {}, {}, {}, {}
-    for family, counts in characteristics.counts.items():
-        placed = csr_array(counts[indices])
-        tokens = characteristics.tokens[indices]
-        target = characteristics.target_share(family)
-        length = characteristics.sequence_length
-        prefix_l2[family] = prefix_deviation(placed, tokens, target, length, advance)
-        window_tv[family] = {size: window_deviation(placed, target, size) for size in windows}
-        window_max[family] = {size: window_maximum(placed, target, size) for size in windows}
-        floors[family] = {size: window_floor(counts, target, size, length) for size in windows}
-        ideal[family] = {size: ideal_token_shuffle(target, size, length) for size in windows}
+    measured = {
+        family: _measure_family(characteristics, family, indices, windows, advance)
+        for family in characteristics.families
+    }
     norms = _row_norms(characteristics.counts[characteristics.families[0]]) / characteristics.sequence_length
     drift = np.cumsum(norms[indices] - norms.mean()) if len(norms) else np.zeros(0)
-    return Balance(prefix_l2, window_tv, floors, window_max, ideal, drift)
+    names = next(iter(measured.values()))
+    by_name: dict[str, Any] = {
+        name: {family: values[name] for family, values in measured.items()} for name in names
+    }
+    return Balance(**by_name, norm_drift=drift)
+
+
+def _measure_family(
+    characteristics: Characteristics,
+    family: str,
+    indices: Int64[np.ndarray, " sequence"],
+    windows: Sequence[int],
+    advance: Callable[[int], None],
+) -> dict[str, Any]:
+    """A family's part of `Balance`, by the names of its attributes."""
+    counts = characteristics.counts[family]
+    placed = csr_array(counts[indices])
+    tokens = characteristics.tokens[indices]
+    target = characteristics.target_share(family)
+    length = characteristics.sequence_length
+    return {
+        "prefix_l2": prefix_deviation(placed, tokens, target, length, advance),
+        "window_tv": {size: window_deviation(placed, target, size) for size in windows},
+        "window_tv_shifted": {size: window_deviation(placed, target, size, size // 2) for size in windows},
+        "window_l2": {size: window_distance(placed, target, size) for size in windows},
+        "window_tv_floor": {size: window_floor(counts, target, size, length) for size in windows},
+        "window_max": {size: window_maximum(placed, target, size) for size in windows},
+        "ideal_tv": {size: ideal_token_shuffle(target, size, length) for size in windows},
+    }
 
 
 def prefix_deviation(
@@ -146,23 +182,44 @@ def window_deviation(
     placed: csr_array, target: Float64[np.ndarray, " group"], size: int, offset: int = 0
 ) -> Float64[np.ndarray, " window"]:
     """TV of consecutive windows of `size` positions from `offset` on; a window without tokens has TV 0."""
+    windows, rows, tokens = _window_counts(placed, len(target), size, offset)
+    expected = target[windows.indices]
+    # Groups that a window lacks contribute their whole target: 1 - Σ of the targets of those it holds.
+    surplus = np.abs(windows.data / np.maximum(tokens, 1)[rows] - expected) - expected
+    distance = target.sum() + np.bincount(rows, weights=surplus, minlength=len(tokens))
+    return np.where(tokens > 0, np.maximum(distance, 0.0) / 2, 0.0)
+
+
+def window_distance(
+    placed: csr_array, target: Float64[np.ndarray, " group"], size: int, offset: int = 0
+) -> Float64[np.ndarray, " window"]:
+    """Euclidean norm of share - τ of consecutive windows, as `window_deviation` takes them."""
+    windows, rows, tokens = _window_counts(placed, len(target), size, offset)
+    num_windows = len(tokens)
+    expected = target[windows.indices]
+    squares = (windows.data / np.maximum(tokens, 1)[rows] - expected) ** 2
+    held = np.bincount(rows, weights=squares, minlength=num_windows)
+    # The targets of the groups that a window lacks; of none where it holds all, whatever rounding leaves over.
+    lacking = (target**2).sum() - np.bincount(rows, weights=expected**2, minlength=num_windows)
+    holds_all = np.diff(windows.indptr) == np.count_nonzero(target)
+    lacking = np.where(holds_all, 0.0, np.maximum(lacking, 0.0))
+    return np.where(tokens > 0, np.sqrt(held + lacking), 0.0)
+
+
+def _window_counts(
+    placed: csr_array, num_groups: int, size: int, offset: int
+) -> tuple[csr_array, Int64[np.ndarray, " nonzero"], Int64[np.ndarray, " window"]]:
+    """Token counts (window, group) of consecutive windows, every non-zero's window, and every window's tokens."""
     num_windows = (len(placed.indptr) - 1 - offset) // size
-    first, last = placed.indptr[offset], placed.indptr[offset + num_windows * size]
-    rows = np.repeat(
-        np.arange(num_windows), np.diff(placed.indptr[offset : offset + num_windows * size + 1 : size])
-    )
-    num_groups = len(target)
+    boundaries = placed.indptr[offset : offset + num_windows * size + 1 : size]
+    first, last = boundaries[0], boundaries[-1]
+    rows = np.repeat(np.arange(num_windows), np.diff(boundaries))
     windows = csr_array(
         (placed.data[first:last], (rows, placed.indices[first:last])), shape=(num_windows, num_groups)
     )
     windows.sum_duplicates()
     tokens = np.asarray(windows.sum(axis=1)).ravel()
-    rows = np.repeat(np.arange(num_windows), np.diff(windows.indptr))
-    expected = target[windows.indices]
-    # Groups that a window lacks contribute their whole target: 1 - Σ of the targets of those it holds.
-    surplus = np.abs(windows.data / np.maximum(tokens, 1)[rows] - expected) - expected
-    distance = target.sum() + np.bincount(rows, weights=surplus, minlength=num_windows)
-    return np.where(tokens > 0, np.maximum(distance, 0.0) / 2, 0.0)
+    return windows, np.repeat(np.arange(num_windows), np.diff(windows.indptr)), tokens
 
 
 def window_maximum(placed: csr_array, target: Float64[np.ndarray, " group"], size: int) -> float:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array, issparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Characteristics:
         weights: family name -> λ, which weighs squared deviations.
         sequence_length: L, the unit of every measure, in tokens.
 
-    Build one with `Characteristics.from_counts`.
+    Build one with `Characteristics.from_counts`. Pickles and copies are as read-only as the original.
     """
 
     counts: Mapping[str, csr_array]
@@ -105,8 +106,8 @@ class Characteristics:
             sequence_length: L in tokens; None takes the largest row total.
 
         Raises:
-            ValueError: no family; negative, NaN, infinite or fractional counts; families that disagree in the
-                number of sequences or in a row's total; weights that are negative, all zero or of an unknown
+            ValueError: no family; negative, NaN, infinite, fractional or enormous counts; families that disagree in
+                the number of sequences or in a row's total; weights that are negative, all zero or of an unknown
                 family; a sequence length below the largest row total.
 
         Example:
@@ -144,6 +145,9 @@ class Characteristics:
             int(sequence_length),
         )
 
+    def __reduce__(self) -> tuple[Callable[..., Characteristics], tuple[Any, ...]]:
+        return _restored, (dict(self.counts), dict(self.weights), self.sequence_length)
+
     @property
     def num_sequences(self) -> int:
         """Number of sequences (rows)."""
@@ -179,31 +183,57 @@ class Characteristics:
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
 
 
+_MAX_COUNT = 2**53  # the largest whole number up to which float64 holds every one
+
+
 def _checked_counts(name: str, matrix: Any) -> csr_array:
     try:
-        rows = csr_array(matrix)
+        # As entries, so that nothing is summed before it is checked, nor in the user's own narrow type.
+        entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
+        if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
+            entries = entries.tocoo() if issparse(entries) else coo_array(entries)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(f"Family {name!r} must have the shape (sequence, group >= 1), found {rows.shape}.")
-    if rows.dtype == bool or rows.dtype.kind not in "iuf":
-        raise ValueError(f"Family {name!r} must hold integer token counts, found the type {rows.dtype}.")
-    if rows.dtype.kind == "f":
-        bad = ~np.isfinite(rows.data) | (rows.data != np.floor(rows.data))
-        if bad.any():
-            raise ValueError(
-                f"Family {name!r} must hold whole token counts, found {rows.data[bad][0]}; "
-                "multiply shares by the number of tokens and round first."
-            )
-    if rows.nnz and rows.data.min() < 0:
-        raise ValueError(f"Family {name!r} must hold token counts >= 0, found {rows.data.min()}.")
+    if entries.ndim != 2 or entries.shape[1] == 0:
+        raise ValueError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
+    _check_values(name, entries.data)
+    data = entries.data.astype(np.int64)
     # The user's own matrix is never changed, nor can it change what was checked.
-    rows = csr_array((rows.data.astype(np.int64), rows.indices.copy(), rows.indptr.copy()), shape=rows.shape)
+    if entries.format == "csr":
+        rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
+    else:
+        rows = csr_array((data, (entries.row, entries.col)), shape=entries.shape)
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    for part in (rows.data, rows.indices, rows.indptr):
+    return _frozen(rows)
+
+
+def _check_values(name: str, values: np.ndarray) -> None:
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
+    if values.dtype.kind == "f":
+        bad = ~np.isfinite(values) | (values != np.floor(values))
+        if bad.any():
+            raise ValueError(
+                f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
+                "multiply shares by the number of tokens and round first."
+            )
+    if len(values) and values.min() < 0:
+        raise ValueError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
+    if len(values) and values.max() > _MAX_COUNT:
+        raise ValueError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
+
+
+def _frozen(matrix: csr_array) -> csr_array:
+    for part in (matrix.data, matrix.indices, matrix.indptr):
         part.setflags(write=False)
-    return rows
+    return matrix
+
+
+def _restored(counts: dict[str, csr_array], weights: dict[str, float], sequence_length: int) -> Characteristics:
+    """A pickle or copy: proxies cannot be pickled, and a pickled array forgets that it is read-only."""
+    matrices = {name: _frozen(matrix) for name, matrix in counts.items()}
+    return Characteristics(MappingProxyType(matrices), MappingProxyType(weights), sequence_length)
 
 
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:
@@ -228,6 +258,8 @@ class Ordering:
         info: how it was made (method, objective, seed, fingerprint of the characteristics ...), for people
             and for checks; never needed to use the ordering.
 
+    Pickles and copies are as read-only as the original.
+
     Raises:
         ValueError: `indices` is no permutation of 0 .. n - 1.
 
@@ -245,6 +277,9 @@ class Ordering:
         object.__setattr__(self, "indices", indices)
         object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
 
+    def __reduce__(self) -> tuple[type[Ordering], tuple[np.ndarray, dict[str, Any]]]:
+        return type(self), (self.indices, dict(self.info))  # a proxy cannot be pickled
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -256,22 +291,28 @@ class Ordering:
     def save(self, path: str | Path) -> None:
         """Write `path` (.npy, readable by anything) and, beside it, a .json with `info` and the fingerprint.
 
+        Each file is whole or as it was; after a kill between the two `load` refuses a new .npy beside an old .json.
+
         Raises:
-            ValueError: the name does not end in .npy.
+            ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
         """
         path = Path(path)
         if path.suffix != ".npy":
             raise ValueError(f"An ordering's file name must end in .npy, found {path.name!r}.")
-        np.save(path, self.indices)
-        about = {"num_sequences": len(self), "fingerprint": self.fingerprint, **self.info}
-        path.with_suffix(".json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+        about = {**self.info, "num_sequences": len(self), "fingerprint": self.fingerprint}
+        try:
+            text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"An ordering's info must be what JSON can hold, found: {error}.") from None
+        _replace(path, lambda file: np.save(file, self.indices))
+        _replace(path.with_suffix(".json"), lambda file: file.write(text.encode()))
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
-        """Read what `save` wrote, or any one-axis .npy of integers.
+        """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
 
         Raises:
-            ValueError: not such a file, no bijection, or changed since it was saved.
+            ValueError: not such a file, no bijection, changed since it was saved, or a .json that is not its own.
         """
         path = Path(path)
         try:
@@ -280,13 +321,12 @@ class Ordering:
             raise ValueError(f"Expected an ordering at {path}, found no such file.") from None
         except (ValueError, EOFError, OSError) as error:
             raise ValueError(f"Expected an ordering (.npy) at {path}: {error}") from None
-        about_path = path.with_suffix(".json")
-        about = json.loads(about_path.read_text()) if about_path.exists() else {}
+        about = _read_about(path.with_suffix(".json"))
         ordering = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
-        if about.get("fingerprint", ordering.fingerprint) != ordering.fingerprint:
+        if about and about["fingerprint"] != ordering.fingerprint:
             raise ValueError(
                 f"{path} was changed after it was saved: its fingerprint is {ordering.fingerprint[:16]}, "
-                f"{about_path.name} says {about['fingerprint'][:16]}; restore the file or delete the .json."
+                f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
             )
         return ordering
 
@@ -296,6 +336,44 @@ class Ordering:
 
 
 _DERIVED = ("num_sequences", "fingerprint")
+
+
+def _plain_value(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON can hold them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} of the type {type(value).__name__}")
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file under another name and move it into place once it is whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """What the .json beside an ordering says; nothing where there is none."""
+    try:
+        about = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError, OSError) as error:
+        raise ValueError(f"Expected {path} to describe its ordering, found no JSON ({error}); delete it.") from None
+    if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
+        raise ValueError(
+            f"Expected {path} to describe its ordering, found no fingerprint in it; move it elsewhere."
+        )
+    return about
 
 
 def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:

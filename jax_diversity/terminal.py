@@ -33,7 +33,7 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 def orderings_table(folder: OutputFolder) -> str:
     """The finished orderings' measured balance, as their .json files keep it."""
-    names = sorted(name.removeprefix("order/") for name in folder.stages if name.startswith("order/"))
+    names = sorted(name.removeprefix("measure/") for name in folder.stages if name.startswith("measure/"))
     summaries = {}
     for name in names:
         about = json.loads((folder.root / "orderings" / f"{name}.json").read_text(encoding="utf-8"))
@@ -48,23 +48,24 @@ def balance_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         table.add_column(name, justify="left" if name in ("family", "ordering") else "right")
     for family, size in _rows(summaries):
         for name, summary in summaries.items():
-            values = summary["families"][family]
-            window = values["windows"][size]
-            shares = [window[key] for key in ("tv_mean", "tv_worst", "tv_best", "tv_floor")]
-            prefix = f"{values['prefix_l2_max']:.2f}"
-            table.add_row(family, size, name, *[f"{share:.4f}" for share in shares], prefix)
+            values = summary["families"].get(family, {"windows": {}})
+            if size in values["windows"]:
+                window = values["windows"][size]
+                shares = [window[key] for key in ("tv_mean", "tv_worst", "tv_best", "tv_floor")]
+                prefix = f"{values['prefix_l2_max']:.2f}"
+                table.add_row(family, size, name, *[f"{share:.4f}" for share in shares], prefix)
     text = _printed(table)
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
     return f"{text}\nnorm drift, largest: {drifts}" if summaries else "no orderings yet"
 
 
 def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    first = next(iter(summaries.values()), {"families": {}})
-    return [
-        (family, size)
-        for family, values in first["families"].items()
-        for size in sorted(values["windows"], key=int)
-    ]
+    """Families and window sizes that any ordering was measured at."""
+    rows: dict[str, set[str]] = {}
+    for summary in summaries.values():
+        for family, values in summary["families"].items():
+            rows.setdefault(family, set()).update(values["windows"])
+    return [(family, size) for family, sizes in rows.items() for size in sorted(sizes, key=int)]
 
 
 def training_line(run: TrainingRun) -> str:
@@ -109,6 +110,8 @@ def _made(stage: str, counts: Mapping[str, Any]) -> str:
         return ", ".join(f"{family} {groups:,}" for family, groups in counts["num_groups"].items()) + " groups"
     if stage.startswith("order/"):
         return f"{counts['num_sequences']:,} positions by {counts['method']}"
+    if stage.startswith("measure/"):
+        return f"windows of {', '.join(map(str, counts['windows']))} sequences"
     if stage == "write":
         return f"{sum(map(sum, counts['records'].values())):,} records, {counts['layout']} layout"
     return "report.html, report.json"

@@ -54,7 +54,7 @@ def test_overview_lists_every_verb(capsys: pytest.CaptureFixture) -> None:
 def test_build_prints_what_it_made(built: Path, corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["build", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(built), *TINY]) == 0
     text = capsys.readouterr().out
-    assert text.count("kept") == 10
+    assert text.count("kept") == 12
     assert "400 documents" in text
     assert "greedy" in text
     assert "report.html" in text
@@ -128,7 +128,7 @@ def test_mistakes_on_a_dataset(built: Path, tmp_path: Path, capsys: pytest.Captu
     out = ["--out", str(built), "--quiet"]
     assert "did you mean 'greedy'" in fails(["order", *out, "--method", "gredy"], capsys)
     assert "plain file name" in fails(["order", *out, "--name", "../x"], capsys)
-    assert "unknown families ['topic']" in fails(["order", *out, "--name", "x", "--weights", "topic", "1"], capsys)
+    assert "found 'topic'" in fails(["order", *out, "--name", "x", "--weights", "topic", "1"], capsys)
     assert "greedy" in fails(["measure", *out, "--orderings", "greeedy"], capsys)
     assert "found 99999" in fails(["measure", *out, "--windows", "99999"], capsys)
     np.save(tmp_path / "short.npy", np.arange(3))
@@ -172,4 +172,4 @@ def test_help_is_light() -> None:
     subprocess.run([sys.executable, "-m", "jax_diversity", "--help"], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used < 3  # 0.06 s where nothing else runs: a tenfold import would still show on a busy machine
+    assert used < 0.9  # about 0.1 s where nothing else runs; the import of JAX alone takes more than this

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 
-from jax_diversity.config import BuildConfig, as_plain, config_from_plain, demo_config, load_config
+from jax_diversity.config import BuildConfig, OrderConfig, as_plain, config_from_plain, demo_config, load_config
 from jax_diversity.errors import UserError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -51,13 +52,27 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("corpus: {paths: a.jsonl}", "Expected a list for corpus.paths, found 'a.jsonl'"),
         ("cluster: {backend: torch}", "cluster.backend to be one of jax, sklearn, found 'torch'"),
         ("orders: [{method: 3}]", "Expected orders.method to be str, found 3"),
+        ("train: {learning_rate: fast}", "Expected train.learning_rate to be float, found 'fast'"),
+        ("train: {learning_rate: true}", "Expected train.learning_rate to be float, found True"),
+        ("orders: [{windows: 256}]", "Expected a list for orders.windows, found 256"),
         ("a: [", "is not YAML"),
         ("- 1", "Expected settings below the file"),
     ],
 )
 def test_broken_files(text: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=sentence) as failure:
         load(tmp_path, text)
+    assert str(tmp_path / "config.yaml") in str(failure.value)
+
+
+@pytest.mark.parametrize("number", ["3e-3", "'0.003'", "3.0e-3"])
+def test_numbers_that_yaml_reads_as_text(number: str, tmp_path: Path) -> None:
+    assert load(tmp_path, f"train: {{learning_rate: {number}}}").train.learning_rate == 0.003
+
+
+def test_settings_can_be_pickled() -> None:
+    config = BuildConfig(orders=(OrderConfig(windows=(64,), weights={"cluster": 2.0}),))
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_absent_file(tmp_path: Path) -> None:
@@ -65,7 +80,10 @@ def test_absent_file(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.yaml")
 
 
-@pytest.mark.parametrize("config", [BuildConfig(), demo_config()], ids=["default", "demo"])
+_WINDOWED = BuildConfig(orders=(OrderConfig(windows=(64, 256), norm_weight=0.0),))
+
+
+@pytest.mark.parametrize("config", [BuildConfig(), demo_config(), _WINDOWED], ids=["default", "demo", "windowed"])
 def test_settings_survive_json(config: BuildConfig) -> None:
     assert config_from_plain(json.loads(json.dumps(as_plain(config)))) == config
 
@@ -83,9 +101,52 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("orders: [{method: greedy}, {method: greedy}]", "different names"),
         ("windows: [0]", "windows >= 1, found 0"),
         ("train: {width: 100, num_heads: 3}", "train.width"),
+        ("train: {width: 12, num_heads: 4}", r"multiple of twice train.num_heads \(8\), found 12"),
+        ("train: {num_heads: 0}", "train.num_heads >= 1, found 0"),
+        ("train: {validate_every: 0}", "train.validate_every >= 1, found 0"),
+        ("train: {checkpoint_every: 0}", "train.checkpoint_every >= 1, found 0"),
+        ("train: {warmup_steps: -1}", "train.warmup_steps >= 0, found -1"),
+        ("train: {validation_batches: -1}", "train.validation_batches >= 0, found -1"),
+        ("train: {learning_rate: 0}", "train.learning_rate to be finite and > 0, found 0.0"),
+        ("train: {learning_rate: .nan}", "train.learning_rate to be finite and > 0, found nan"),
+        ("train: {seed: -1}", "train.seed >= 0, found -1"),
+        ("embedding: {seed: -1}", "embedding.seed >= 0, found -1"),
+        ("cluster: {seed: -1}", "cluster.seed >= 0, found -1"),
+        ("packing: {seed: -1}", "packing.seed >= 0, found -1"),
+        ("orders: [{method: greedy}, {name: b, seed: -1}]", r"orders\[1\].seed >= 0, found -1"),
+        ("orders: [{weights: {source: 1}}]", r"orders\[0\].weights .* \(cluster, length\), found 'source'"),
+        ("orders: [{weights: {length: -1}}]", r"orders\[0\].weights.length to be finite and >= 0, found -1.0"),
+        ("orders: [{windows: [0]}]", r"orders\[0\].windows >= 1, found 0"),
+        ("orders: [{window_weight: -1}]", r"orders\[0\].window_weight to be finite and >= 0, found -1.0"),
+        ("orders: [{norm_weight: .inf}]", r"orders\[0\].norm_weight to be finite and >= 0, found inf"),
+        ("orders: [{self_weight: .nan}]", r"orders\[0\].self_weight to be finite and >= 0, found nan"),
+        (
+            "records: {layout: ordered, ordering: mine}",
+            r"one of the orders \(uniform_shuffle, greedy\), found 'mine'",
+        ),
+        ("cluster: {num_clusters: 9, train_documents: 8}", r"cluster.train_documents \(8\), found 9"),
+        ("corpus: {paths: [a.jsonl], max_bytes: 0}", "corpus.max_bytes >= 1, found 0"),
+        ("tokenizer: {end_token: END}", "tokenizer.end_token only with tokenizer.kind=file, found 'END' with bpe"),
+        ("tokenizer: {kind: file, path: absent.json}", "tokenizer.json, found no file at absent.json"),
     ],
 )
 def test_settings_that_no_corpus_could_satisfy(text: str, sentence: str, tmp_path: Path) -> None:
-    paths = "" if text == "{}" else "corpus: {paths: [a.jsonl]}\n"
+    paths = "" if text == "{}" or text.startswith("corpus") else "corpus: {paths: [a.jsonl]}\n"
     with pytest.raises(UserError, match=sentence):
         load(tmp_path, paths + text).check()
+
+
+def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    load(
+        tmp_path,
+        f"""
+        corpus: {{paths: [a.jsonl]}}
+        tokenizer: {{kind: file, path: "{tokenizer}", end_token: END}}
+        cluster: {{num_clusters: 8, train_documents: 8}}
+        records: {{layout: ordered, ordering: mine}}
+        orders: [{{name: mine, windows: [16], window_weight: 1, norm_weight: 0, weights: {{length: 0}}}}]
+        train: {{width: 8, num_heads: 4, warmup_steps: 0, validation_batches: 0}}
+        """,
+    ).check()

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import fsspec
@@ -28,7 +29,7 @@ from jax_diversity.errors import UserError
 from jax_diversity.schema import Document
 
 
-def read(*paths: object, **settings: object) -> tuple[list[Document], corpus.ReadReport]:
+def read(*paths: object, **settings: Any) -> tuple[list[Document], corpus.ReadReport]:
     report = corpus.ReadReport()
     config = CorpusConfig(paths=tuple(map(str, paths)), **settings)
     return list(corpus.read_documents(config, report)), report
@@ -77,6 +78,30 @@ def test_ids_that_are_absent_are_made_of_file_name_and_line(tmp_path: Path) -> N
     assert documents[2].metadata == {"id": {"no": "id"}}
     documents, _ = read(tmp_path / "*" / "x.jsonl")
     assert [document.id for document in documents][::3] == ["here/x.jsonl:1", "there/x.jsonl:1"]
+
+
+def test_files_that_would_share_a_name_are_named_from_their_common_folder_on(tmp_path: Path) -> None:
+    for corpus_folder in ("here", "there/deeper"):
+        root = tmp_path / corpus_folder / "x"
+        one, two = (write(root / part / "t.jsonl", lines({"text": part})) for part in ("a", "b/c"))
+        other = write(root / "b" / "u.txt", b"text")
+        documents, _ = read(two, one, other)
+        assert [document.id for document in documents] == ["a/t.jsonl:1", "b/c/t.jsonl:1", "b/u.txt"]
+        assert [document.source for document in documents] == ["t", "t", "b"]
+        documents, _ = read(f"{root}/a/*.jsonl", f"{root}/b/*/*.jsonl")
+        assert [document.id for document in documents] == ["t.jsonl:1", "c/t.jsonl:1"]
+        documents, _ = read(f"{root}/a/*.jsonl", two)
+        assert [document.id for document in documents] == ["a/t.jsonl:1", "b/c/t.jsonl:1"]
+        documents, _ = read(one, other)
+        assert [document.id for document in documents] == ["t.jsonl:1", "u.txt"]
+
+
+def test_remote_files_that_would_share_a_name() -> None:
+    memory = fsspec.filesystem("memory")
+    for part in ("a", "b"):
+        memory.pipe(f"/names/{part}/t.jsonl", lines({"text": part}))
+    documents, _ = read("memory://names/a/t.jsonl", "memory://names/b/t.jsonl")
+    assert [document.id for document in documents] == ["a/t.jsonl:1", "b/t.jsonl:1"]
 
 
 def test_a_source_that_is_absent_is_the_name_without_what_says_how_it_is_stored(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,10 +23,19 @@ def slow_prefix_l2(counts: np.ndarray, indices: np.ndarray, length: int) -> list
     return values
 
 
-def slow_window_tv(counts: np.ndarray, indices: np.ndarray, size: int) -> list[float]:
+def slow_window_l2(counts: np.ndarray, indices: np.ndarray, size: int) -> list[float]:
     share = counts.sum(axis=0) / counts.sum()
     values = []
     for start in range(0, len(indices) - size + 1, size):
+        window = counts[indices[start : start + size]].sum(axis=0)
+        values.append(np.linalg.norm(window / window.sum() - share))
+    return values
+
+
+def slow_window_tv(counts: np.ndarray, indices: np.ndarray, size: int, offset: int = 0) -> list[float]:
+    share = counts.sum(axis=0) / counts.sum()
+    values = []
+    for start in range(offset, len(indices) - size + 1, size):
         window = counts[indices[start : start + size]].sum(axis=0)
         values.append(0.5 * np.abs(window / window.sum() - share).sum())
     return values
@@ -62,6 +73,14 @@ def test_measures_are_their_definitions(method: str, monkeypatch: pytest.MonkeyP
             np.testing.assert_allclose(
                 balance.window_tv[family][size], slow_window_tv(counts, indices, size), atol=1e-12
             )
+            np.testing.assert_allclose(
+                balance.window_tv_shifted[family][size],
+                slow_window_tv(counts, indices, size, offset=size // 2),
+                atol=1e-12,
+            )
+            np.testing.assert_allclose(
+                balance.window_l2[family][size], slow_window_l2(counts, indices, size), atol=1e-12
+            )
             assert balance.window_max[family][size] == pytest.approx(slow_window_max(counts, indices, size))
             assert balance.window_tv_floor[family][size] == pytest.approx(slow_floor(counts, size, length))
     norms = np.linalg.norm(chars.counts["cluster"].toarray(), axis=1) / chars.sequence_length
@@ -87,10 +106,38 @@ def test_offsets_shift_the_windows() -> None:
     np.testing.assert_allclose(shifted, expected)
 
 
+def test_an_order_made_for_one_alignment_is_seen_at_the_other() -> None:
+    """Windows of a group pair each, the halves sorted: even when aligned, all of one group when shifted."""
+    chars = Characteristics.from_counts({"topic": [[4, 0], [0, 4], [0, 4], [4, 0], [4, 0], [0, 4]]})
+    balance = measure(chars, np.arange(6), windows=(2,))
+    np.testing.assert_array_equal(balance.window_tv["topic"][2], [0, 0, 0])
+    np.testing.assert_array_equal(balance.window_l2["topic"][2], [0, 0, 0])
+    np.testing.assert_array_equal(balance.window_tv_shifted["topic"][2], [0.5, 0.5])
+    figures = balance.summary()["families"]["topic"]["windows"]["2"]
+    assert (figures["tv_worst"], figures["tv_mean_shifted"], figures["tv_worst_shifted"]) == (0, 0.5, 0.5)
+    assert figures["l2_worst"] == 0
+
+
+def test_window_l2_of_windows_that_lack_groups() -> None:
+    chars = Characteristics.from_counts({"topic": [[4, 0, 0], [0, 4, 0], [0, 0, 8]]})
+    share = np.array([0.25, 0.25, 0.5])
+    expected = [np.linalg.norm(row - share) for row in np.eye(3)]
+    np.testing.assert_allclose(measure(chars, np.arange(3), windows=(1,)).window_l2["topic"][1], expected)
+
+
+def test_the_summary_is_json_also_where_no_shifted_window_fits() -> None:
+    chars = synthetic_characteristics(64)
+    summary = measure(chars, order(chars, "corpus_order"), windows=(chars.num_sequences,)).summary()
+    figures = json.loads(json.dumps(summary, allow_nan=False))["families"]["cluster"]["windows"]
+    assert figures[str(chars.num_sequences)]["tv_worst_shifted"] is None
+
+
 def test_the_whole_corpus_as_one_window_has_no_deviation() -> None:
     chars = synthetic_characteristics(64)
     balance = measure(chars, order(chars, "uniform_shuffle"), windows=(chars.num_sequences,))
     assert balance.window_tv["cluster"][chars.num_sequences][0] == pytest.approx(0, abs=1e-12)
+    assert balance.window_l2["cluster"][chars.num_sequences][0] == pytest.approx(0, abs=1e-12)
+    assert len(balance.window_tv_shifted["cluster"][chars.num_sequences]) == 0
     assert balance.prefix_l2["cluster"][-1] == pytest.approx(0, abs=1e-9)
 
 
@@ -98,6 +145,8 @@ def test_windows_without_tokens_are_even() -> None:
     chars = Characteristics.from_counts({"topic": [[0, 0], [0, 0], [1, 1], [1, 1]]})
     balance = measure(chars, np.arange(4), windows=(2,))
     np.testing.assert_array_equal(balance.window_tv["topic"][2], [0, 0])
+    np.testing.assert_array_equal(balance.window_l2["topic"][2], [0, 0])
+    np.testing.assert_array_equal(balance.window_tv_shifted["topic"][2], [0])
     assert balance.window_max["topic"][2] == 0
 
 

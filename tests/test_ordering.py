@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -65,12 +71,62 @@ def test_negative_seed() -> None:
         ({"self_weight": float("nan")}, "self_weight to be finite"),
         ({"window_weight": float("inf")}, "window_weight to be finite"),
         ({"windows": (0,)}, "windows to be whole numbers >= 1, found 0"),
+        ({"family_weights": (1.0, -1.0)}, r"family_weights\[1\] to be finite and >= 0, found -1.0"),
         ({"family_weights": (0.0,)}, "a weight above zero"),
     ],
 )
 def test_bad_objectives(settings: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Objective(**settings)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """As for a user, whose calls nothing checks before the code does."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"windows": (float("nan"),)}, "windows to be whole numbers >= 1, found nan"),
+        ({"windows": (float("inf"),)}, "windows to be whole numbers >= 1, found inf"),
+        ({"windows": (2.5,)}, "windows to be whole numbers >= 1, found 2.5"),
+        ({"windows": ("wide",)}, "windows to be whole numbers >= 1, found 'wide'"),
+        ({"windows": ((1, 2),)}, r"windows to be whole numbers >= 1, found \(1, 2\)"),
+        ({"windows": None}, "windows to be whole numbers >= 1, found None"),
+        ({"norm_weight": "much"}, "norm_weight to be finite and >= 0, found 'much'"),
+    ],
+)
+def test_objectives_of_the_wrong_types(settings: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Objective(**settings)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("windows", [256, np.int64(256), (256,), [256.0], np.array([256]), np.array(256)])
+def test_a_bare_number_is_one_window(windows) -> None:
+    objective = Objective(windows=windows)
+    assert objective == Objective(windows=(256,))
+    assert type(objective.windows[0]) is int
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numpy_scalars_become_plain_numbers() -> None:
+    weights: dict[str, Any] = {"norm_weight": np.float32(1), "self_weight": np.int64(1), "windows": (np.int64(8),)}
+    objective = Objective(**weights, family_weights=(np.float64(0.5),))
+    assert json.loads(json.dumps(dataclasses.asdict(objective)))["windows"] == [8]
+    chars = Characteristics.from_counts({"topic": np.eye(4, dtype=int)})
+    seeds: list[Any] = [np.int64(1), 1.5]
+    ordering = order(chars, seed=seeds[0], objective=objective)
+    assert type(ordering.info["seed"]) is int
+    json.dumps(dict(ordering.info))
+    with pytest.raises(ValueError, match=r"a seed that is a whole number >= 0, found 1\.5"):
+        order(chars, seed=seeds[1])
 
 
 def test_objective_with_more_families_than_the_characteristics() -> None:
@@ -102,6 +158,63 @@ def test_save_and_load(tmp_path) -> None:
     np.testing.assert_array_equal(loaded.indices, ordering.indices)
     assert loaded.info["method"] == "greedy"
     np.testing.assert_array_equal(np.load(path), ordering.indices)
+
+
+def test_info_may_hold_numpy_values(tmp_path) -> None:
+    info = {"seed": np.int64(1), "norm_weight": np.float32(1), "windows": (np.int64(256),), "all": np.arange(2)}
+    Ordering(np.arange(3), info).save(tmp_path / "mine.npy")
+    loaded = Ordering.load(tmp_path / "mine.npy")
+    assert loaded.info == {"seed": 1, "norm_weight": 1.0, "windows": [256], "all": [0, 1]}
+
+
+def test_info_cannot_pass_for_the_fingerprint(tmp_path) -> None:
+    Ordering(np.arange(3), {"fingerprint": "mine", "num_sequences": 7}).save(tmp_path / "mine.npy")
+    assert dict(Ordering.load(tmp_path / "mine.npy").info) == {}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("info", [{"made": object()}, {"made": 1 + 2j}, {(1, 2): 3}, {"made": {np.int64}}])
+def test_info_that_json_cannot_hold_changes_no_file(info: dict, tmp_path) -> None:
+    path = tmp_path / "mine.npy"
+    Ordering(np.arange(3)).save(path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="An ordering's info must be what JSON can hold"):
+        Ordering(np.array([2, 1, 0]), info).save(path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_save_that_fails_leaves_the_old_files(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.npy"
+    Ordering(np.arange(3)).save(path)
+
+    def fail(file, values) -> None:
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Ordering(np.array([2, 1, 0])).save(path)
+    np.testing.assert_array_equal(Ordering.load(path).indices, np.arange(3))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.json", "mine.npy"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"{", "found no JSON"),
+        (b"\xff\xfe", "found no JSON"),
+        (b"[1, 2]", "found no fingerprint"),
+        (b"3", "found no fingerprint"),
+        (b'{"other": "program"}', "found no fingerprint"),
+        (b'{"fingerprint": 3}', "found no fingerprint"),
+    ],
+)
+def test_a_json_that_is_not_the_orderings(content: bytes, sentence: str, tmp_path) -> None:
+    np.save(tmp_path / "mine.npy", np.arange(3))
+    np.testing.assert_array_equal(Ordering.load(tmp_path / "mine.npy").indices, np.arange(3))
+    (tmp_path / "mine.json").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"mine\.json to describe its ordering, {sentence}"):
+        Ordering.load(tmp_path / "mine.npy")
 
 
 def test_a_changed_ordering_is_refused(tmp_path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from scipy import sparse
 
-from jax_diversity import Characteristics
+from jax_diversity import Characteristics, Ordering, order
 
 COUNTS = np.array([[3, 1], [0, 4]])
 
@@ -30,6 +33,17 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ({"topic": np.array([[1.0, np.nan]])}, "whole token counts, found nan"),
         ({"topic": np.array([[1.0, np.inf]])}, "whole token counts, found inf"),
         ({"topic": np.array([[0.5, 0.5]])}, "whole token counts, found 0.5"),
+        ({"topic": np.array([[1e30, 1.0]])}, "up to 2\\^53, found 1e\\+30"),
+        ({"topic": np.array([[2**63]], np.uint64)}, "up to 2\\^53, found 9223372036854775808"),
+        (
+            {"topic": sparse.coo_array(([0.5, 0.5], ([0, 0], [0, 0])), shape=(1, 1))},
+            "whole token counts, found 0.5",
+        ),
+        ({"topic": np.array([[True, False]])}, "found the type bool"),
+        ({"topic": [[1, 2], [3]]}, "must be a matrix"),
+        ({"topic": [1, 2]}, r"found \(2,\)"),
+        ({"topic": 3}, r"found \(\)"),
+        ({"topic": np.ones((2, 2, 2), int)}, r"found \(2, 2, 2\)"),
         ({"topic": np.array([["a"]])}, "must be a matrix|integer token counts"),
         ({"topic": np.zeros((3, 0), int)}, r"found \(3, 0\)"),
         ({"topic": COUNTS, "length": COUNTS[:1]}, "'topic' has 2 rows, 'length' has 1"),
@@ -74,6 +88,56 @@ def test_duplicate_entries_are_summed() -> None:
     np.testing.assert_array_equal(
         Characteristics.from_counts({"a": entries}).counts["a"].toarray(), [[3, 0], [0, 4]]
     )
+
+
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "lil", "dok"])
+def test_narrow_types_do_not_overflow(form: str) -> None:
+    ones = sparse.coo_array((np.ones(300, np.uint8), (np.zeros(300, int), np.zeros(300, int))), shape=(1, 2))
+    if form in ("coo", "csr", "csc"):  # the others cannot hold a place twice
+        if form != "coo":
+            order_of = {"csr": [0, 300], "csc": [0, 300, 300]}[form]
+            ones = getattr(sparse, f"{form}_array")((np.ones(300, np.uint8), np.zeros(300, int), order_of), (1, 2))
+        assert Characteristics.from_counts({"a": ones}).counts["a"].toarray().tolist() == [[300, 0]]
+        assert ones.nnz == 300
+    matrix = sparse.coo_array(np.full((200, 2), 255, np.uint8)).T.asformat(form)
+    chars = Characteristics.from_counts({"a": matrix})
+    assert chars.tokens.tolist() == [255 * 200] * 2
+    assert chars.counts["a"].dtype == np.int64
+
+
+def test_dense_rows_of_narrow_counts_are_summed_in_full() -> None:
+    assert Characteristics.from_counts({"a": np.full((1, 300), 255, np.uint8)}).sequence_length == 255 * 300
+
+
+_COPIES = [lambda value: pickle.loads(pickle.dumps(value)), copy.deepcopy, copy.copy]
+
+
+@pytest.mark.parametrize("copied", _COPIES, ids=["pickle", "deepcopy", "copy"])
+def test_characteristics_go_to_other_processes(copied) -> None:
+    chars = Characteristics.from_counts({"topic": COUNTS, "length": COUNTS[:, ::-1]}, weights={"length": 0.5})
+    other = copied(chars)
+    assert other.fingerprint == chars.fingerprint
+    assert other.families == chars.families
+    with pytest.raises(ValueError, match="read-only"):
+        other.counts["topic"].data[0] = 7
+    with pytest.raises(TypeError):
+        other.counts["new"] = other.counts["topic"]
+    with pytest.raises(TypeError):
+        other.weights["topic"] = 2.0
+    assert order(other).fingerprint == order(chars).fingerprint
+
+
+@pytest.mark.parametrize("copied", _COPIES, ids=["pickle", "deepcopy", "copy"])
+def test_orderings_go_to_other_processes(copied) -> None:
+    ordering = Ordering(np.array([2, 0, 1]), {"method": "mine", "seed": 3})
+    other = copied(ordering)
+    assert other.fingerprint == ordering.fingerprint
+    assert dict(other.info) == dict(ordering.info)
+    with pytest.raises(ValueError, match="read-only"):
+        other.indices[0] = 7
+    with pytest.raises(TypeError):
+        other.info["method"] = "theirs"
 
 
 def test_fingerprint_sees_counts_weights_and_length() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import gzip
 import io
+import itertools
 import os
 import re
 import zlib
@@ -43,7 +45,8 @@ class InputFile:
     Attributes:
         address: where it lies, as a person would write it.
         name: the part of the address that is the same wherever the corpus lies: below the fixed folders of the
-            glob that found it, the base name otherwise.
+            glob that found it, the base name otherwise; where two files of a corpus would share a name, all are
+            named from the folder on that they have in common.
         filesystem: the fsspec file system of a remote file.
     """
 
@@ -133,7 +136,20 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             raise UserError(f"Expected files at {pattern}, found none; check corpus.paths.")
         for file in files:
             found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
-    return [found[address] for address in sorted(found)]
+    return _with_own_names({address: found[address] for address in sorted(found)})
+
+
+def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
+    """The files, by address, so named that ids made of the names differ."""
+    if len({file.name for file in files.values()}) == len(files):
+        return list(files.values())
+    parts = [address.split("/") for address in files]
+    folders = zip(*(path[:-1] for path in parts), strict=False)
+    num_common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, folders))
+    return [
+        dataclasses.replace(file, name=_valid("/".join(path[num_common:])))
+        for file, path in zip(files.values(), parts, strict=True)
+    ]
 
 
 def _find_local(pattern: str) -> list[InputFile]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Callable
 from importlib import import_module
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -49,6 +50,17 @@ def find_method(name: str) -> Method:
     return getattr(import_module(f"jax_diversity.ordering.{METHODS[name]}"), name)
 
 
+def _checked_seed(seed: Any) -> int:
+    """A plain int, also of NumPy's, so that the ordering's info is JSON."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise UserError(f"Expected a seed that is a whole number >= 0, found {seed!r}.") from None
+    if number < 0:
+        raise UserError(f"Expected a seed >= 0, found {number}.")
+    return number
+
+
 def order(
     characteristics: Characteristics,
     method: str = "greedy",
@@ -80,8 +92,7 @@ def order(
     """
     chosen = find_method(method)
     objective = Objective() if objective is None else objective
-    if seed < 0:
-        raise UserError(f"Expected a seed >= 0, found {seed}.")
+    seed = _checked_seed(seed)
     objective.resolved_weights(characteristics)
     limit = np.iinfo(np.int32).max
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())

@@ -15,7 +15,9 @@ target: it stops the greedy from spending all mixed sequences first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64
@@ -32,7 +34,8 @@ class Objective:
     Attributes:
         norm_weight: λ of the norm column; 0 leaves it out.
         self_weight: `a`, the weight of a sequence's own squared excess; 1 is the published greedy.
-        windows: window sizes (sequences) that matter besides the whole prefix, such as the batch size.
+        windows: window sizes (sequences) that matter besides the whole prefix, such as the batch size; a bare
+            number is one window.
         window_weight: β; the rule reads `D + β Σ_w (D_t - D_{t-w})` in place of `D` and `(1 + β |windows|) a` in
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
@@ -53,16 +56,14 @@ class Objective:
     family_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "windows", tuple(self.windows))
-        named = {"norm_weight": self.norm_weight, "self_weight": self.self_weight}
-        named["window_weight"] = self.window_weight
-        named |= {f"family_weights[{i}]": weight for i, weight in enumerate(self.family_weights or ())}
-        for name, weight in named.items():
-            if not math.isfinite(weight) or weight < 0:
-                raise UserError(f"Expected the objective's {name} to be finite and >= 0, found {weight}.")
-        for window in self.windows:
-            if window != int(window) or window < 1:
-                raise UserError(f"Expected the objective's windows to be whole numbers >= 1, found {window}.")
+        # Plain numbers whatever came, so that an ordering's info is JSON.
+        for name in ("norm_weight", "self_weight", "window_weight"):
+            object.__setattr__(self, name, _weight(name, getattr(self, name)))
+        if self.family_weights is not None:
+            weights = enumerate(_several(self.family_weights))
+            family_weights = tuple(_weight(f"family_weights[{i}]", weight) for i, weight in weights)
+            object.__setattr__(self, "family_weights", family_weights)
+        object.__setattr__(self, "windows", tuple(map(_window, _several(self.windows))))
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
 
@@ -103,6 +104,30 @@ class Objective:
         else:
             weights = dict(zip(families, self.family_weights, strict=False))
         return {name: weight for name, weight in weights.items() if weight > 0}
+
+
+def _several(values: Any) -> Iterable[Any]:
+    return values if np.ndim(values) else (values,)
+
+
+def _weight(name: str, value: Any) -> float:
+    try:
+        weight = float(value)
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not math.isfinite(weight) or weight < 0:
+        raise UserError(f"Expected the objective's {name} to be finite and >= 0, found {value!r}.")
+    return weight
+
+
+def _window(value: Any) -> int:
+    try:
+        window = int(value) if float(value).is_integer() else 0
+    except (TypeError, ValueError, OverflowError):
+        window = 0
+    if window < 1:
+        raise UserError(f"Expected the objective's windows to be whole numbers >= 1, found {value!r}.")
+    return window
 
 
 @dataclass(frozen=True)

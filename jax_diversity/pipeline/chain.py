@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from jax_diversity import __version__
 from jax_diversity.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
-from jax_diversity.config import BuildConfig, OrderConfig
+from jax_diversity.config import BuildConfig, OrderConfig, as_plain, config_from_plain
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Stage
-from jax_diversity.pipeline.stages import STAGES, order_stage
+from jax_diversity.pipeline.stages import STAGES, check_order, order_stages, ordering_name
 from jax_diversity.progress import Progress
 
-# Versions that decide what an artifact holds; the manifest names them.
-_PACKAGES = ("array_record", "jax", "numpy", "pyarrow", "scikit-learn", "scipy", "tokenizers")
+_BEFORE_ORDERS = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,9 @@ class Build:
         Raises:
             UserError: bad settings or input; what was finished before stays.
         """
-        self.config.check()
-        with self.folder.lock():
-            results = [self._run(STAGES[name]) for name in ("prepare", "tokenize", "embed", "cluster")]
-            results += [self._run(STAGES[name]) for name in ("pack", "characterize")]
-            results += [self._run(order_stage(order)) for order in self.config.orders]
-            results += [self._run(STAGES[name]) for name in ("write", "report")]
-        return results
+        stages = [STAGES[name] for name in _BEFORE_ORDERS]
+        stages += [stage for order in self.config.orders for stage in order_stages(order)]
+        return self._run([*stages, STAGES["write"], STAGES["report"]])
 
     def run_stage(self, name: str) -> StageResult:
         """Make one stage from what its predecessors left.
@@ -65,61 +63,86 @@ class Build:
         Raises:
             UserError: a predecessor is missing; bad settings or input.
         """
+        return self._run([STAGES[name]])[0]
+
+    def run_order(self, order: OrderConfig) -> list[StageResult]:
+        """Make and measure one ordering, which joins the dataset's settings; others stay.
+
+        Raises:
+            UserError: there are no characteristics yet; bad settings.
+        """
+        others = [other for other in self.config.orders if ordering_name(other) != ordering_name(order)]
+        self.config = dataclasses.replace(self.config, orders=(*others, order))
+        return self._run(order_stages(order))
+
+    def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         self.config.check()
+        for order in self.config.orders:
+            check_order(order)
         with self.folder.lock():
-            return self._run(STAGES[name])
+            settings = {key: value for key, value in as_plain(self.config).items() if key != "out"}
+            former_settings = self.folder.manifest.get("settings")
+            self.folder.manifest["settings"] = settings
+            results = [self._run_one(stage) for stage in stages]
+            if settings != former_settings and all(result.kept for result in results):
+                self.folder.write_manifest()
+        return results
 
-    def run_order(self, order: OrderConfig) -> StageResult:
-        """Make one ordering; others stay."""
-        with self.folder.lock():
-            return self._run(order_stage(order))
-
-    def _run(self, stage: Stage) -> StageResult:
+    def _run_one(self, stage: Stage) -> StageResult:
         context = Context(self.config, self.folder, self.progress)
-        stage_fingerprint = self._fingerprint(stage, context)
+        self._check_inputs(stage, context)
+        inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
+        stage_fingerprint = fingerprint(
+            stage.name, stage.version, stage.settings(self.config), inputs, stage.outside(context)
+        )
         if self.folder.is_current(stage.name, stage_fingerprint):
             return StageResult(stage.name, True, 0.0, self.folder.stages[stage.name]["counts"])
         start = time.monotonic()
-        partial = self.folder.partial(stage.name, stage_fingerprint, resume=stage.resumable)
+        versions = {package: version(package) for package in stage.packages}
+        # Files of a try with other versions of the libraries are not gone on with: their bytes may differ.
+        key = fingerprint(stage_fingerprint, versions)
+        partial = self.folder.partial(stage.name, key, resume=stage.resumable)
         counts = stage.run(context, partial)
         self._withdraw_dependents(stage.name, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
-        self.folder.manifest["versions"] = {"jax-diversity": _own_version()} | {
-            package: version(package) for package in _PACKAGES
-        }
         entry = {
             "fingerprint": stage_fingerprint,
             "config": stage.settings(self.config),
-            "inputs": {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)},
+            "inputs": inputs,
             "counts": counts,
+            "versions": {"jax-diversity": __version__} | versions,
         }
-        self.folder.publish(stage.name, partial, stage.destination, entry)
+        self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder)
         result = StageResult(stage.name, False, time.monotonic() - start, counts)
         self._log(result)
         return result
 
-    def _fingerprint(self, stage: Stage, context: Context) -> str:
-        needs = {}
+    def _check_inputs(self, stage: Stage, context: Context) -> None:
         for need in stage.inputs(context):
+            verb = need.split("/")[0]
             if need not in self.folder.stages:
-                verb = need.split("/")[0]
                 raise UserError(
                     f"Stage {stage.name!r} needs {need!r}, which {self.folder.root} does not have; run "
                     f"`jax-diversity {verb}` first, or `jax-diversity build` for all."
                 )
-            needs[need] = self.folder.stages[need]["fingerprint"]
-        return fingerprint(stage.name, stage.version, stage.settings(self.config), needs, stage.outside(context))
+            fault = next(self.folder.missing_files(need), None)
+            if fault is not None:
+                raise UserError(
+                    f"{self.folder.root}: {fault}; restore it, or make it again with `jax-diversity build`."
+                )
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
-        """What was made from a stage's former output does not belong to its new one."""
+        """What was made from a stage's former output, directly or not, does not belong to its new one."""
         former = self.folder.stages.get(name)
         if former is None or former["fingerprint"] == new_fingerprint:
             return
-        gone = {name}
-        for other, entry in list(self.folder.stages.items()):
-            if other != name and gone & set(entry["inputs"]):
-                gone.add(other)
-                self.folder.withdraw(other)
+        gone, grown = {name}, True
+        while grown:
+            dependents = {other for other, entry in self.folder.stages.items() if gone & set(entry["inputs"])}
+            grown = not dependents <= gone
+            gone |= dependents
+        for other in sorted(gone - {name}):
+            self.folder.withdraw(other)
 
     def _log(self, result: StageResult) -> None:
         line = {
@@ -133,29 +156,12 @@ class Build:
 
 
 def recorded_config(out: str | Path) -> BuildConfig:
-    """The settings that a dataset's stages were made with, as its manifest keeps them.
+    """The settings that a dataset was last made with, as its manifest keeps them.
 
     Raises:
         UserError: no dataset there.
     """
-    from jax_diversity.config import config_from_plain
-
     folder = OutputFolder(out)
-    if not folder.stages:
+    if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
-    values: dict[str, Any] = {"out": str(out)}
-    orders = []
-    for name, entry in folder.stages.items():
-        if name.startswith("order/"):
-            orders.append(entry["config"]["order"])
-        else:
-            values |= {key: value for key, value in entry["config"].items() if value is not None}
-    if orders:
-        values["orders"] = orders
-    return config_from_plain(values)
-
-
-def _own_version() -> str:
-    from jax_diversity import __version__
-
-    return __version__
+    return config_from_plain({"out": str(out), **folder.manifest["settings"]})

@@ -54,6 +54,8 @@ class Stage:
         inputs: the stages whose artifacts it reads.
         outside: a fingerprint of what it reads besides them.
         resumable: whether finished files of a cut-off try may be kept.
+        owns_folder: whether the destination holds this stage's files alone.
+        packages: the libraries whose version may change the files' bytes.
         version: raised when the same settings make another result.
     """
 
@@ -64,4 +66,6 @@ class Stage:
     inputs: Callable[[Context], tuple[str, ...]] = lambda context: ()
     outside: Callable[[Context], str] = lambda context: ""
     resumable: bool = False
+    owns_folder: bool = True
+    packages: tuple[str, ...] = ()
     version: int = 1

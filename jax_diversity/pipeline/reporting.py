@@ -36,13 +36,20 @@ def report(context: Context, partial: Path) -> Counts:
 
 
 def report_inputs(context: Context) -> tuple[str, ...]:
-    """Everything finished that the page shows."""
-    return ("prepare", "tokenize", "cluster", "pack", "characterize", *_order_stages(context))
+    """Every finished stage: the page shows all their settings and fingerprints."""
+    needed = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
+    others = [name for name in context.folder.stages if name not in needed and name != "report"]
+    return (*needed, *sorted(others))
 
 
-def runs_fingerprint(context: Context) -> str:
-    """A hash of the training runs' losses."""
-    return fingerprint([[run.ordering, list(run.steps)] for run in _training_runs(context)])
+def outside_fingerprint(context: Context) -> str:
+    """A hash of what the page shows besides: the folder's name, the training runs' losses."""
+    runs = [[run.ordering, list(run.steps)] for run in _training_runs(context)]
+    return fingerprint(_title(context), runs)
+
+
+def _title(context: Context) -> str:
+    return context.root.resolve().name
 
 
 def gather_inputs(context: Context) -> ReportInputs:
@@ -53,7 +60,7 @@ def gather_inputs(context: Context) -> ReportInputs:
     windows = usable_windows(context.config.windows, dataset.num_sequences)
     chars = dataset.characteristics
     return ReportInputs(
-        title=context.root.resolve().name,
+        title=_title(context),
         corpus=_corpus(context),
         clusters=_clusters(context),
         packing=_packing(context),
@@ -88,18 +95,18 @@ def _orderings(context: Context, advance: Advance) -> list[OrderingInputs]:
     inputs = []
     for stage in _order_stages(context):
         name = stage.removeprefix("order/")
-        ordering = context.dataset.orderings[name]
+        ordering, about = context.dataset.orderings[name], context.counts(stage)
         balance: Balance = measure(chars, ordering, windows, advance)
         inputs.append(
             OrderingInputs(
                 name=name,
-                method=ordering.info["method"],
+                method=about["method"],
                 prefix_l2=balance.prefix_l2,
                 window_tv=balance.window_tv,
                 window_tv_floor=balance.window_tv_floor,
                 window_max=balance.window_max,
                 norm_drift=balance.norm_drift,
-                info={key: ordering.info[key] for key in ("seed", "objective")},
+                info={key: about[key] for key in ("seed", "objective")},
             )
         )
     return inputs
@@ -135,10 +142,10 @@ def _clusters(context: Context) -> ClusterInputs:
     lengths = context.dataset.tokens.document_lengths
     assignments = np.load(folder / "assignments.npy")
     return ClusterInputs(
-        num_documents=np.array([item["num_documents"] for item in clusters], np.int64),
+        num_documents=np.array([cluster["num_documents"] for cluster in clusters], np.int64),
         num_tokens=np.bincount(assignments, weights=lengths, minlength=len(clusters)).astype(np.int64),
-        top_terms=[item["top_terms"] for item in clusters],
-        example_titles=[item["titles"] for item in clusters],
+        top_terms=[cluster["top_terms"] for cluster in clusters],
+        example_titles=[cluster["titles"] for cluster in clusters],
     )
 
 

@@ -20,15 +20,41 @@ def ordering_name(order: OrderConfig) -> str:
     return name
 
 
-def order_stage(order: OrderConfig) -> Stage:
-    """The stage of one ordering."""
-    return Stage(
-        f"order/{ordering_name(order)}",
-        "orderings",
-        lambda context, partial: sequences.order(context, partial, order, ordering_name(order)),
-        settings=lambda config: {"order": as_plain(order), "windows": list(config.windows)},
-        inputs=lambda context: ("characterize",),
-    )
+def check_order(order: OrderConfig) -> None:
+    """Whether an ordering's settings can be: before hours of work rather than after.
+
+    Raises:
+        UserError: an impossible name, an unknown method, an objective that cannot be.
+    """
+    from jax_diversity.ordering import find_method
+
+    ordering_name(order)
+    find_method(order.method)
+    sequences.objective_of(order)
+
+
+def order_stages(order: OrderConfig) -> list[Stage]:
+    """The stages of one ordering: the permutation, which may take long, and its measured balance."""
+    name = ordering_name(order)
+    return [
+        Stage(
+            f"order/{name}",
+            "orderings",
+            lambda context, partial: sequences.order(context, partial, order, name),
+            settings=lambda config: {"order": as_plain(order)},
+            inputs=lambda context: ("characterize",),
+            owns_folder=False,
+            packages=("jax", "numpy"),
+        ),
+        Stage(
+            f"measure/{name}",
+            "orderings",
+            lambda context, partial: sequences.measure_order(context, partial, name),
+            settings=lambda config: {"windows": list(config.windows)},
+            inputs=lambda context: ("characterize", f"order/{name}"),
+            owns_folder=False,
+        ),
+    ]
 
 
 def _write_inputs(context: Context) -> tuple[str, ...]:
@@ -46,6 +72,7 @@ STAGES = {
             documents.prepare,
             settings=lambda config: {"corpus": as_plain(config.corpus)},
             outside=documents.corpus_fingerprint,
+            packages=("pyarrow",),
         ),
         Stage(
             "tokenize",
@@ -55,6 +82,7 @@ STAGES = {
             inputs=lambda context: ("prepare",),
             outside=documents.tokenizer_fingerprint,
             resumable=True,
+            packages=("tokenizers",),
         ),
         Stage(
             "embed",
@@ -63,6 +91,7 @@ STAGES = {
             settings=lambda config: {"embedding": as_plain(config.embedding)},
             inputs=lambda context: ("prepare",),
             resumable=True,
+            packages=("numpy", "scikit-learn", "scipy"),
         ),
         Stage(
             "cluster",
@@ -70,6 +99,7 @@ STAGES = {
             documents.cluster,
             settings=lambda config: {"cluster": as_plain(config.cluster)},
             inputs=lambda context: ("prepare", "embed"),
+            packages=("jax", "scikit-learn"),
         ),
         Stage(
             "pack",
@@ -92,6 +122,7 @@ STAGES = {
             settings=lambda config: {"records": as_plain(config.records)},
             inputs=_write_inputs,
             resumable=True,
+            packages=("array_record",),
         ),
         Stage(
             "report",
@@ -99,7 +130,9 @@ STAGES = {
             reporting.report,
             settings=lambda config: {"windows": list(config.windows)},
             inputs=reporting.report_inputs,
-            outside=reporting.runs_fingerprint,
+            outside=reporting.outside_fingerprint,
+            owns_folder=False,
+            packages=("plotly",),
         ),
     )
 }
