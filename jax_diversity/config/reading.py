@@ -1,0 +1,98 @@
+"""Settings from plain nested values: of a YAML file, of a manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from jax_diversity.config.settings import BuildConfig
+from jax_diversity.errors import UserError
+
+
+def load_config(path: str | Path, base: BuildConfig | None = None) -> BuildConfig:
+    """Read a YAML file of `BuildConfig`'s shape; what it leaves out is as in `base`, or else the default.
+
+    Raises:
+        UserError: no such file, no YAML, an unknown key, a value of the wrong type: the file is named.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"Expected a configuration file at {path}, found none.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    values = {} if values is None else values  # an empty file
+    if base is not None and isinstance(values, dict):
+        values = _overlaid(as_plain(base), values)
+    try:
+        return config_from_plain(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings over others; lists and single values replace, sections merge."""
+    merged = dict(base)
+    for key, value in values.items():
+        section = merged.get(key)
+        merged[key] = _overlaid(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def config_from_plain(values: Any) -> BuildConfig:
+    """Plain nested values (of YAML, of a manifest) as a `BuildConfig`.
+
+    Raises:
+        UserError: an unknown key, a value of the wrong type.
+    """
+    return _build(BuildConfig, values, where="")
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """Turn plain YAML values into the dataclass, tuple, literal or scalar that `kind` asks for."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise UserError(f"Expected settings below {where or 'the file'}, found {value!r}.")
+        kinds = typing.get_type_hints(kind)
+        names = [item.name for item in dataclasses.fields(kind)]
+        for key in value:
+            if key not in names:
+                dotted = f"{where}.{key}".lstrip(".")
+                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}.")
+        return typing.cast(Any, kind)(
+            **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+        )
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _build(next(item for item in arguments if item is not type(None)), value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"Expected a list for {where}, found {value!r}.")
+        return tuple(_build(arguments[0], item, where) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"Expected names and values for {where}, found {value!r}.")
+        return {str(key): _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
+        return value
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
+            return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UserError(f"Expected {where} to be {kind.__name__}, found {value!r}.")
+    return value
+
+
+def as_plain(config: Any) -> dict[str, Any]:
+    """A config as plain JSON-ready values, for fingerprints and manifests."""
+    return dataclasses.asdict(config)

@@ -1,0 +1,223 @@
+"""The tree of settings: a frozen dataclass for each stage and one of all; a docstring behind every field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jax_diversity.config import checks
+
+PYTHON_ENVIRONMENT = "python-environment"
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Which documents, and which of their fields are what."""
+
+    paths: tuple[str, ...] = ()
+    """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
+    for the modules, docstrings, READMEs and licences of the installed Python packages."""
+    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
+    """What the files are; `auto` goes by their names."""
+    text_field: str = "text"
+    """The field that holds a document's text."""
+    id_field: str | None = "id"
+    """The field that holds its id; where absent, an id is made of file name and place."""
+    source_field: str = "source"
+    """The field that names where it comes from; where absent, the file's name serves."""
+    language_field: str = "language"
+    """The field that holds its language."""
+    title_field: str = "title"
+    """The field that holds its title."""
+    duplicate_ids: Literal["error", "rename"] = "error"
+    """What to do when an id comes twice: stop, or append `#2`, `#3` ..."""
+    strict: bool = False
+    """Stop at the first broken record instead of counting it and going on."""
+    max_bytes: int | None = None
+    """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
+    (python-environment) or from the start (files)."""
+    file_bytes: int = 16 * 2**20
+    """Text bytes in a stored file of documents; also what is held in memory at a time."""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes token ids."""
+
+    kind: Literal["bpe", "bytes", "file"] = "bpe"
+    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json."""
+    path: str | None = None
+    """The tokenizer.json (kind `file`)."""
+    end_token: str | None = None
+    """The end-of-document token of a tokenizer.json; None looks for the usual names."""
+    vocab_size: int = 16_384
+    """Vocabulary of a trained BPE, the end token included."""
+    train_bytes: int = 16 * 2**20
+    """Text bytes that BPE is trained on, spread evenly over the corpus."""
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """How documents become vectors (TF-IDF and truncated SVD)."""
+
+    dimensions: int = 128
+    """Width of a document's vector."""
+    max_characters: int = 4096
+    """Only a document's first characters are read (about 1,024 tokens)."""
+    fit_documents: int = 20_000
+    """Documents the vocabulary, the weights and the SVD are fitted on."""
+    max_terms: int = 50_000
+    """Terms kept, the most frequent first."""
+    seed: int = 0
+    """Seed of their choice and of the randomised SVD."""
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How vectors become topic clusters."""
+
+    num_clusters: int = 1000
+    """Number of clusters, k."""
+    backend: Literal["jax", "sklearn"] = "jax"
+    """`jax`: jit-compiled Lloyd k-means; `sklearn`: MiniBatchKMeans."""
+    max_iterations: int = 25
+    """Most passes of Lloyd's algorithm."""
+    train_documents: int = 200_000
+    """Documents the centroids are computed from; the rest are assigned to the nearest."""
+    seed: int = 0
+    """Seed of the starting centroids and of the choice of training documents."""
+
+
+@dataclass(frozen=True)
+class PackingConfig:
+    """How documents become sequences of one length."""
+
+    method: Literal["concat"] = "concat"
+    """`concat`: documents end to end, cut every L tokens."""
+    sequence_length: int = 512
+    """L: tokens a sequence."""
+    shuffle_documents: bool = True
+    """Concatenate the documents in a random order instead of the corpus's own."""
+    last_sequence: Literal["drop", "pad"] = "drop"
+    """The unfilled last sequence is dropped, or padded."""
+    validation_fraction: float = 0.01
+    """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
+    seed: int = 0
+    """Seed of the documents' order."""
+
+
+@dataclass(frozen=True)
+class CharacteristicsConfig:
+    """Which families an ordering balances."""
+
+    families: tuple[Literal["cluster", "length", "source", "language"], ...] = ("cluster", "length")
+    """The families that orderings see, the first being the one whose norm is balanced. All four are stored."""
+    length_bins: int = 100
+    """Quantile bins of the documents' token counts."""
+
+
+@dataclass(frozen=True)
+class OrderConfig:
+    """One ordering: method, seed, objective."""
+
+    method: str = "greedy"
+    """A method's name; an unknown one lists them."""
+    name: str | None = None
+    """Name of the ordering; None takes the method's."""
+    seed: int = 0
+    """Seed of the methods that draw."""
+    objective: Literal["default", "f1", "f2", "f3"] = "default"
+    """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """λ per family; 1.0 where not given."""
+    windows: tuple[int, ...] = ()
+    """Window sizes that matter besides the whole prefix, such as the batch size, in sequences."""
+    window_weight: float = 0.5
+    """β, the weight of the windows."""
+    norm_weight: float | None = None
+    """λ of the norm column; None takes the objective's own."""
+    self_weight: float | None = None
+    """Weight of a sequence's own squared excess; None takes the objective's own."""
+
+
+@dataclass(frozen=True)
+class RecordsConfig:
+    """How sequences are stored for training."""
+
+    layout: Literal["packed", "ordered"] = "packed"
+    """`packed`: as packed, any ordering reads through its permutation; `ordered`: in the order of `ordering`."""
+    ordering: str = "greedy"
+    """The ordering that the ordered layout follows."""
+    sequences_per_file: int = 65_536
+    """Records a file holds at most."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The lab's small GPT and its training run."""
+
+    ordering: str = "greedy"
+    """The ordering that feeds the run."""
+    num_steps: int = 200
+    """Optimiser steps."""
+    batch_size: int = 16
+    """Sequences a step."""
+    num_layers: int = 2
+    """Transformer blocks."""
+    num_heads: int = 4
+    """Attention heads."""
+    width: int = 128
+    """Model width."""
+    learning_rate: float = 3e-3
+    """Peak of the cosine schedule."""
+    warmup_steps: int = 20
+    """Steps of linear warm-up."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; model, optimiser and input position together."""
+    validate_every: int = 50
+    """Steps between validation losses."""
+    validation_batches: int = 8
+    """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
+    seed: int = 0
+    """Seed of the weights."""
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """Everything from a corpus to an ordered, stored, measured dataset."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    corpus: CorpusConfig = CorpusConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    packing: PackingConfig = PackingConfig()
+    characteristics: CharacteristicsConfig = CharacteristicsConfig()
+    orders: tuple[OrderConfig, ...] = (OrderConfig(method="uniform_shuffle"), OrderConfig(method="greedy"))
+    """The orderings to make."""
+    records: RecordsConfig = RecordsConfig()
+    windows: tuple[int, ...] = (64, 256, 1024)
+    """Window sizes, in sequences, at which orderings are measured."""
+    train: TrainConfig = TrainConfig()
+
+    def check(self) -> None:
+        """Refuse settings that no corpus could satisfy.
+
+        Raises:
+            UserError: the first such setting, by its dotted name.
+        """
+        checks.check(self)
+
+
+def demo_config() -> BuildConfig:
+    """The demonstration: some megabytes of the installed Python packages' texts, and a short training run."""
+    return BuildConfig(
+        out="demo",
+        corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
+        tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
+        cluster=ClusterConfig(num_clusters=200),
+        packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
+        characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
+        train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100),
+    )
