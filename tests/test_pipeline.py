@@ -359,3 +359,20 @@ def test_a_kill_at_any_step_of_publishing(moment: int, corpus: Path, tmp_path: P
     Build(changed).run_all()
     Build(dataclasses.replace(changed, out=str(tmp_path / "fresh" / "out"))).run_all()
     assert artifacts(tmp_path / "out") == artifacts(tmp_path / "fresh" / "out")
+
+
+def test_the_report_draws_the_runs_of_this_dataset_alone(corpus: Path, tmp_path: Path) -> None:
+    config = tiny_config(corpus, tmp_path / "out")
+    Build(config).run_all()
+    dataset = jd.open_dataset(config.out)
+    log = tmp_path / "out" / "training" / "greedy" / "log.jsonl"
+    log.parent.mkdir(parents=True)
+    header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["greedy"].fingerprint, "settings": {}}
+    steps = [{"step": 1, "loss": 5.4321, "step_seconds": 1.0}, {"step": 2, "loss": 5.1234, "validation_loss": 5.3}]
+    lines = [json.dumps(line) for line in (header, *steps)]
+    log.write_text("\n".join(lines) + '\n{"step": 3, "lo')  # as a run leaves it that was killed
+    assert not Build(config).run_stage("report").kept
+    assert "5.4321" in (tmp_path / "out" / "report.json").read_text()
+    changed = dataclasses.replace(config, packing=dataclasses.replace(config.packing, seed=3))
+    Build(changed).run_all()
+    assert "5.4321" not in (tmp_path / "out" / "report.json").read_text()

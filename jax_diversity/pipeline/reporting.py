@@ -23,6 +23,7 @@ from jax_diversity.report import (
     TrainingInputs,
     write_report,
 )
+from jax_diversity.training.log import read_log
 
 
 def report(context: Context, partial: Path) -> Counts:
@@ -165,11 +166,17 @@ def _packing(context: Context) -> PackingInputs:
 
 
 def _training_runs(context: Context) -> list[TrainingInputs]:
-    """Finished or running training runs: losses by step, times left out."""
+    """Finished or running training runs on these records in one of these orderings; times are left out."""
+    if "write" not in context.folder.stages:
+        return []
+    dataset = context.dataset
     runs = []
-    for path in sorted((context.root / "training").glob("*/log.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        kept = ("step", "loss", "validation_loss")
-        steps = [{key: line[key] for key in kept if line.get(key) is not None} for line in lines]
-        runs.append(TrainingInputs(ordering=path.parent.name, steps=steps))
+    for stage in _order_stages(context):
+        name = stage.removeprefix("order/")
+        header, lines = read_log(context.root / "training" / name / "log.jsonl")
+        of_this = header.get("dataset") == dataset.fingerprint
+        if of_this and header.get("ordering") == context.counts(stage)["fingerprint"] and lines:
+            kept = ("step", "loss", "validation_loss")
+            steps = [{key: line[key] for key in kept if line.get(key) is not None} for line in lines]
+            runs.append(TrainingInputs(ordering=name, steps=steps))
     return runs

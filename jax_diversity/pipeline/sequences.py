@@ -178,6 +178,8 @@ def write(context: Context, partial: Path) -> Counts:
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
     if config.layout == "ordered":
         order_of["train"] = dataset.orderings[config.ordering].indices
+    # Every record tells what it was packed from: a dataset that is rebuilt under an open reader shows.
+    identity = context.folder.stages["pack"]["fingerprint"]
     records = {}
     total = sum(part.num_sequences for part in parts.values())
     with context.progress.task("write records", total, "sequences") as advance:
@@ -191,8 +193,15 @@ def write(context: Context, partial: Path) -> Counts:
                     partial,
                     name,
                     sequences_per_file=config.sequences_per_file,
+                    identity=identity,
                     advance=advance,
                 )
             )
     ordered = config.ordering if config.layout == "ordered" else None
-    return {"layout": config.layout, "ordering": ordered, "records": records, "dtype": token_dtype}
+    return {
+        "layout": config.layout,
+        "ordering": ordered,
+        "records": records,
+        "dtype": token_dtype,
+        "identity": identity,
+    }
