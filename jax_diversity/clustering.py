@@ -12,7 +12,7 @@ neither centroids nor assignments; on an accelerator sums are added in another o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from jaxtyping import Array, Float32, Int32, Int64, PRNGKeyArray
 
 from jax_diversity.config import ClusterConfig
 from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
 
 START_ROWS_PER_CLUSTER = 16
 """The starting centroids are drawn from about this many rows a cluster ..."""
@@ -54,14 +55,10 @@ class Clustering:
     num_iterations: int
 
 
-def _ignore(_: int) -> None:
-    pass
-
-
 def kmeans(
     vectors: Float32[np.ndarray, "document feature"],
     config: ClusterConfig,
-    advance: Callable[[int], None] = _ignore,
+    advance: Advance = ignore,
     *,
     block_rows: int | None = None,
 ) -> Clustering:
@@ -124,7 +121,7 @@ def assign(
             f"Expected vectors as wide as the centroids, {centroids.shape[1]} features, found "
             f"{vectors.shape[1]}; embed the documents with the settings that the centroids came from."
         )
-    return _assign(vectors, centroids, _ignore, block_rows)[0]
+    return _assign(vectors, centroids, ignore, block_rows)[0]
 
 
 def nearest_documents(
@@ -216,7 +213,7 @@ def _train_lloyd(
     vectors: np.ndarray,
     chosen: np.ndarray,
     config: ClusterConfig,
-    advance: Callable[[int], None],
+    advance: Advance,
     block_rows: int | None,
 ) -> tuple[np.ndarray, int]:
     key = jax.random.key(config.seed)
@@ -366,7 +363,7 @@ def _draw_centroids(
 
 
 def _assign(
-    vectors: np.ndarray, centroids: np.ndarray, advance: Callable[[int], None], block_rows: int | None
+    vectors: np.ndarray, centroids: np.ndarray, advance: Advance, block_rows: int | None
 ) -> tuple[Int32[np.ndarray, " document"], Float32[np.ndarray, " document"]]:
     """Nearest centroid of every row and the squared distance to it, streamed."""
     clusters = np.empty(len(vectors), np.int32)

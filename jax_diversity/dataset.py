@@ -127,7 +127,8 @@ class Dataset:
     def orderings(self) -> Orderings:
         """The orderings by name, each read when asked for."""
         names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
-        return Orderings({name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)})
+        paths = {name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)}
+        return Orderings(paths, self._read_ordering)
 
     @property
     def layout_ordering(self) -> str | None:
@@ -194,9 +195,26 @@ class Dataset:
         return path
 
     def _files(self, stage: str, start: str, suffix: str) -> list[Path]:
-        """The stage's files with that start and suffix, in the order of their names."""
-        names = sorted(self._stage(stage)["files"])
+        """The stage's files with that start and suffix, in the order of the numbers in their names."""
+        # From the 100,000th on a number takes one digit more than those before it.
+        names = sorted(self._stage(stage)["files"], key=lambda name: (len(name), name))
         return [self._file(stage, name) for name in names if name.startswith(start) and name.endswith(suffix)]
+
+    def _read_ordering(self, name: str) -> Ordering:
+        stage = f"order/{name}"
+        path = self._file(stage, f"orderings/{name}.npy")
+        try:
+            ordering = Ordering.load(path)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        expected = self._stage(stage)["counts"].get("fingerprint", ordering.fingerprint)
+        if ordering.fingerprint != expected:
+            raise UserError(
+                f"Expected the ordering of fingerprint {expected[:16]} at {path}, found "
+                f"{ordering.fingerprint[:16]}: it was made anew after the dataset was opened, or changed by hand; "
+                "open the dataset again or run `jax-diversity order`."
+            )
+        return ordering
 
     def _read_counts(self, family: str) -> csr_array:
         from scipy.sparse import load_npz
@@ -232,14 +250,21 @@ class Dataset:
                 f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
                 "run `jax-diversity write` again."
             )
-        return RecordReader(paths, per_file, sequence_length=self.sequence_length, dtype=counts["dtype"])
+        return RecordReader(
+            paths,
+            per_file,
+            sequence_length=self.sequence_length,
+            dtype=counts["dtype"],
+            identity=counts.get("identity"),
+        )
 
 
 class Orderings(Mapping[str, Ordering]):
     """Orderings by name, read when asked for; an unknown name raises a `UserError` that lists the known ones."""
 
-    def __init__(self, paths: Mapping[str, Path]) -> None:
+    def __init__(self, paths: Mapping[str, Path], read: Callable[[str], Ordering]) -> None:
         self.paths = dict(paths)
+        self._read = read
         self._loaded: dict[str, Ordering] = {}
 
     def __getitem__(self, name: str) -> Ordering:
@@ -249,10 +274,7 @@ class Orderings(Mapping[str, Ordering]):
                 f"Unknown ordering {name!r}; the dataset has {known}; make one with `jax-diversity order`."
             )
         if name not in self._loaded:
-            try:
-                self._loaded[name] = Ordering.load(self.paths[name])
-            except ValueError as error:
-                raise UserError(str(error)) from None
+            self._loaded[name] = self._read(name)
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:

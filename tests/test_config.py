@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jax_diversity.config import BuildConfig, OrderConfig, as_plain, config_from_plain, demo_config, load_config
+from jax_diversity.config import (
+    BuildConfig,
+    OrderConfig,
+    as_plain,
+    check_settings,
+    config_from_plain,
+    demo_config,
+    load_config,
+)
 from jax_diversity.errors import UserError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -22,7 +30,7 @@ def load(tmp_path: Path, text: str) -> BuildConfig:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_configurations_that_come_with_the_project(path: Path) -> None:
-    load_config(path).check()
+    check_settings(load_config(path))
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# jax-diversity ")
 
@@ -133,13 +141,13 @@ def test_settings_survive_json(config: BuildConfig) -> None:
 def test_settings_that_no_corpus_could_satisfy(text: str, sentence: str, tmp_path: Path) -> None:
     paths = "" if text == "{}" or text.startswith("corpus") else "corpus: {paths: [a.jsonl]}\n"
     with pytest.raises(UserError, match=sentence):
-        load(tmp_path, paths + text).check()
+        check_settings(load(tmp_path, paths + text))
 
 
 def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text("{}")
-    load(
+    config = load(
         tmp_path,
         f"""
         corpus: {{paths: [a.jsonl]}}
@@ -149,4 +157,5 @@ def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
         orders: [{{name: mine, windows: [16], window_weight: 1, norm_weight: 0, weights: {{length: 0}}}}]
         train: {{width: 8, num_heads: 4, warmup_steps: 0, validation_batches: 0}}
         """,
-    ).check()
+    )
+    check_settings(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.errors import UserError
+from jax_diversity.records import write_records
 from jax_diversity.schema import Segments
-from tests.tiny_dataset import TinyDataset, write_tiny_dataset
+from tests.tiny_dataset import ListStore, TinyDataset, write_tiny_dataset
 
 
 @pytest.fixture
@@ -129,6 +131,66 @@ def test_a_changed_ordering_is_refused(tiny):
     np.save(tiny.root / "orderings" / "greedy.npy", tiny.orders["uniform_shuffle"])
     with pytest.raises(UserError, match="was changed after it was saved"):
         jd.open_dataset(tiny.root).orderings["greedy"]
+
+
+def test_an_ordering_made_anew_is_refused_until_the_dataset_is_opened_again(tiny):
+    dataset = jd.open_dataset(tiny.root)
+    path = tiny.root / "orderings" / "greedy.npy"
+    jd.Ordering(tiny.orders["uniform_shuffle"]).save(path)
+    with pytest.raises(UserError, match=r"ordering of fingerprint .* made anew after the dataset was opened"):
+        dataset.orderings["greedy"]
+    jd.Ordering(tiny.orders["greedy"][:5].argsort()).save(path)
+    with pytest.raises(UserError, match=r"Expected \d+ bytes in .*greedy\.npy"):
+        dataset.orderings["greedy"]
+    path.unlink()
+    with pytest.raises(UserError, match=r"greedy\.npy, found no such file"):
+        dataset.orderings["greedy"]
+
+
+def test_records_written_anew_are_refused_until_the_dataset_is_opened_again(tiny):
+    first = jd.open_dataset(tiny.root)
+    reader = first.records
+    manifest = json.loads((tiny.root / "manifest.json").read_text())
+    counts = manifest["stages"]["write"]["counts"]["records"]["train"]
+    for path in (tiny.root / "records").glob("train-*"):
+        path.unlink()
+    store = ListStore([text[::-1].copy() for text in tiny.store.documents])
+    write_records(
+        tiny.segments,
+        store.gather,
+        "uint16",
+        np.arange(tiny.segments.num_sequences),
+        tiny.root / "records",
+        "train",
+        sequences_per_file=counts[0],
+        identity="f" * 64,
+    )
+    with pytest.raises(UserError, match=r"written anew after the dataset was opened .*open the dataset again"):
+        reader.read_batch(np.arange(3))
+    manifest["stages"]["write"]["counts"]["identity"] = "f" * 64
+    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    jd.open_dataset(tiny.root).records.read_batch(np.arange(3))
+    with pytest.raises(UserError, match="written anew"):
+        first.records.read_batch(np.arange(3))
+
+
+def test_files_from_the_hundred_thousandth_on_follow_those_before(tiny):
+    """Names with one digit more come after those with fewer, for documents and tokens alike."""
+    manifest = json.loads((tiny.root / "manifest.json").read_text())
+    for stage, stem in (("prepare", "documents/documents"), ("tokenize", "tokens/tokens")):
+        files = manifest["stages"][stage]["files"]
+        for name in [name for name in files if name.startswith(f"{stem}-00000.")]:
+            for number in ("99999", "100000"):
+                later = name.replace("00000", number)
+                files[later] = files[name]
+                shutil.copy(tiny.root / name, tiny.root / later)
+    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    dataset = jd.open_dataset(tiny.root)
+    documents = dataset.documents.to_table(columns=["id"])["id"].to_pylist()
+    assert [Path(name).stem for name in dataset.documents.files][-2:] == ["documents-99999", "documents-100000"]
+    assert documents[-1] == "document-17"
+    tokens = [path.stem for path in dataset._files("tokenize", "tokens/", ".bin")]
+    assert tokens == ["tokens-00000", "tokens-99999", "tokens-100000"]
 
 
 @pytest.mark.parametrize(

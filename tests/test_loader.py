@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import absl.flags
 import grain
 import numpy as np
 import orbax.checkpoint
@@ -314,9 +316,123 @@ def test_swapped_and_missing_files_are_found(copy):
 
 def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered")
+    loader = jd.make_loader(tiny.root, global_batch_size=4)
+    before = next(iter(loader))
     jd.Ordering(tiny.orders["uniform_shuffle"]).save(tiny.root / "orderings" / "greedy.npy")
+    assert_batch(next(iter(loader)), before)  # what was opened stays what it was
+    with pytest.raises(UserError, match=r"ordering of fingerprint .* made anew after the loader was"):
+        next(iter(pickle.loads(pickle.dumps(loader))))
+    manifest = json.loads((tiny.root / "manifest.json").read_text())
+    del manifest["stages"]["order/greedy"]["counts"]["fingerprint"]
+    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
+
+
+def test_a_dataset_rebuilt_under_a_loader_is_found(tmp_path):
+    """Other tokens under the same names and sizes never come with the former fingerprint."""
+    root = write_tiny_dataset(tmp_path / "out").root
+    loader = jd.make_loader(root, global_batch_size=4)
+    shutil.rmtree(root / "records")
+    shutil.copytree(write_tiny_dataset(tmp_path / "same").root / "records", root / "records")
+    list(loader)
+    store = write_tiny_dataset(tmp_path / "other", vocab_size=60)
+    other = jd.make_loader(root, global_batch_size=4)
+    assert store.segments.num_sequences == len(other.batches.order)
+    shutil.rmtree(root / "records")
+    shutil.copytree(store.root / "records", root / "records")
+    with pytest.raises(UserError, match=r"written anew after the dataset was opened"):
+        list(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("global_batch_size", 4.0),
+        ("num_epochs", 1.5),
+        ("num_epochs", "2"),
+        ("start_position", np.float64(0)),
+        ("num_hosts", None),
+        ("host_index", "0"),
+        ("num_prefetch", 0.5),
+        ("num_threads", [1]),
+        ("seed", 0.1),
+    ],
+)
+def test_counts_that_are_no_whole_numbers_are_a_sentence(tiny, name, value):
+    make = inspect.unwrap(jd.make_loader)  # without the type checker of the tests, as users have it
+    with pytest.raises(UserError, match=f"Expected {name} to be a whole number, found"):
+        make(tiny.root, **{"global_batch_size": 4, name: value})
+
+
+def test_numpy_counts_and_plain_lists_of_positions(tiny, rows):
+    order = tiny.orders["greedy"]
+    counts = {"global_batch_size": np.int64(4), "num_epochs": np.int32(2), "start_position": np.uint16(8)}
+    counts |= {"num_hosts": np.int64(2), "host_index": np.int64(1), "num_prefetch": np.int8(1)}
+    loader = jd.make_loader(tiny.root, ordering=order.tolist(), **counts)
+    iterator = iter(loader)
+    assert_batch(next(iterator), stacked(rows, order[10:12]))
+    assert json.loads(json.dumps(iterator.get_state())) == iterator.get_state()
+    for given in (tuple(order.tolist()), order.astype(np.uint16), jd.Ordering(order)):
+        again = jd.make_loader(tiny.root, ordering=given, **counts)
+        assert again.batches.order.fingerprint == loader.batches.order.fingerprint
+    for given in (order.astype(float), []):
+        with pytest.raises(UserError, match="whole numbers, found float64"):
+            jd.make_loader(tiny.root, ordering=given, **counts)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("settings", [{}, {"drop_remainder": False, "num_epochs": 2}, {"start_position": 3}])
+def test_slices_of_a_loader_interleave_to_the_whole(tiny, rows, settings, num_workers):
+    """What `mp_prefetch` does in its worker processes, in this one."""
+    loader = jd.make_loader(tiny.root, global_batch_size=4, **settings)
+    expected = [batch["inputs"] for batch in loader]
+    whole = iter(loader)
+    next(whole)
+    found: dict[int, np.ndarray] = {}
+    for worker in range(num_workers):
+        part = pickle.loads(pickle.dumps(loader))
+        part.set_slice(slice(worker, None, num_workers))
+        own = list(part)
+        assert part.num_batches == len(own)
+        found |= {worker + index * num_workers: batch["inputs"] for index, batch in enumerate(own)}
+        for state, first in ((iter(loader).get_state(), 0), (whole.get_state(), int(worker < 1))):
+            iterator = iter(part)
+            iterator.set_state(state)  # as that of the whole: go on at the worker's own next batch
+            for batch, wanted in zip(iterator, own[first:], strict=True):
+                assert_batch(batch, wanted)
+        iterator = iter(part)
+        next(iterator)
+        state = iterator.get_state()
+        again = iter(part)
+        again.set_state(state)
+        for batch, wanted in zip(again, own[1:], strict=True):
+            assert_batch(batch, wanted)
+        if len(own) > 1:
+            with pytest.raises(UserError, match="keep the batch size, or use threads"):
+                again.set_state({**state, "position": state["position"] - 1})
+    assert sorted(found) == list(range(len(expected)))
+    for index, inputs in enumerate(expected):
+        np.testing.assert_array_equal(found[index], inputs)
+    with pytest.raises(UserError, match="sequential_slice=False"):
+        loader.set_slice(slice(0, None, 2), sequential_slice=True)
+
+
+def test_worker_processes_keep_the_order(tiny):
+    absl.flags.FLAGS.mark_as_parsed()  # as a program with absl's command line has done
+    loader = jd.make_loader(tiny.root, global_batch_size=4)
+    expected = [batch["inputs"] for batch in loader]
+    workers = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    iterator = iter(workers)
+    found = [next(iterator)["inputs"].copy() for _ in range(3)]
+    state = iterator.get_state()
+    found += [batch["inputs"].copy() for batch in iterator]
+    iterator.close()
+    np.testing.assert_array_equal(found, expected)
+    again = iter(workers)
+    again.set_state(state)
+    np.testing.assert_array_equal([batch["inputs"].copy() for batch in again], expected[3:])
+    again.close()
 
 
 def loader_threads() -> list[threading.Thread]:

@@ -19,6 +19,7 @@ from jax_diversity.errors import UserError
 from jax_diversity.records import (
     FIELDS,
     CorruptRecordError,
+    OtherBuildError,
     RecordReader,
     decode,
     document_indices,
@@ -276,7 +277,7 @@ def test_damage_names_the_file_and_the_record(written):
     record = reader.read(np.array([23]))[0]
     path = reader.paths[1]
     whole = bytearray(path.read_bytes())
-    whole[whole.index(record) + 30] ^= 1
+    whole[whole.index(record) + 40] ^= 1
     path.write_bytes(whole)
     fresh = pickle.loads(pickle.dumps(reader))
     with pytest.raises(
@@ -316,6 +317,41 @@ def test_swapped_files_never_give_wrong_tokens(written):
         fresh.read_batch(np.array([2, 3]), expected=np.array([2, 3]))
 
 
+def test_records_of_another_build_are_never_taken_for_its_own(tmp_path):
+    """A reader opened before a rebuild of the same sizes refuses what lies there now."""
+    lengths = [9] * 40
+    segments, order = pack(lengths, L), np.arange(23)
+    counts = write(segments, make_store(lengths), order, tmp_path, identity="a1" * 32)
+    paths = record_paths(tmp_path, "train", len(counts))
+    reader = RecordReader(paths, counts, sequence_length=L, dtype="uint16", identity="a1" * 32)
+    expected = reader.read_batch(np.arange(2))
+    inside = paths[0].read_bytes()
+    write(segments, make_store(lengths, seed=1), order, tmp_path, identity="b2" * 32)  # files are not kept
+    assert paths[0].read_bytes() != inside
+    still = reader.read_batch(np.arange(2))  # an open file is the one that was opened
+    np.testing.assert_array_equal(still["inputs"], expected["inputs"])
+    for fresh in (pickle.loads(pickle.dumps(reader)), reader):
+        with pytest.raises(UserError, match=r"train-00001-of-00002.* written anew .* a1a1a1a1a1a1a1a1 expected"):
+            fresh.read_batch(np.array([21, 22]), expected=np.array([21, 22]))
+    open_reader(tmp_path, counts).read_batch(np.arange(23))  # which asks for no build
+    with pytest.raises(OtherBuildError) as caught:
+        decode(open_reader(tmp_path, counts).read(np.arange(3)), L, "uint16", identity="")
+    assert caught.value.row == 0
+
+
+def test_many_rows_decode_like_few(written, monkeypatch):
+    segments, _, reader = written
+    records = reader.read(np.arange(segments.num_sequences))
+    whole = decode(records, L, "uint16")
+    broken = [*records[:20], damaged(records[20], 4, 0), *records[21:]]
+    monkeypatch.setattr("jax_diversity.records.codec._PIECE_TOKENS", 3 * L)
+    for field, array in decode(records, L, "uint16").items():
+        np.testing.assert_array_equal(array, whole[field])
+    with pytest.raises(CorruptRecordError, match="segment starts") as caught:
+        decode(broken, L, "uint16")
+    assert caught.value.row == 20
+
+
 def damaged(record: bytes, offset: int, value: int) -> bytes:
     return record[:offset] + value.to_bytes(4, "little") + record[offset + 4 :]
 
@@ -323,15 +359,15 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda record: b"XX" + record[2:], "no record of format 1"),
-        (lambda record: record[:20], "at least 58 bytes expected, 20 found"),
+        (lambda record: b"XX" + record[2:], "no record of format 2"),
+        (lambda record: record[:20], "at least 66 bytes expected, 20 found"),
         (lambda record: record + b"\0" * 8, "do not fit its size"),
         (lambda record: damaged(record, 4, 17), "at most 16 tokens expected, 17 found"),
         (lambda record: damaged(record, 4, 0), "segment starts do not fit"),
         (lambda record: damaged(record, 12, 32), "sequence length 16 expected, 32 found"),
-        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 1 with 2 bytes a token"),
-        (lambda record: record[:56] + b"\0\0" + record[58:], "segment starts do not fit"),
-        (lambda record: record[:56] + b"\xff\xff" + record[58:], "segment starts do not fit"),
+        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 2 with 2 bytes a token"),
+        (lambda record: record[:64] + b"\0\0" + record[66:], "segment starts do not fit"),
+        (lambda record: record[:64] + b"\xff\xff" + record[66:], "segment starts do not fit"),
     ],
 )
 def test_hostile_bytes_are_refused(written, change, reason):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from flax import nnx
 import jax_diversity as jd
 from jax_diversity.config import TrainConfig
 from jax_diversity.errors import UserError
-from jax_diversity.training import Gpt, train
+from jax_diversity.training import Gpt, read_log, train
 from jax_diversity.training.model import summed_cross_entropy
 from jax_diversity.training.run import count_parameters
 from tests.tiny_dataset import write_tiny_dataset
@@ -62,7 +64,10 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
     rates = [step["learning_rate"] for step in run.steps]
     assert rates[0] == 0
     assert max(rates) == rates[3] == pytest.approx(CONFIG.learning_rate)
-    assert [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] == list(run.steps)
+    header, steps = read_log(folder / "log.jsonl")
+    assert steps == list(run.steps)
+    assert (header["dataset"], header["ordering"]) == (dataset.fingerprint, dataset.orderings["greedy"].fingerprint)
+    assert header["settings"]["learning_rate"] == CONFIG.learning_rate
     assert "12 steps" in str(run)
     assert "'greedy'" in str(run)
     assert run.tokens_per_second > 0
@@ -84,8 +89,9 @@ def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
     assert sum(done) == CONFIG.num_steps
     assert done[0] == killed_after // 4 * 4
     np.testing.assert_allclose(np.array(losses(run), float), np.array(losses(whole[0]), float), atol=1e-5)
-    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+    header, steps = read_log(tmp_path / "run" / "log.jsonl")
+    assert [step["step"] for step in steps] == list(range(1, 13))
+    assert header == read_log(whole[1] / "log.jsonl")[0]
 
 
 def test_a_finished_run_is_not_run_again(dataset, whole):
@@ -94,19 +100,87 @@ def test_a_finished_run_is_not_run_again(dataset, whole):
     assert again == run
 
 
-def test_a_longer_run_and_another_batch_size_go_on(dataset, tmp_path):
-    train(dataset, dataclasses.replace(CONFIG, num_steps=4), tmp_path / "run")
-    run = train(dataset, dataclasses.replace(CONFIG, num_steps=6, batch_size=3), tmp_path / "run")
-    assert [step["step"] for step in run.steps] == [1, 2, 3, 4, 5, 6]
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"learning_rate": 0.5, "seed": 9},
+        {"batch_size": 3},
+        {"num_steps": 14},
+        {"num_steps": 6},
+        {"warmup_steps": 2},
+        {"width": 32},
+        {"num_layers": 1},
+        {"num_heads": 4},
+    ],
+)
+def test_settings_that_change_the_losses_are_refused(dataset, whole, changed):
+    _, folder = whole
+    log = (folder / "log.jsonl").read_bytes()
+    with pytest.raises(UserError) as caught:
+        train(dataset, dataclasses.replace(CONFIG, **changed), folder)
+    for name, value in changed.items():
+        assert f"{name} {getattr(CONFIG, name)} (these settings: {value})" in str(caught.value)
+    assert str(caught.value).count("these settings:") == len(changed)
+    assert f"delete {folder} to start anew" in str(caught.value)
+    assert (folder / "log.jsonl").read_bytes() == log
+
+
+def test_settings_that_change_no_loss_may_differ(dataset, whole):
+    run, folder = whole
+    other = dataclasses.replace(CONFIG, checkpoint_every=2, validate_every=3, validation_batches=1)
+    assert train(dataset, other, folder).steps == run.steps
+
+
+def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[1], folder)
+    (folder / "log.jsonl").unlink()
+    run = train(dataset, CONFIG, folder)
+    assert (run.num_steps, run.loss, run.validation_loss, run.tokens_per_second) == (12, None, None, None)
+    assert str(run) == "Trained 7,248 parameters on 'greedy' for 12 steps; the log of their losses is gone."
+    assert run.input_wait_share == 0
+    header, steps = read_log(folder / "log.jsonl")
+    assert header["dataset"] == dataset.fingerprint
+    assert steps == []
+    shutil.rmtree(folder / "checkpoints" / "12")
+    run = train(dataset, CONFIG, folder)
+    assert [step["step"] for step in run.steps] == [9, 10, 11, 12]
+    assert "12 steps: from step 9 on, loss" in str(run)
+
+
+def test_a_checkpoint_without_settings_is_refused(dataset, whole, tmp_path):
+    shutil.copytree(whole[1], tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/settings"):
+        shutil.rmtree(path)
+    with pytest.raises(UserError, match=r"cannot be read .*delete .*run to start anew"):
+        train(dataset, CONFIG, tmp_path / "run")
+
+
+def test_logs_are_read_as_far_as_they_go(tmp_path):
+    path = tmp_path / "log.jsonl"
+    assert read_log(path) == ({}, [])
+    whole = (
+        '{"dataset": "d", "ordering": "o", "settings": {}}\n{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n'
+    )
+    for size in range(len(whole) + 1):
+        path.write_text(whole[:size])
+        header, steps = read_log(path)
+        lines = whole[:size].count("\n") + (whole[size - 1 : size] == "}" and whole[size : size + 1] == "\n")
+        assert header == ({"dataset": "d", "ordering": "o", "settings": {}} if lines else {})
+        assert [step["step"] for step in steps] == [1, 2][: max(lines - 1, 0)]
+    path.write_bytes(b'{"step": 1, "loss": 2.0}\n\xff\xfe 7\n')  # no header
+    assert read_log(path) == ({}, [{"step": 1, "loss": 2.0}])
+
+
+def test_reading_logs_loads_nothing_heavy():
+    program = "import sys, jax_diversity.training.log, jax_diversity.training; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 
 
 def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
     _, folder = whole
-    with pytest.raises(UserError, match="model with width 16, these settings ask for 32"):
-        train(dataset, dataclasses.replace(CONFIG, width=32), folder)
-    with pytest.raises(UserError, match="num_layers 2, these settings ask for 1"):
-        train(dataset, dataclasses.replace(CONFIG, num_layers=1), folder)
-    with pytest.raises(UserError, match="ordering of fingerprint"):
+    with pytest.raises(UserError, match=r"ordering of fingerprint .* delete .*run\."):
         train(dataset, dataclasses.replace(CONFIG, ordering="uniform_shuffle"), folder)
     other = jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=3).root)
     with pytest.raises(UserError, match="dataset of fingerprint"):

@@ -102,13 +102,23 @@ def write_tiny_dataset(
         _write_characteristics(folder, segments, rng)
         for name, order in orders.items():
             partial = folder.partial(f"order/{name}", "0" * 64, resume=False)
-            Ordering(order, {"method": name}).save(partial / f"{name}.npy")
-            _publish(folder, f"order/{name}", partial, "orderings", {"num_sequences": len(order)})
+            ordering = Ordering(order, {"method": name})
+            ordering.save(partial / f"{name}.npy")
+            counts = {"num_sequences": len(order), "fingerprint": ordering.fingerprint}
+            _publish(folder, f"order/{name}", partial, "orderings", counts)
         partial = folder.partial("write", "0" * 64, resume=False)
+        identity = hashlib.sha256(f"{seed} {lengths} {vocab_size} {dtype}".encode()).hexdigest()
         order = orders["greedy"] if layout == "ordered" else np.arange(segments.num_sequences)
         counts = {
             stem: write_records(
-                part, store.gather, dtype, part_order, partial, stem, sequences_per_file=sequences_per_file
+                part,
+                store.gather,
+                dtype,
+                part_order,
+                partial,
+                stem,
+                sequences_per_file=sequences_per_file,
+                identity=identity,
             )
             for stem, part, part_order in (
                 ("train", segments, order),
@@ -116,7 +126,7 @@ def write_tiny_dataset(
             )
         }
         about = {"layout": layout, "ordering": "greedy" if layout == "ordered" else None, "dtype": dtype}
-        _publish(folder, "write", partial, "records", {**about, "records": counts})
+        _publish(folder, "write", partial, "records", {**about, "records": counts, "identity": identity})
     return TinyDataset(root, store, segments, validation, orders)
 
 
@@ -129,7 +139,8 @@ def _text(rng: np.random.Generator, length: int, vocab_size: int, dtype: str) ->
 
 def _publish(folder: OutputFolder, stage: str, partial: Path, destination: str, counts: dict) -> None:
     mark = hashlib.sha256(stage.encode()).hexdigest()
-    folder.publish(stage, partial, destination, {"fingerprint": mark, "config": {}, "counts": counts})
+    entry = {"fingerprint": mark, "config": {}, "inputs": {}, "counts": counts}
+    folder.publish(stage, partial, destination, entry, owns_folder=not stage.startswith("order/"))
 
 
 def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dtype: str) -> None:

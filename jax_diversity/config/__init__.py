@@ -4,6 +4,7 @@
 shape. The command line parses the same tree, so `--packing.sequence-length 512` overrides what a file says.
 """
 
+from jax_diversity.config.checks import check_settings
 from jax_diversity.config.reading import as_plain, config_from_plain, load_config
 from jax_diversity.config.settings import (
     PYTHON_ENVIRONMENT,
@@ -33,6 +34,7 @@ __all__ = [
     "TokenizerConfig",
     "TrainConfig",
     "as_plain",
+    "check_settings",
     "config_from_plain",
     "demo_config",
     "load_config",

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jax_diversity.config.settings import (
+    BuildConfig,
+    ClusterConfig,
+    CorpusConfig,
+    OrderConfig,
+    PackingConfig,
+    RecordsConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
 from jax_diversity.errors import UserError
 
-if TYPE_CHECKING:
-    from jax_diversity.config.settings import (
-        BuildConfig,
-        ClusterConfig,
-        CorpusConfig,
-        OrderConfig,
-        PackingConfig,
-        RecordsConfig,
-        TokenizerConfig,
-        TrainConfig,
-    )
 
-
-def check(config: BuildConfig) -> None:
-    """Settings that no corpus could satisfy.
+def check_settings(config: BuildConfig) -> None:
+    """Refuse settings that no corpus could satisfy.
 
     Raises:
         UserError: the first such setting, by its dotted name.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jax_diversity.config import checks
-
 PYTHON_ENVIRONMENT = "python-environment"
 
 
@@ -200,14 +198,6 @@ class BuildConfig:
     windows: tuple[int, ...] = (64, 256, 1024)
     """Window sizes, in sequences, at which orderings are measured."""
     train: TrainConfig = TrainConfig()
-
-    def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
-
-        Raises:
-            UserError: the first such setting, by its dotted name.
-        """
-        checks.check(self)
 
 
 def demo_config() -> BuildConfig:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.corpus.files import Advance, InputFile, find_files, ignore
+from jax_diversity.corpus.files import InputFile, find_files
 from jax_diversity.corpus.fingerprint import input_fingerprint
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
@@ -26,6 +26,7 @@ from jax_diversity.corpus.store import (
 )
 from jax_diversity.corpus.text import read_text
 from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 __all__ = [

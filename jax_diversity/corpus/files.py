@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -220,10 +220,3 @@ def read_whole(file: InputFile) -> tuple[bytes, int]:
                 f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents."
             )
         return text, stored.tell()
-
-
-Advance = Callable[[int], None]
-
-
-def ignore(_: int) -> None:
-    """Progress that nobody watches."""

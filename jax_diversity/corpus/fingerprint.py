@@ -10,8 +10,9 @@ from typing import Any
 
 from jax_diversity.artifacts import file_hash, fingerprint, write_json
 from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.corpus.files import Advance, InputFile, find_files, ignore, reading_faults
+from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.python_environment import find_packages
+from jax_diversity.progress import Advance, ignore
 
 _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.config import CorpusConfig
-from jax_diversity.corpus.files import Advance, InputFile, reading_faults
+from jax_diversity.corpus.files import InputFile, reading_faults
 from jax_diversity.corpus.jsonl import missing_text_field
 from jax_diversity.corpus.records import make_document
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.progress import Advance
 from jax_diversity.schema import Document
 
 _BATCH_BYTES = 8 * 2**20

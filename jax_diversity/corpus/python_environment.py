@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from jax_diversity.config import CorpusConfig
-from jax_diversity.corpus.files import Advance, InputFile
+from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.progress import Advance
 from jax_diversity.schema import Document
 
 MIN_CHARACTERS = 200

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jax_diversity.artifacts import atomic_path
-from jax_diversity.corpus.files import Advance, ignore
 from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from jax_diversity.config import CorpusConfig
-from jax_diversity.corpus.files import Advance, InputFile, read_whole
+from jax_diversity.corpus.files import InputFile, read_whole
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.progress import Advance
 from jax_diversity.schema import Document
 
 _PROGRAMMING_LANGUAGES = {

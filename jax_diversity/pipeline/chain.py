@@ -15,7 +15,7 @@ from typing import Any
 
 from jax_diversity import __version__
 from jax_diversity.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
-from jax_diversity.config import BuildConfig, OrderConfig, as_plain, config_from_plain
+from jax_diversity.config import BuildConfig, OrderConfig, as_plain, check_settings, config_from_plain
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Stage
 from jax_diversity.pipeline.stages import STAGES, check_order, order_stages, ordering_name
@@ -76,7 +76,7 @@ class Build:
         return self._run(order_stages(order))
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
-        self.config.check()
+        check_settings(self.config)
         for order in self.config.orders:
             check_order(order)
         with self.folder.lock():

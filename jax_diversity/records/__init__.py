@@ -4,13 +4,21 @@
 decodes whole batches into the arrays that training takes.
 """
 
-from jax_diversity.records.codec import FIELDS, CorruptRecordError, decode, document_indices, encode
+from jax_diversity.records.codec import (
+    FIELDS,
+    CorruptRecordError,
+    OtherBuildError,
+    decode,
+    document_indices,
+    encode,
+)
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 
 __all__ = [
     "FIELDS",
     "CorruptRecordError",
+    "OtherBuildError",
     "RecordReader",
     "decode",
     "document_indices",

@@ -7,16 +7,17 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 | 4 | `JD`, format version, bytes a token |
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
+| 8 | identity, uint64: which build's sequences these are, so that a later build's are not taken for them |
 | L x 2 or 4 | tokens, padding 0 |
 | ceil(L / 8) | one bit a token, lowest first: where a segment starts |
 | 8 a segment | the segments' document indices, int64 |
 
-All but the last part has one size, so a batch decodes as one matrix, without a Python loop over tokens or segments.
+All but the last part has one size, so rows decode as one matrix, without a Python loop over tokens or segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +42,13 @@ _HEADER = np.dtype(
         ("num_segments", "<u4"),
         ("sequence_length", "<u4"),
         ("sequence_index", "<i8"),
+        ("identity", "<u8"),
     ]
 )
-_VERSION = 1
+HEADER_BYTES = _HEADER.itemsize
+"""Where in a record the tokens begin."""
+_VERSION = 2
+_PIECE_TOKENS = 2**17  # decoded at a time: what is made of them stays in the processor's cache
 
 
 class CorruptRecordError(ValueError):
@@ -53,6 +58,15 @@ class CorruptRecordError(ValueError):
         super().__init__(reason)
         self.row = row
         self.reason = reason
+
+
+class OtherBuildError(CorruptRecordError):
+    """A record that is whole, but of another build than the one asked for."""
+
+
+def identity_number(identity: str) -> int:
+    """What a record keeps of a fingerprint: its first 16 hexadecimal digits, as a number; 0 for none."""
+    return int(identity[:16] or "0", 16)
 
 
 def checked_dtype(dtype: np.dtype | str) -> np.dtype:
@@ -76,6 +90,7 @@ def encode(
     document_index: Int64[np.ndarray, " segment"],
     tokens: np.ndarray,
     sequence_length: int,
+    identity: str = "",
 ) -> list[bytes]:
     """The records of some sequences.
 
@@ -87,6 +102,7 @@ def encode(
         document_index: each segment's document.
         tokens: all segments' tokens end to end, uint16 or int32.
         sequence_length: L.
+        identity: fingerprint of the build, hexadecimal.
 
     Raises:
         ValueError: empty segments, or segments that are not one after another from the sequence's start on.
@@ -106,7 +122,8 @@ def encode(
     header["mark"] = _mark(tokens.dtype)
     header["num_tokens"], header["num_segments"] = num_tokens, num_segments
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
-    fixed[:, : _HEADER.itemsize] = header.view(np.uint8).reshape(num_rows, -1)
+    header["identity"] = identity_number(identity)
+    fixed[:, :HEADER_BYTES] = header.view(np.uint8).reshape(num_rows, -1)
     stored, starts = _fixed_parts(fixed, sequence_length, tokens.dtype)
     stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
     bits = np.zeros((num_rows, sequence_length), np.bool_)
@@ -122,13 +139,13 @@ def encode(
 
 
 def _fixed_bytes(sequence_length: int, dtype: np.dtype) -> int:
-    return _HEADER.itemsize + sequence_length * dtype.itemsize + -(-sequence_length // 8)
+    return HEADER_BYTES + sequence_length * dtype.itemsize + -(-sequence_length // 8)
 
 
 def _fixed_parts(fixed: np.ndarray, sequence_length: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Views of the tokens and of the bits of segment starts in a matrix of records without their tails."""
-    tokens_end = _HEADER.itemsize + sequence_length * dtype.itemsize
-    return fixed[:, _HEADER.itemsize : tokens_end].view(dtype), fixed[:, tokens_end:]
+    tokens_end = HEADER_BYTES + sequence_length * dtype.itemsize
+    return fixed[:, HEADER_BYTES:tokens_end].view(dtype), fixed[:, tokens_end:]
 
 
 def decode(
@@ -137,16 +154,18 @@ def decode(
     dtype: np.dtype | str,
     *,
     expected: Int64[np.ndarray, " row"] | None = None,
+    identity: str | None = None,
     fields: Sequence[str] = FIELDS,
     pool: BufferPool | None = None,
 ) -> dict[str, Int32[np.ndarray, "row token"]]:
-    """Turn records into a batch, in a fixed number of array operations.
+    """Turn records into a batch, many rows at a time.
 
     Args:
         records: one sequence each.
         sequence_length: L.
         dtype: the stored type of a token.
         expected: the sequence index that each record must carry; None checks nothing.
+        identity: fingerprint of the build that the records must be of; None checks nothing.
         fields: which of `FIELDS` to make.
         pool: gives the memory; None takes fresh memory.
 
@@ -156,7 +175,7 @@ def decode(
         next token of the same segment; where there is none, 0 and `targets_segmentation` 0, which masks it.
 
     Raises:
-        CorruptRecordError: a record is not what it should be.
+        CorruptRecordError: a record is not what it should be; `OtherBuildError` where it is another build's.
     """
     dtype, pool = checked_dtype(dtype), pool or BufferPool()
     num_rows, fixed_bytes = len(records), _fixed_bytes(sequence_length, dtype)
@@ -167,32 +186,51 @@ def decode(
         row = int(np.argmax(sizes < fixed_bytes))
         raise CorruptRecordError(row, f"at least {fixed_bytes} bytes expected, {sizes[row]} found")
     fixed = np.frombuffer(joined, np.uint8).reshape(num_rows, fixed_bytes)
-    header = np.ascontiguousarray(fixed[:, : _HEADER.itemsize]).view(_HEADER)[:, 0]
-    _check_headers(header, sizes - fixed_bytes, sequence_length, dtype, expected)
+    header = np.ascontiguousarray(fixed[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
+    _check_headers(header, sizes - fixed_bytes, sequence_length, dtype)
+    _check_origin(header, expected, identity)
     tokens, bits = _fixed_parts(fixed, sequence_length, dtype)
     batch = {field: pool.empty((num_rows, sequence_length)) for field in fields}
-    runs = _runs(bits, header, sequence_length) if batch.keys() != {"inputs"} else None
-    for field, out in batch.items():
-        _write_field(field, tokens, runs, out)
+    piece = max(1, _PIECE_TOKENS // sequence_length)
+    for first in range(0, num_rows, piece):
+        rows = slice(first, first + piece)
+        part = {field: array[rows] for field, array in batch.items()}
+        try:
+            runs = _runs(bits[rows], header[rows], sequence_length) if batch.keys() != {"inputs"} else None
+        except CorruptRecordError as error:
+            raise CorruptRecordError(first + error.row, error.reason) from None
+        _fill(part, tokens[rows], runs)
     return batch
 
 
-def _write_field(field: str, tokens: np.ndarray, runs: _Runs | None, out: np.ndarray) -> None:
-    if runs is None or field == "inputs":
-        out[:] = tokens
-    elif field == "targets":
-        out[:, :-1] = tokens[:, 1:]
-        out[:, -1] = 0
-    elif field.endswith("_segmentation"):
-        out.reshape(-1)[:] = np.repeat(runs.number, runs.length)
-    else:
-        length = out.shape[1]
-        starts = np.repeat((runs.start % length).astype(np.int32), runs.length).reshape(out.shape)
-        np.subtract(np.arange(length, dtype=np.int32), starts, out=out)
+def _fill(batch: Mapping[str, np.ndarray], tokens: np.ndarray, runs: _Runs | None) -> None:
+    if "inputs" in batch:
+        batch["inputs"][:] = tokens
+    if runs is None:
+        return
+    if "targets" in batch:
+        batch["targets"][:, :-1] = tokens[:, 1:]
+    if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
+        number = np.repeat(runs.number, runs.length).reshape(tokens.shape)
+        for array in segmentation:
+            array[:] = number
+    if position := [array for field, array in batch.items() if field.endswith("_position")]:
+        length = tokens.shape[1]
+        start = np.repeat((runs.start % length).astype(np.int32), runs.length).reshape(tokens.shape)
+        np.subtract(np.arange(length, dtype=np.int32), start, out=position[0])
         if not runs.number.all():  # there is padding
-            out *= np.repeat(runs.number > 0, runs.length).reshape(out.shape)
-    if field in ("targets", "targets_segmentation") and runs is not None:
-        out.reshape(-1)[runs.start + runs.length - 1] = 0  # a segment's last token has no next one
+            position[0][:] *= np.repeat(runs.number > 0, runs.length).reshape(tokens.shape)
+        for array in position[1:]:
+            array[:] = position[0]
+    for field in batch.keys() & {"targets", "targets_segmentation"}:
+        batch[field].reshape(-1)[runs.start + runs.length - 1] = 0  # a segment's last token has no next one
+
+
+def record_identity(record: bytes) -> int | None:
+    """The identity that a record carries; None where the bytes are no record of this format."""
+    if len(record) < HEADER_BYTES or record[:3] != b"JD" + bytes([_VERSION]):
+        return None
+    return int(np.frombuffer(record, _HEADER, 1)["identity"][0])
 
 
 def document_indices(record: bytes) -> Int64[np.ndarray, " segment"]:
@@ -207,14 +245,11 @@ def _check_headers(
     tail_bytes: Int64[np.ndarray, " row"],
     sequence_length: int,
     dtype: np.dtype,
-    expected: Int64[np.ndarray, " row"] | None,
 ) -> None:
     good = header["mark"] == _mark(dtype)
     good &= header["sequence_length"] == sequence_length
     good &= header["num_tokens"] <= sequence_length
     good &= header["num_segments"] * np.int64(8) == tail_bytes
-    if expected is not None:
-        good &= header["sequence_index"] == expected
     if good.all():
         return
     row = int(np.argmin(good))
@@ -225,11 +260,19 @@ def _check_headers(
         reason = f"sequence length {sequence_length} expected, {found['sequence_length']} found"
     elif found["num_tokens"] > sequence_length:
         reason = f"at most {sequence_length} tokens expected, {found['num_tokens']} found"
-    elif found["num_segments"] * 8 != tail_bytes[row]:
-        reason = f"{found['num_segments']} segments do not fit its size"
     else:
-        reason = f"sequence {'' if expected is None else expected[row]} expected, {found['sequence_index']} found"
+        reason = f"{found['num_segments']} segments do not fit its size"
     raise CorruptRecordError(row, reason)
+
+
+def _check_origin(header: np.ndarray, expected: Int64[np.ndarray, " row"] | None, identity: str | None) -> None:
+    """Whether whole records are those of the build, and of the sequences, that were asked for."""
+    if identity is not None and (other := header["identity"] != (wanted := identity_number(identity))).any():
+        row = int(np.argmax(other))
+        raise OtherBuildError(row, f"build {wanted:016x} expected, {header['identity'][row]:016x} found")
+    if expected is not None and (other := header["sequence_index"] != expected).any():
+        row = int(np.argmax(other))
+        raise CorruptRecordError(row, f"sequence {expected[row]} expected, {header['sequence_index'][row]} found")
 
 
 class _Runs(NamedTuple):
@@ -243,12 +286,8 @@ class _Runs(NamedTuple):
 def _runs(packed_bits: np.ndarray, header: np.ndarray, sequence_length: int) -> _Runs:
     num_rows, row_bytes = packed_bits.shape
     num_tokens = header["num_tokens"].astype(np.int64)
-    # Few bytes hold a start: only those are unpacked.
-    packed = packed_bits.reshape(-1)
-    places = np.flatnonzero(packed != 0)
-    which, bit = np.nonzero(np.unpackbits(packed[places, None], axis=1, bitorder="little"))
-    row, byte = np.divmod(places[which], row_bytes)
-    column = byte * 8 + bit
+    places = np.flatnonzero(np.unpackbits(packed_bits, axis=1, bitorder="little").view(np.bool_))
+    row, column = np.divmod(places, 8 * row_bytes)
     num_stored = np.bincount(row, minlength=num_rows)
     wrong = num_stored != header["num_segments"]
     wrong[row[column >= num_tokens[row]]] = True

@@ -13,7 +13,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.errors import UserError
 from jax_diversity.records.buffers import BufferPool
-from jax_diversity.records.codec import FIELDS, CorruptRecordError, checked_dtype, decode
+from jax_diversity.records.codec import FIELDS, CorruptRecordError, OtherBuildError, checked_dtype, decode
 
 # ArrayRecord reads a list of places in time that grows with the file, a range in time that does not; its
 # read-ahead only costs where places are random.
@@ -32,10 +32,18 @@ class RecordReader:
         counts: the number of records of each.
         sequence_length: L.
         dtype: the stored type of a token, uint16 or int32.
+        identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
+            any build's.
     """
 
     def __init__(
-        self, paths: Sequence[Path], counts: Sequence[int], *, sequence_length: int, dtype: np.dtype | str
+        self,
+        paths: Sequence[Path],
+        counts: Sequence[int],
+        *,
+        sequence_length: int,
+        dtype: np.dtype | str,
+        identity: str | None = None,
     ) -> None:
         if len(paths) != len(counts):
             raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
@@ -43,6 +51,7 @@ class RecordReader:
         self.counts = tuple(int(count) for count in counts)
         self.sequence_length = sequence_length
         self.dtype = checked_dtype(dtype)
+        self.identity = identity
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
@@ -53,7 +62,7 @@ class RecordReader:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str)
+        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str, self.identity)
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
@@ -95,7 +104,7 @@ class RecordReader:
         """`read`, then `decode`; `expected` are the sequences that should lie there.
 
         Raises:
-            UserError: as `read`, or a record that is not the expected sequence's.
+            UserError: as `read`, or a record that is another build's or not the expected sequence's.
         """
         try:
             return decode(
@@ -103,9 +112,16 @@ class RecordReader:
                 self.sequence_length,
                 self.dtype,
                 expected=expected,
+                identity=self.identity,
                 fields=fields,
                 pool=self._pool,
             )
+        except OtherBuildError as error:
+            file = self.paths[int(np.searchsorted(self._ends, indices[error.row], side="right"))]
+            raise UserError(
+                f"{file} was written anew after the dataset was opened ({error.reason}); open the dataset again, "
+                "and start anew what was read from the former one."
+            ) from None
         except CorruptRecordError as error:
             raise UserError(self._sentence(int(indices[error.row]), error.reason)) from None
 
@@ -147,5 +163,7 @@ class RecordReader:
         return f"Record {record} of {self.paths[index]} is damaged ({reason}); {_REPAIR}."
 
 
-def _reopen(paths: tuple[Path, ...], counts: tuple[int, ...], sequence_length: int, dtype: str) -> RecordReader:
-    return RecordReader(paths, counts, sequence_length=sequence_length, dtype=dtype)
+def _reopen(
+    paths: tuple[Path, ...], counts: tuple[int, ...], sequence_length: int, dtype: str, identity: str | None
+) -> RecordReader:
+    return RecordReader(paths, counts, sequence_length=sequence_length, dtype=dtype, identity=identity)

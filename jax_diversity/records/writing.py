@@ -11,7 +11,7 @@ from jaxtyping import Int64
 
 from jax_diversity.artifacts import atomic_path
 from jax_diversity.errors import UserError
-from jax_diversity.records.codec import checked_dtype, encode
+from jax_diversity.records.codec import checked_dtype, encode, identity_number, record_identity
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -30,13 +30,14 @@ def write_records(
     stem: str,
     *,
     sequences_per_file: int,
+    identity: str = "",
     advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[int, ...]:
     """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
 
     Each file appears under its name only when it is whole; a file that is already there with the right number
-    of records is kept, so a writing that was cut off goes on where it was. The bytes depend on nothing but the
-    arguments. A few MiB of tokens are held at a time.
+    of records of the same identity is kept, so a writing that was cut off goes on where it was. The bytes depend
+    on nothing but the arguments. A few MiB of tokens are held at a time.
 
     Args:
         segments: the packing.
@@ -46,6 +47,8 @@ def write_records(
         folder: where the files go; it exists.
         stem: start of the files' names.
         sequences_per_file: records a file holds at most.
+        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds; its first eight bytes
+            stand in every record, so that a reader of one build never takes those of another for its own.
         advance: told the number of sequences done.
 
     Returns:
@@ -61,10 +64,10 @@ def write_records(
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
     start = 0
     for path, count in zip(record_paths(folder, stem, len(counts)), counts, strict=True):
-        if path.exists() and _num_records(path) == count:
+        if path.exists() and _is_written(path, count, identity):
             advance(count)
         else:
-            chunks = _encoded_chunks(segments, row_starts, gather, dtype, order[start : start + count])
+            chunks = _encoded_chunks(segments, row_starts, gather, dtype, order[start : start + count], identity)
             _write_file(path, count, chunks, advance)
         start += count
     return counts
@@ -104,12 +107,23 @@ def _num_records(path: Path) -> int:
     return array_record_module.ArrayRecordReader(str(path)).num_records()
 
 
+def _is_written(path: Path, count: int, identity: str) -> bool:
+    if _num_records(path) != count:
+        return False
+    try:
+        first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
+    except RuntimeError:  # damaged
+        return False
+    return record_identity(first) == identity_number(identity)
+
+
 def _encoded_chunks(
     segments: Segments,
     row_starts: Int64[np.ndarray, " sequence_plus_1"],
     gather: Gather,
     dtype: np.dtype,
     sequence_indices: Int64[np.ndarray, " chunk"],
+    identity: str,
 ) -> Iterator[list[bytes]]:
     chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
     for start in range(0, len(sequence_indices), chunk_size):
@@ -128,4 +142,5 @@ def _encoded_chunks(
             document_index=document_index,
             tokens=np.asarray(tokens, dtype=dtype),
             sequence_length=segments.sequence_length,
+            identity=identity,
         )

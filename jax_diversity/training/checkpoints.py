@@ -18,13 +18,13 @@ class Checkpoints:
     """The two last checkpoints of one run.
 
     Args:
-        folder: where they lie.
-        shape: what makes the model's shape, by name; a checkpoint of another shape is refused.
+        folder: where they lie, in the run's own folder.
+        settings: all that decides the run's losses, by name; a checkpoint of other settings is refused.
     """
 
-    def __init__(self, folder: Path, shape: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, int | float]) -> None:
         self._folder = folder
-        self._shape = dict(shape)
+        self._settings = dict(settings)
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -37,7 +37,7 @@ class Checkpoints:
                 optimizer=ocp.args.StandardSave(_named(nnx.state(optimizer))),
                 # As JSON, one for all hosts: what a run on another number of hosts can read.
                 input=ocp.args.JsonSave(batches.get_state()),
-                shape=ocp.args.JsonSave(self._shape),
+                settings=ocp.args.JsonSave(self._settings),
             ),
         )
 
@@ -45,22 +45,25 @@ class Checkpoints:
         """Go on from the last checkpoint; returns its step, 0 where there is none.
 
         Raises:
-            UserError: it is of another dataset, ordering or model.
+            UserError: it is of another dataset or ordering, of other settings, or damaged.
         """
         step = self._manager.latest_step()
         if step is None:
             return 0
-        small = self._restore(step, input=ocp.args.JsonRestore(), shape=ocp.args.JsonRestore())
-        for name, wanted in self._shape.items():
-            if small["shape"].get(name) != wanted:
-                raise UserError(
-                    f"The checkpoint in {self._folder} is of a model with {name} {small['shape'].get(name)}, these "
-                    f"settings ask for {wanted}; set it back or train in another folder."
-                )
+        try:
+            small = self._restore(step, input=ocp.args.JsonRestore(), settings=ocp.args.JsonRestore())
+        except (KeyError, ValueError, OSError) as error:
+            raise UserError(
+                f"Expected the checkpoint of a run in {self._folder}, found one that cannot be read "
+                f"({str(error).splitlines()[0]}); delete {self._folder.parent} to start anew."
+            ) from None
+        self._check(small["settings"])
         try:
             batches.set_state(small["input"])
         except UserError as error:
-            raise UserError(f"{self._folder} does not fit this run: {error}") from None
+            raise UserError(
+                f"{self._folder} does not fit this run: {error} To start anew, delete {self._folder.parent}."
+            ) from None
         for name, holder in (("model", model), ("optimizer", optimizer)):
             state = nnx.state(holder)
             wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, _named(state))
@@ -68,6 +71,18 @@ class Checkpoints:
             leaves = [arrays[key] for key in _named(state)]
             nnx.update(holder, jax.tree.unflatten(jax.tree.structure(state), leaves))
         return step
+
+    def _check(self, found: Mapping[str, int | float]) -> None:
+        differing = [
+            f"{name} {found.get(name)} (these settings: {self._settings.get(name)})"
+            for name in sorted(self._settings.keys() | found.keys())
+            if found.get(name) != self._settings.get(name)
+        ]
+        if differing:
+            raise UserError(
+                f"The run in {self._folder.parent} was begun with {', '.join(differing)}; set that back to go on "
+                f"with it, or delete {self._folder.parent} to start anew."
+            )
 
     def _restore(self, step: int, **arguments: Any) -> Any:
         return self._manager.restore(step, args=ocp.args.Composite(**arguments))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,18 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jax_diversity.artifacts import write_text
 from jax_diversity.config import TrainConfig
 from jax_diversity.dataset import Dataset
 from jax_diversity.errors import UserError
 from jax_diversity.loader import Batch, BatchIterator, make_loader
 from jax_diversity.training.checkpoints import Checkpoints
+from jax_diversity.training.log import begin_log
 from jax_diversity.training.model import Gpt, summed_cross_entropy
 
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+
+_NO_LOSS_SETTINGS = ("ordering", "checkpoint_every", "validate_every", "validation_batches")
+"""What decides no loss of a step; the ordering itself is known by its fingerprint, whatever its name."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +39,33 @@ class TrainingRun:
     Attributes:
         ordering: the ordering that fed it.
         num_parameters: numbers the model has learned.
-        steps: one record a step: `step` (from 1), `loss` and, where it was measured, `validation_loss` (nats a
-            token), `learning_rate`, `tokens_per_second`, `input_wait_seconds`, `step_seconds`.
+        num_steps: steps done in all.
+        steps: what the log has of them, none where it was lost and nothing was left to do. One record a step:
+            `step` (from 1), `loss` and, where it was measured, `validation_loss` (nats a token), `learning_rate`,
+            `tokens_per_second`, `input_wait_seconds`, `step_seconds`.
     """
 
     ordering: str
     num_parameters: int
+    num_steps: int
     steps: Sequence[Mapping[str, Any]]
 
     @property
-    def loss(self) -> float:
-        """The last step's loss, in nats a token."""
-        return self.steps[-1]["loss"]
+    def loss(self) -> float | None:
+        """The last step's loss, in nats a token; None where the log has no step."""
+        return self.steps[-1]["loss"] if self.steps else None
 
     @property
     def validation_loss(self) -> float | None:
-        """The last validation loss, in nats a token; None where there are no validation sequences."""
+        """The last validation loss, in nats a token; None where none was measured."""
         measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
         return measured[-1] if measured else None
 
     @property
-    def tokens_per_second(self) -> float:
-        """Target tokens a second: the median over the steps."""
+    def tokens_per_second(self) -> float | None:
+        """Target tokens a second: the median over the steps; None where the log has no step."""
+        if not self.steps:
+            return None
         return float(np.median([step["tokens_per_second"] for step in self.steps]))
 
     @property
@@ -67,10 +76,14 @@ class TrainingRun:
         return waited / max(waited + sum(step["step_seconds"] for step in steps), 1e-9)
 
     def __str__(self) -> str:
+        text = f"Trained {self.num_parameters:,} parameters on {self.ordering!r} for {self.num_steps} steps"
+        if not self.steps:
+            return f"{text}; the log of their losses is gone."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
+        first = self.steps[0]
+        since = "" if first["step"] == 1 else f"from step {first['step']} on, "
         return (
-            f"Trained {self.num_parameters:,} parameters on {self.ordering!r} for {len(self.steps)} steps: "
-            f"loss {self.steps[0]['loss']:.3f} -> {self.loss:.3f}{validation}; "
+            f"{text}: {since}loss {first['loss']:.3f} -> {self.loss:.3f}{validation}; "
             f"{self.tokens_per_second:,.0f} tokens/s, {self.input_wait_share:.1%} of the time waiting for input."
         )
 
@@ -86,7 +99,8 @@ def train(
     """Train the lab's GPT on an ordering of a dataset, from the folder's last checkpoint on where there is one.
 
     A run that was cut off and is started again with the same settings sees the same batches and has the same losses
-    as one that was not. `folder/log.jsonl` gets one line a step, `folder/checkpoints` the two last checkpoints.
+    as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line a step,
+    `folder/checkpoints` the two last checkpoints.
 
     Args:
         dataset: a built dataset.
@@ -96,7 +110,8 @@ def train(
         on_step: told every step's record, as in the log.
 
     Raises:
-        UserError: settings that cannot be, or a folder whose checkpoint is of another dataset, ordering or model.
+        UserError: settings that cannot be, or a folder whose checkpoint is of another dataset or ordering, or of
+            other settings than these (only how often to save and to validate may change).
     """
     _check(config, dataset)
     loader = make_loader(
@@ -107,17 +122,19 @@ def train(
         seed=config.seed,
         fields=_FIELDS,
     )
-    shape = {name: getattr(config, name) for name in ("width", "num_layers", "num_heads")}
-    shape["vocab_size"] = dataset.vocab_size
-    model = Gpt(**shape, seed=config.seed)
+    settings = {**dataclasses.asdict(config), "vocab_size": dataset.vocab_size}
+    settings = {name: value for name, value in settings.items() if name not in _NO_LOSS_SETTINGS}
+    shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed")}
+    model = Gpt(**shape)
     schedule = _schedule(config)
     optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
     folder.mkdir(parents=True, exist_ok=True)
-    with closing(Checkpoints(folder / "checkpoints", shape)) as checkpoints, closing(iter(loader)) as batches:
+    header = {"dataset": dataset.fingerprint, "ordering": loader.batches.order.fingerprint, "settings": settings}
+    with closing(Checkpoints(folder / "checkpoints", settings)) as checkpoints, closing(iter(loader)) as batches:
         first = checkpoints.restore(model, optimizer, batches)
-        steps = _kept_log(folder / "log.jsonl", first)
-        advance(min(first, config.num_steps))
-        run = _Loop(config, schedule, model, optimizer, batches, _validation_batches(dataset, config))
+        steps = begin_log(folder / "log.jsonl", header, first)
+        advance(first)
+        run = _Loop(config, folder, schedule, model, optimizer, batches, _validation_batches(dataset, config))
         with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
             for step in range(first + 1, config.num_steps + 1):
                 steps.append(run.step(step))
@@ -127,7 +144,7 @@ def train(
                     checkpoints.save(step, model, optimizer, batches)
                 advance(1)
                 on_step(steps[-1])
-    return TrainingRun(config.ordering, count_parameters(model), tuple(steps))
+    return TrainingRun(config.ordering, count_parameters(model), config.num_steps, tuple(steps))
 
 
 def count_parameters(model: nnx.Module) -> int:
@@ -164,6 +181,7 @@ class _Loop:
     """What a step needs, and the step."""
 
     config: TrainConfig
+    folder: Path
     schedule: optax.Schedule
     model: Gpt
     optimizer: nnx.Optimizer
@@ -179,7 +197,7 @@ class _Loop:
         if not np.isfinite(loss):
             raise UserError(
                 f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
-                f"({self.config.learning_rate}) and start anew in another folder."
+                f"({self.config.learning_rate}) and delete {self.folder} to start anew."
             )
         record = {
             "step": step,
@@ -253,18 +271,3 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
         return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
 
     return [batch(start) for start in range(0, number, size)]
-
-
-def _kept_log(path: Path, last_step: int) -> list[dict[str, Any]]:
-    """The log up to a step; later steps, done after the last checkpoint, are done and logged again."""
-    kept = [step for step in _logged(path) if step["step"] <= last_step] if path.exists() else []
-    write_text(path, "".join(json.dumps(step) + "\n" for step in kept))
-    return kept
-
-
-def _logged(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:  # the line at which the run was cut off
-            return
