@@ -7,10 +7,10 @@ readers see the same order. The stock loader is `grain.DataLoader` over `ArrayRe
 its default read options and none; it stacks token rows and decodes nothing else.
 
 Compare it with our rows that do the same work, token rows and `inputs`. All six arrays are 48 KiB a record, 12
-times what is read: making them takes about as long as reading, so that they come at little more than half the speed
-of `inputs` and below what is wanted of the loader, 50 times stock Grain and 0.35 of the memory map. Prefetching only
-costs a consumer that does nothing else and has few cores; what it is for shows in the last two rows, where the
-consumer computes for some milliseconds a batch: how much of its time goes by waiting.
+times what is read: making them takes about as long as reading, so that they come at little more than half the
+speed of `inputs` and below what is wanted of the loader, 50 times stock Grain and 0.35 of the memory map.
+Prefetching only costs a consumer that does nothing else and has few cores; what it is for shows in the last two
+rows, where the consumer computes for some milliseconds a batch: how much of its time goes by waiting.
 """
 
 from __future__ import annotations
