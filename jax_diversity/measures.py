@@ -19,7 +19,7 @@ Counts stay sparse; a running sum is dense only for a block of positions at a ti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering
 
 _BLOCK_ENTRIES = 4_000_000
@@ -90,7 +91,7 @@ def measure(
     characteristics: Characteristics,
     ordering: Ordering | Int64[np.ndarray, " sequence"],
     windows: Sequence[int] = (256,),
-    advance: Callable[[int], None] = lambda positions: None,
+    advance: Advance = ignore,
 ) -> Balance:
     """Measure an ordering in every family.
 
@@ -135,7 +136,7 @@ def _measure_family(
     family: str,
     indices: Int64[np.ndarray, " sequence"],
     windows: Sequence[int],
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> dict[str, Any]:
     """A family's part of `Balance`, by the names of its attributes."""
     counts = characteristics.counts[family]
@@ -159,7 +160,7 @@ def prefix_deviation(
     tokens: Int64[np.ndarray, " sequence"],
     target: Float64[np.ndarray, " group"],
     sequence_length: int,
-    advance: Callable[[int], None] = lambda positions: None,
+    advance: Advance = ignore,
 ) -> Float64[np.ndarray, " sequence"]:
     """Norm of the summed excess after every position, in sequence lengths.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import operator
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +13,7 @@ from jaxtyping import Int64
 
 from jax_diversity.errors import UserError
 from jax_diversity.ordering.objective import Objective
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering
 
 
@@ -27,7 +27,7 @@ class Method(Protocol):
         *,
         seed: int,
         objective: Objective,
-        advance: Callable[[int], None],
+        advance: Advance,
     ) -> Int64[np.ndarray, " sequence"]:
         """Sequence index at every position; `advance` is told the number of positions filled."""
         ...
@@ -67,7 +67,7 @@ def order(
     *,
     seed: int = 0,
     objective: Objective | None = None,
-    advance: Callable[[int], None] = lambda steps: None,
+    advance: Advance = ignore,
 ) -> Ordering:
     """Compute an ordering of the sequences.
 

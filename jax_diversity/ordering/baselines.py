@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.ordering.objective import Objective
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 
@@ -16,7 +15,7 @@ def uniform_shuffle(
     *,
     seed: int = 0,
     objective: Objective,
-    advance: Callable[[int], None] = lambda steps: None,
+    advance: Advance = ignore,
 ) -> Int64[np.ndarray, " sequence"]:
     """Every permutation equally likely (NumPy's PCG64, seeded); the objective is not used."""
     indices = np.random.default_rng(seed).permutation(characteristics.num_sequences).astype(np.int64)
@@ -29,7 +28,7 @@ def corpus_order(
     *,
     seed: int = 0,
     objective: Objective,
-    advance: Callable[[int], None] = lambda steps: None,
+    advance: Advance = ignore,
 ) -> Int64[np.ndarray, " sequence"]:
     """Sequences as they were packed; neither seed nor objective is used."""
     advance(characteristics.num_sequences)

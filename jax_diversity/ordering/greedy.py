@@ -22,7 +22,7 @@ replacement.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -32,6 +32,7 @@ from jax import lax
 from jaxtyping import Array, Float, Float32, Int32, Int64
 
 from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_CALL = 4096
@@ -98,7 +99,7 @@ def greedy(
     *,
     seed: int = 0,
     objective: Objective,
-    advance: Callable[[int], None] = lambda steps: None,
+    advance: Advance = ignore,
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step; ties go to the lowest index.
 

@@ -11,6 +11,7 @@ from jaxtyping import Int64
 
 from jax_diversity.artifacts import atomic_path
 from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.records.codec import checked_dtype, encode, identity_number, record_identity
 from jax_diversity.schema import Segments
 
@@ -31,7 +32,7 @@ def write_records(
     *,
     sequences_per_file: int,
     identity: str = "",
-    advance: Callable[[int], None] = lambda done: None,
+    advance: Advance = ignore,
 ) -> tuple[int, ...]:
     """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
 
@@ -84,7 +85,7 @@ def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
     return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
 
 
-def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: Callable[[int], None]) -> None:
+def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: Advance) -> None:
     try:
         with atomic_path(path) as temporary:
             writer = array_record_module.ArrayRecordWriter(str(temporary), _OPTIONS)

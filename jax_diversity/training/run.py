@@ -22,6 +22,7 @@ from jax_diversity.config import TrainConfig
 from jax_diversity.dataset import Dataset
 from jax_diversity.errors import UserError
 from jax_diversity.loader import Batch, BatchIterator, make_loader
+from jax_diversity.progress import Advance, ignore
 from jax_diversity.training.checkpoints import Checkpoints
 from jax_diversity.training.log import begin_log
 from jax_diversity.training.model import Gpt, summed_cross_entropy
@@ -93,7 +94,7 @@ def train(
     config: TrainConfig,
     folder: Path,
     *,
-    advance: Callable[[int], None] = lambda done: None,
+    advance: Advance = ignore,
     on_step: Callable[[Mapping[str, Any]], None] = lambda step: None,
 ) -> TrainingRun:
     """Train the lab's GPT on an ordering of a dataset, from the folder's last checkpoint on where there is one.
