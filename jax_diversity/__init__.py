@@ -16,43 +16,79 @@ if TYPE_CHECKING:
     from jax_diversity.errors import UserError as UserError
     from jax_diversity.loader import make_loader as make_loader
     from jax_diversity.measures import Balance as Balance
+    from jax_diversity.measures import Comparison as Comparison
+    from jax_diversity.measures import compare as compare
+    from jax_diversity.measures import duplicate_gaps as duplicate_gaps
     from jax_diversity.measures import measure as measure
     from jax_diversity.ordering import Objective as Objective
     from jax_diversity.ordering import order as order
+    from jax_diversity.ordering.blending import Blend as Blend
+    from jax_diversity.ordering.blending import blend as blend
+    from jax_diversity.ordering.compose import concatenate as concatenate
+    from jax_diversity.ordering.compose import repeat as repeat
+    from jax_diversity.ordering.compose import reverse as reverse
+    from jax_diversity.ordering.compose import shuffle_blocks as shuffle_blocks
+    from jax_diversity.ordering.compose import truncate as truncate
+    from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
     from jax_diversity.schema import Characteristics as Characteristics
     from jax_diversity.schema import Document as Document
     from jax_diversity.schema import Ordering as Ordering
+    from jax_diversity.schema import Schedule as Schedule
     from jax_diversity.schema import Segments as Segments
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Balance": "measures",
+    "Blend": "ordering.blending",
     "Characteristics": "schema",
+    "Comparison": "measures",
     "Dataset": "dataset",
     "Document": "schema",
     "Objective": "ordering",
     "Ordering": "schema",
+    "Schedule": "schema",
     "Segments": "schema",
     "UserError": "errors",
+    "blend": "ordering.blending",
+    "compare": "measures",
+    "concatenate": "ordering.compose",
+    "duplicate_gaps": "measures",
     "make_loader": "loader",
     "measure": "measures",
     "open_dataset": "dataset",
     "order": "ordering",
+    "repeat": "ordering.compose",
+    "reverse": "ordering.compose",
+    "separate_duplicates": "ordering.duplicates",
+    "shuffle_blocks": "ordering.compose",
+    "truncate": "ordering.compose",
 }
 __all__ = [
     "Balance",
+    "Blend",
     "Characteristics",
+    "Comparison",
     "Dataset",
     "Document",
     "Objective",
     "Ordering",
+    "Schedule",
     "Segments",
     "UserError",
+    "blend",
+    "compare",
+    "concatenate",
+    "duplicate_gaps",
     "make_loader",
     "measure",
     "open_dataset",
     "order",
+    "repeat",
+    "reverse",
+    "separate_duplicates",
+    "shuffle_blocks",
+    "truncate",
 ]
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from jax import export
 
 from jax_diversity import Characteristics, Objective, order
-from jax_diversity.ordering import Features, greedy
+from jax_diversity.ordering import deviation, greedy, running
+from jax_diversity.ordering.plan import Plan
 from tests.synthetic import synthetic_characteristics
 
 OBJECTIVES = {
@@ -112,7 +113,7 @@ def test_result_does_not_depend_on_how_rows_are_bucketed_or_repacked(monkeypatch
     np.testing.assert_array_equal(order(chars).indices, expected)
     monkeypatch.setattr(greedy, "_GATHERS_PER_TABLE", 10**9)
     monkeypatch.setattr(greedy, "_REPACK_ABOVE", 100)
-    monkeypatch.setattr(greedy, "STEPS_PER_CALL", 64)
+    monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
     jax.clear_caches()
     np.testing.assert_array_equal(order(chars).indices, expected)
 
@@ -156,7 +157,7 @@ def test_progress_counts_every_position() -> None:
 def test_pieces_add_up_and_multiply_exactly() -> None:
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.random(1000), 10.0 ** -rng.integers(1, 12, 1000) * rng.random(1000), [0.0, 1.0]])
-    pieces = greedy.split_into_pieces(values)
+    pieces = deviation.split_into_pieces(values)
     np.testing.assert_allclose(pieces.astype(np.float64).sum(axis=0), values, rtol=2.0**-39)
     for piece in pieces[:2]:
         product = np.float32(65_535) * piece
@@ -164,10 +165,10 @@ def test_pieces_add_up_and_multiply_exactly() -> None:
 
 
 def test_compensated_sums_keep_what_float32_loses() -> None:
-    def add(_: int, total: greedy.Compensated) -> greedy.Compensated:
-        return greedy.add_compensated(total, jnp.full(1, 0.1, jnp.float32))
+    def add(_: int, total: deviation.Compensated) -> deviation.Compensated:
+        return deviation.add_compensated(total, jnp.full(1, 0.1, jnp.float32))
 
-    zero = greedy.Compensated(jnp.full(1, 1e6, jnp.float32), jnp.zeros(1, jnp.float32))
+    zero = deviation.Compensated(jnp.full(1, 1e6, jnp.float32), jnp.zeros(1, jnp.float32))
     total = jax.jit(lambda start: jax.lax.fori_loop(0, 100_000, add, start))(zero)
     expected = 1e6 + 100_000 * float(np.float32(0.1))
     assert abs(float(total.value[0]) + float(total.error[0]) - expected) < 1e-3
@@ -176,20 +177,22 @@ def test_compensated_sums_keep_what_float32_loses() -> None:
 def test_selector_lowers_for_tpu() -> None:
     chars = synthetic_characteristics(200)
     objective = OBJECTIVES["windows"]
-    features = Features.build(chars, objective)
-    tables = greedy.build_tables(features, objective, np.arange(features.num_sequences))
-    state = greedy.init(tables, features)
-    exported = export.export(
-        jax.jit(lambda tables, state: greedy.run.__wrapped__(tables, state, jnp.int32(5), False)), platforms=["tpu"]
-    )(tables, state)
+    plan = Plan.build(chars, objective)
+    selector = greedy.GreedySelector(plan, objective)
+    rule, rows = deviation.build_rule(plan.features, objective), deviation.build_rows(plan.features)
+
+    def run(rule, rows, candidates, state):
+        return greedy.run.__wrapped__(rule, rows, candidates, state, jnp.int32(5), False)
+
+    exported = export.export(jax.jit(run), platforms=["tpu"])(rule, rows, selector.candidates, selector.state)
     assert exported.platforms == ("tpu",)
 
 
 def test_sizes_are_shared_by_near_corpora() -> None:
-    sizes = {greedy.rounded_size(size) for size in range(10_000, 20_001)}
+    sizes = {deviation.rounded_size(size) for size in range(10_000, 20_001)}
     assert len(sizes) <= 10
     for size in range(1, 5000):
-        assert size <= greedy.rounded_size(size) <= size * 1.13 + 1
+        assert size <= deviation.rounded_size(size) <= size * 1.13 + 1
 
 
 GOLDEN = [78, 11, 191, 7, 172, 29, 186, 45, 165, 50, 48, 155]

@@ -122,6 +122,49 @@ def test_any_ordering_over_any_layout(tmp_path, rows, ordering, layout):
     assert came == order.tolist()
 
 
+@pytest.mark.parametrize("layout", ["packed", "ordered"])
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_a_schedule_repeats_and_omits_over_any_layout(tmp_path, rows, layout, num_epochs):
+    root = write_tiny_dataset(tmp_path / "out", layout=layout).root
+    total = len(rows)
+    plan = jd.Schedule(np.array([5, 5, 0, total - 1, 0, 5, 2]), total)
+    loader = jd.make_loader(
+        root, ordering=plan, global_batch_size=3, num_epochs=num_epochs, drop_remainder=False, num_threads=2
+    )
+    expected = plan.indices.tolist() * num_epochs
+    assert sequences_of(pickle.loads(pickle.dumps(loader)), rows)[: len(expected)] == expected
+    assert sequences_of(loader, rows)[: len(expected)] == expected
+
+
+def test_a_schedule_of_all_is_its_ordering_and_its_states_are_its_own(tiny, rows):
+    ordering = jd.Ordering(tiny.orders["greedy"])
+    once = jd.make_loader(tiny.root, ordering=jd.repeat(ordering, 2), global_batch_size=4)
+    again = jd.make_loader(tiny.root, ordering=ordering, global_batch_size=4, num_epochs=2)
+    assert sequences_of(once, rows) == sequences_of(again, rows)
+    iterator = iter(once)
+    next(iterator)
+    state = iterator.get_state()
+    assert state["ordering"] == jd.repeat(ordering, 2).fingerprint
+    resumed = iter(jd.make_loader(tiny.root, ordering=jd.repeat(ordering, 2), global_batch_size=2))
+    resumed.set_state(state)
+    np.testing.assert_array_equal(next(resumed)["inputs"], next(iterator)["inputs"][:2])
+    with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
+        iter(again).set_state(state)
+    for opened in (iterator, resumed):
+        opened.close()
+
+
+def test_schedules_of_other_datasets_and_their_files_are_a_sentence(tiny, tmp_path):
+    total = tiny.segments.num_sequences
+    with pytest.raises(UserError, match=f"over the dataset's {total} sequences, found one over {total + 1}"):
+        jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total + 1), global_batch_size=2)
+    jd.Schedule(np.arange(total), total).save(tmp_path / "plan.npy")
+    with pytest.raises(UserError, match=r"holds a schedule.* use Schedule\.load"):
+        jd.make_loader(tiny.root, ordering=tmp_path / "plan.npy", global_batch_size=2)
+    with pytest.raises(UserError, match=r"batch size in 1 \.\. 3 \(the positions of an epoch\), found 4"):
+        jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total), global_batch_size=4)
+
+
 def test_its_own_layout_is_read_in_ranges(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered", sequences_per_file=10_000)
     dataset = jd.open_dataset(tiny.root)

@@ -154,6 +154,56 @@ def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(
         Build(recorded_config(config.out)).run_stage("characterize")
 
 
+def config_packing(corpus: Path, out: Path, document_order: str, num_clusters: int = 4) -> BuildConfig:
+    """Documents in some order, none of their tokens dropped."""
+    config = tiny_config(corpus, out)
+    packing = dataclasses.replace(config.packing, document_order=document_order, last_sequence="pad")
+    return dataclasses.replace(
+        config, packing=packing, cluster=dataclasses.replace(config.cluster, num_clusters=num_clusters)
+    )
+
+
+def packed_documents(out: str) -> np.ndarray:
+    """The training documents in the order in which they are packed."""
+    document_index = jd.open_dataset(out).segments.document_index
+    return document_index[np.diff(document_index, prepend=-1) != 0]
+
+
+def test_documents_are_packed_spaced_by_topic(corpus: Path, tmp_path: Path) -> None:
+    config = config_packing(corpus, tmp_path / "out", "spacing")
+    for stage in ("prepare", "tokenize"):
+        Build(config).run_stage(stage)
+    with pytest.raises(jd.UserError, match="Stage 'pack' needs 'cluster'"):
+        Build(config).run_stage("pack")
+    Build(config).run_all()
+    assert all(result.kept for result in Build(config).run_all())
+    dataset = jd.open_dataset(config.out)
+    assert dataset.verify() == []
+    packed = packed_documents(config.out)
+    training = np.sort(packed)
+    assert not np.intersect1d(training, dataset.validation_segments.document_index).size
+    clusters = np.load(tmp_path / "out" / "clusters" / "assignments.npy")[training]
+    counts = np.zeros((len(training), 4), np.int64)
+    counts[np.arange(len(training)), clusters] = dataset.tokens.document_lengths[training]
+    spaced = jd.order(jd.Characteristics.from_counts({"cluster": counts}), "document_spacing")
+    np.testing.assert_array_equal(packed, training[spaced.indices])
+
+
+def test_packing_depends_on_clusters_only_where_it_spaces_by_them(corpus: Path, tmp_path: Path) -> None:
+    def pack_is_kept(document_order: str, num_clusters: int) -> bool:
+        build = Build(config_packing(corpus, tmp_path / "out", document_order, num_clusters))
+        stages = ("prepare", "tokenize", "embed", "cluster", "pack")
+        return [build.run_stage(stage).kept for stage in stages][-1]
+
+    assert not pack_is_kept("corpus", 4)
+    packed = packed_documents(str(tmp_path / "out"))
+    np.testing.assert_array_equal(packed, np.sort(packed))
+    assert pack_is_kept("corpus", 3)
+    assert not pack_is_kept("spacing", 3)
+    assert pack_is_kept("spacing", 3)
+    assert not pack_is_kept("spacing", 2)
+
+
 def test_a_predecessors_missing_file_is_named(corpus: Path, tmp_path: Path) -> None:
     config = tiny_config(corpus, tmp_path / "out")
     Build(config).run_all()

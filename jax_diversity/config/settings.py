@@ -94,14 +94,15 @@ class PackingConfig:
     """`concat`: documents end to end, cut every L tokens."""
     sequence_length: int = 512
     """L: tokens a sequence."""
-    shuffle_documents: bool = True
-    """Concatenate the documents in a random order instead of the corpus's own."""
+    document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
+    """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
+    (`document_spacing`: every cluster near its share all along, short documents first)."""
     last_sequence: Literal["drop", "pad"] = "drop"
     """The unfilled last sequence is dropped, or padded."""
     validation_fraction: float = 0.01
     """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
     seed: int = 0
-    """Seed of the documents' order."""
+    """Seed of the documents' random order."""
 
 
 @dataclass(frozen=True)

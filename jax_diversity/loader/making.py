@@ -15,13 +15,13 @@ from jax_diversity.loader.batches import OrderedBatches, OrderIndex
 from jax_diversity.loader.iteration import Loader
 from jax_diversity.loader.windows import ENDLESS, Windows
 from jax_diversity.records import FIELDS
-from jax_diversity.schema import Ordering
+from jax_diversity.schema import Ordering, Schedule
 
 
 def make_loader(
     dataset: str | Path | Dataset,
     *,
-    ordering: str | Path | np.ndarray | Sequence[int] | Ordering = "greedy",
+    ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule = "greedy",
     global_batch_size: SupportsIndex,
     num_epochs: SupportsIndex | None = 1,
     seed: SupportsIndex = 0,
@@ -37,9 +37,10 @@ def make_loader(
 
     Args:
         dataset: a built dataset or its folder.
-        ordering: the name of one of its orderings, a .npy file, or an ordering itself (any sequence of integers).
+        ordering: the name of one of its orderings, a .npy file, or an ordering itself (any sequence of integers);
+            or a schedule, which may repeat and omit sequences.
         global_batch_size: B, sequences of a batch over all hosts.
-        num_epochs: how often every sequence comes; None never ends.
+        num_epochs: how often every sequence comes, or a schedule is run through; None never ends.
         seed: kept for what draws; every epoch follows the ordering itself, so nothing does yet.
         start_position: the global position of the first batch.
         drop_remainder: what becomes of the very last sequences, when they do not fill a batch: dropped, or, when
@@ -97,8 +98,27 @@ def _whole(name: str, value: Any) -> int:
         raise UserError(f"Expected {name} to be a whole number, found {value!r}.") from None
 
 
-def _resolve(dataset: Dataset, ordering: str | Path | np.ndarray | Sequence[int] | Ordering) -> OrderIndex:
+class ScheduleIndex(OrderIndex):
+    """A schedule in an ordering's place: what comes at every position, without the way back."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.fingerprint = schedule.fingerprint
+        self._length = len(schedule)
+        self._path = None
+        self.indices = schedule.indices
+
+
+def _resolve(
+    dataset: Dataset, ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule
+) -> OrderIndex:
     path = None
+    if isinstance(ordering, Schedule):
+        if ordering.num_sequences != dataset.num_sequences:
+            raise UserError(
+                f"Expected a schedule over the dataset's {dataset.num_sequences} sequences, found one over "
+                f"{ordering.num_sequences}; it was made for another dataset."
+            )
+        return ScheduleIndex(ordering)
     try:
         if isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy")):
             path = Path(ordering).absolute()

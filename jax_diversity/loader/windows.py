@@ -45,7 +45,7 @@ class Windows:
     def __post_init__(self) -> None:
         if not 1 <= self.global_batch_size <= self.num_sequences:
             raise UserError(
-                f"Expected a global batch size in 1 .. {self.num_sequences} (the dataset's sequences), "
+                f"Expected a global batch size in 1 .. {self.num_sequences} (the positions of an epoch), "
                 f"found {self.global_batch_size}."
             )
         if self.num_hosts < 1 or self.global_batch_size % self.num_hosts:

@@ -8,22 +8,28 @@ import inspect
 import operator
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.artifacts import fingerprint
 from jax_diversity.errors import UserError
 from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
+from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.progress import Advance, ignore
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 
 @runtime_checkable
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    What a method takes besides these arguments are its options: keyword parameters with a default.
+    What a method takes besides these arguments are its options: keyword parameters with a default. Methods that follow
+    moving targets and go on from consumed sequences take a `plan`, and then give the remaining sequences alone; those
+    whose runs can be interrupted take a `checkpoint`.
     """
 
     def __call__(
@@ -39,9 +45,20 @@ class Method(Protocol):
 
 
 # name -> module below jax_diversity.ordering; modules are imported when asked for, so that baselines need no JAX
-METHODS = {"corpus_order": "baselines", "greedy": "greedy", "uniform_shuffle": "baselines"}
+METHODS = {
+    "buffer_shuffle": "buffers",
+    "cluster_sorted": "baselines",
+    "corpus_order": "baselines",
+    "document_spacing": "spacing",
+    "greedy": "greedy",
+    "greedy_pool": "pool",
+    "sequence_spacing": "spacing",
+    "stratified": "baselines",
+    "uniform_shuffle": "baselines",
+    "window_shuffle": "buffers",
+}
 
-_CONTRACT = frozenset({"characteristics", "seed", "objective", "advance"})
+_CONTRACT = frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"})
 
 
 def find_method(name: str) -> Method:
@@ -62,6 +79,10 @@ def _hint(name: str, known: Any) -> str:
     return f"; did you mean {near[0]!r}?" if near else "."
 
 
+def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(find_method(method)).parameters
+
+
 def method_options(name: str) -> dict[str, Any]:
     """A method's options and their defaults.
 
@@ -69,7 +90,7 @@ def method_options(name: str) -> dict[str, Any]:
         >>> method_options("corpus_order")
         {}
     """
-    parameters = inspect.signature(find_method(name)).parameters.values()
+    parameters = _parameters(name).values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _CONTRACT}
 
 
@@ -92,57 +113,120 @@ def _checked_seed(seed: Any) -> int:
     return number
 
 
+@overload
+def order(
+    characteristics: Characteristics,
+    method: str = ...,
+    *,
+    seed: int = ...,
+    objective: Objective | None = ...,
+    targets: Targets | Mapping[str, Any] | None = ...,
+    consumed: None = ...,
+    checkpoint: str | Path | None = ...,
+    advance: Advance = ...,
+    **options: Any,
+) -> Ordering: ...
+
+
+@overload
+def order(
+    characteristics: Characteristics,
+    method: str = ...,
+    *,
+    seed: int = ...,
+    objective: Objective | None = ...,
+    targets: Targets | Mapping[str, Any] | None = ...,
+    consumed: Any,
+    checkpoint: str | Path | None = ...,
+    advance: Advance = ...,
+    **options: Any,
+) -> Schedule: ...
+
+
 def order(
     characteristics: Characteristics,
     method: str = "greedy",
     *,
     seed: int = 0,
     objective: Objective | None = None,
+    targets: Targets | Mapping[str, Any] | None = None,
+    consumed: Any = None,
+    checkpoint: str | Path | None = None,
     advance: Advance = ignore,
     **options: Any,
-) -> Ordering:
+) -> Ordering | Schedule:
     """Compute an ordering of the sequences.
 
     Args:
         characteristics: token counts of every sequence per family.
-        method: `greedy` (exact, quadratic time), `uniform_shuffle` or `corpus_order`.
+        method: a name of `METHODS`: `balance` (linear time), `greedy` (exact, quadratic time), `greedy_pool` (a
+            stream's), or one of the literature's.
         seed: for the methods that draw; an integer >= 0.
         objective: weights of the rule; None takes `Objective()`.
+        targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
+            shares from the first position of the run on.
+        consumed: the sequences that training has seen already, in their order; the run goes on from what they left
+            over or behind, and orders the rest.
+        checkpoint: file that keeps a long run's state; the same call goes on from it after an interrupt.
         advance: told the number of positions filled since it was last called, for progress bars.
-        options: the method's own, such as `buffer_size`; `method_options(name)` lists them.
+        options: the method's own, such as `pool_size`; `method_options(name)` lists them.
 
     Returns:
-        A bijection with `info` that says how it was made; of zero sequences where there are none.
+        A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`, a
+        schedule of the remaining sequences.
 
     Raises:
-        ValueError: unknown method or option, negative seed, an objective that does not fit the characteristics, or more
-            sequences or non-zeros than 32-bit indices can hold.
+        ValueError: unknown method or option; a method that cannot follow targets, go on or be kept; negative seed; an
+            objective or targets that do not fit the characteristics; consumed sequences that are none of them or
+            come twice; another run's checkpoint; more sequences or non-zeros than 32-bit indices can hold.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
-        >>> order(chars).indices.tolist()
+        >>> order(chars, "greedy").indices.tolist()
         [0, 2, 1, 3]
+        >>> order(chars, "greedy", consumed=[0]).indices.tolist()
+        [2, 1, 3]
     """
     chosen = find_method(method)
     _check_options(method, options)
     objective = Objective() if objective is None else objective
     seed = _checked_seed(seed)
     objective.resolved_weights(characteristics)
-    limit = np.iinfo(np.int32).max
+    _check_size(characteristics)
+    info: dict[str, Any] = {
+        "method": method,
+        "seed": seed,
+        "objective": dataclasses.asdict(objective),
+        "options": {name: value for name, value in options.items() if name != "mesh"},
+        "characteristics": characteristics.fingerprint,
+    }
+    arguments = dict(options)
+    if targets is not None or consumed is not None:
+        _check_taken(method, "plan", "follow targets or go on from consumed sequences")
+        seen = None if consumed is None else checked_consumed(consumed, characteristics.num_sequences)
+        plan = Plan.build(characteristics, objective, targets, seen)
+        arguments["plan"] = plan
+        info["plan"] = plan.fingerprint
+    if checkpoint is not None:
+        _check_taken(method, "checkpoint", "keep its state in a checkpoint")
+        arguments["checkpoint"] = Checkpoint(Path(checkpoint), fingerprint(info))
+    indices = chosen(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
+    if consumed is None:
+        return Ordering(indices, info)
+    return Schedule(indices, characteristics.num_sequences, info)
+
+
+def _check_taken(method: str, parameter: str, what: str) -> None:
+    if parameter not in _parameters(method):
+        able = ", ".join(sorted(name for name in METHODS if parameter in _parameters(name)))
+        raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
+
+
+def _check_size(characteristics: Characteristics) -> None:
+    limit = np.iinfo(np.int32).max // 2
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
-    if max(characteristics.num_sequences, num_nonzeros) >= limit // 2:
+    if max(characteristics.num_sequences, num_nonzeros) >= limit:
         raise UserError(
-            f"Expected fewer than {limit // 2:,} sequences and non-zero counts, found "
+            f"Expected fewer than {limit:,} sequences and non-zero counts, found "
             f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
         )
-    indices = chosen(characteristics, seed=seed, objective=objective, advance=advance, **options)
-    return Ordering(
-        indices,
-        info={
-            "method": method,
-            "seed": seed,
-            "objective": dataclasses.asdict(objective),
-            "options": options,
-            "characteristics": characteristics.fingerprint,
-        },
-    )

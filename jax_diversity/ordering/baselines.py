@@ -1,10 +1,14 @@
-"""Orders that need no objective: what people do today, and what plots compare with."""
+"""Orders that need no objective: what people do today, and what plots compare with.
+
+The shuffles of streams, which only see a part of the corpus at a time, stand in `buffers`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.ordering.groups import heaviest_groups
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
@@ -33,3 +37,61 @@ def corpus_order(
     """Sequences as they were packed; neither seed nor objective is used."""
     advance(characteristics.num_sequences)
     return np.arange(characteristics.num_sequences, dtype=np.int64)
+
+
+def cluster_sorted(
+    characteristics: Characteristics,
+    *,
+    seed: int = 0,
+    objective: Objective,
+    advance: Advance = ignore,
+) -> Int64[np.ndarray, " sequence"]:
+    """One group after another: the worst order there is, for plots to show how bad it can be.
+
+    Sequences are sorted by the heaviest group of the first family, those of one group in corpus order, those
+    without tokens last. Neither seed nor objective is used.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[0, 2], [2, 0], [1, 1], [0, 2]]})
+        >>> cluster_sorted(chars, objective=Objective()).tolist()
+        [1, 2, 0, 3]
+    """
+    groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
+    advance(len(groups))
+    return np.argsort(groups, kind="stable").astype(np.int64)
+
+
+def stratified(
+    characteristics: Characteristics,
+    *,
+    seed: int = 0,
+    objective: Objective,
+    advance: Advance = ignore,
+) -> Int64[np.ndarray, " sequence"]:
+    """Every group spread evenly over the order: a two-way jittered interleave.
+
+    A group is the sequences with the same heaviest group in the first family. Its n members, in a random order,
+    divide [0, 1) among themselves: the i-th is placed at the key `(i + u) / n`, u uniform in [0, 1), and all
+    sequences are sorted by their keys, ties by index. Chance enters twice: who is the i-th, and where in its
+    stratum it falls. In any interval of keys of width x a group has its due `n x` members but for fewer than 2,
+    where a shuffle errs by the square root. What a sequence holds besides its heaviest group is left to chance.
+
+    One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986).
+
+    Args:
+        characteristics: token counts; only the first family is read.
+        seed: of the members' order and their places.
+        objective: not used; every method takes one.
+        advance: told the number of sequences placed.
+    """
+    rng = np.random.default_rng(seed)
+    groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
+    shuffled = rng.permutation(len(groups))
+    jitter = rng.random(len(groups))
+    members = shuffled[np.argsort(groups[shuffled], kind="stable")]
+    sizes = np.bincount(groups)
+    before = np.cumsum(sizes) - sizes
+    keys = np.empty(len(groups))
+    keys[members] = (np.arange(len(groups)) - before[groups[members]] + jitter[members]) / sizes[groups[members]]
+    advance(len(groups))
+    return np.argsort(keys, kind="stable").astype(np.int64)

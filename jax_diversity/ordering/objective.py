@@ -14,13 +14,15 @@ target: it stops the greedy from spending all mixed sequences first.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
 from jax_diversity.errors import UserError
@@ -142,7 +144,9 @@ class Features:
         norms: the first family's Euclidean norm, rounded to float32 once so that every step sees the same value.
         targets: τ for every column and, last, the norms' plain mean.
         column_weights: λ for every column and, last, the norm column's.
-        own_costs: `a ||v_s||²`.
+        squares: `||c_s||²`, the norm column left out.
+        self_weight: the objective's total `a`.
+        family_columns: family -> its columns.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -151,8 +155,10 @@ class Features:
     tokens: Int64[np.ndarray, " sequence"]
     norms: Float32[np.ndarray, " sequence"]
     targets: Float64[np.ndarray, " column"]
-    column_weights: Float32[np.ndarray, " column"]
-    own_costs: Float32[np.ndarray, " sequence"]
+    column_weights: Float64[np.ndarray, " column"]
+    squares: Float64[np.ndarray, " sequence"]
+    self_weight: float
+    family_columns: Mapping[str, slice]
 
     @property
     def num_sequences(self) -> int:
@@ -161,37 +167,72 @@ class Features:
 
     @classmethod
     def build(cls, characteristics: Characteristics, objective: Objective) -> Features:
-        """Stack the weighted families; means and own costs are computed in float64 from integer counts."""
+        """Stack the weighted families; the targets are the corpus's own shares."""
         weights = objective.resolved_weights(characteristics)
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
+        sizes = [characteristics.counts[name].shape[1] for name in weights]
+        ends = np.cumsum(sizes).tolist()
+        family_columns = {
+            name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)
+        }
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
-        column_weights = np.concatenate(
-            [np.full(len(characteristics.target_share(name)), weight) for name, weight in weights.items()]
-        )
-        tokens = characteristics.tokens
+        column_weights = np.repeat(list(weights.values()), sizes)
         norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
-
-        squares = stacked.copy()
-        squares.data = squares.data.astype(np.float64) ** 2
-        excess = squares @ column_weights
-        excess -= 2.0 * tokens * (stacked @ (column_weights * targets))
-        excess += tokens.astype(np.float64) ** 2 * float(column_weights @ targets**2)
-        excess += objective.norm_weight * (norms.astype(np.float64) - mean_norm) ** 2
         return cls(
             row_starts=stacked.indptr.astype(np.int64),
             columns=stacked.indices.astype(np.int32),
             values=stacked.data.astype(np.float32),
-            tokens=tokens,
+            tokens=characteristics.tokens,
             norms=norms,
             targets=np.append(targets, mean_norm),
-            column_weights=np.append(column_weights, objective.norm_weight).astype(np.float32),
-            own_costs=(objective.total_self_weight * excess).astype(np.float32),
+            column_weights=np.append(column_weights, objective.norm_weight),
+            squares=_row_sums(
+                stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2
+            ),
+            self_weight=objective.total_self_weight,
+            family_columns=family_columns,
         )
+
+    def with_targets(self, targets: Float64[np.ndarray, " column"]) -> Features:
+        """The same sequences against another target."""
+        return dataclasses.replace(self, targets=targets)
+
+    @cached_property
+    def pulls(self) -> Float64[np.ndarray, " sequence"]:
+        """`2 <λ τ, c_s>`, without the norm column: how much a token placed lowers a sequence's score."""
+        weighted = 2.0 * self.column_weights[:-1] * self.targets[:-1]
+        return _row_sums(self.row_starts, weighted[self.columns] * self.values)
+
+    @cached_property
+    def own_costs(self) -> Float32[np.ndarray, " sequence"]:
+        """`a ||v_s||²`, computed in float64 from integer counts."""
+        tokens = self.tokens.astype(np.float64)
+        length = float(self.column_weights[:-1] @ self.targets[:-1] ** 2)
+        norm_excess = self.norms.astype(np.float64) - self.targets[-1]
+        excess = self.squares - tokens * self.pulls + tokens**2 * length
+        return (self.self_weight * (excess + self.column_weights[-1] * norm_excess**2)).astype(np.float32)
+
+    def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
+        """Σ v_s over some sequences, λ left out; the norm column last."""
+        counts = np.diff(self.row_starts)[placed]
+        ends = np.cumsum(counts)
+        entries = np.repeat(self.row_starts[placed] - ends + counts, counts) + np.arange(counts.sum())
+        sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(
+            np.float64
+        )
+        sums[-1] = self.norms[placed].sum(dtype=np.float64)
+        return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
+
+
+def _row_sums(
+    row_starts: Integer[np.ndarray, " boundary"], values: Float64[np.ndarray, " nonzero"]
+) -> Float64[np.ndarray, " sequence"]:
+    num_rows = len(row_starts) - 1
+    rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
+    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # integers where there is none
 
 
 def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
     """Euclidean norm of every row of a count matrix."""
-    squares = counts.copy()
-    squares.data = squares.data.astype(np.float64) ** 2
-    return np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
+    return np.sqrt(_row_sums(counts.indptr, counts.data.astype(np.float64) ** 2))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
+from scipy.sparse import csr_array
 
 from jax_diversity.artifacts import atomic_path, write_json
 from jax_diversity.config import OrderConfig
@@ -28,11 +29,10 @@ def pack(context: Context, partial: Path) -> Counts:
     table = corpus.read_columns(context.root / "documents", ["id", "text_hash"])
     groups = _duplicate_groups(table["text_hash"].to_pylist())
     validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
-    order = np.arange(len(lengths))
-    if config.shuffle_documents:
-        order = np.random.default_rng(config.seed).permutation(len(lengths))
     parts = {
-        name: packing.concat(lengths, order[chosen[order]], config.sequence_length, config.last_sequence)
+        name: packing.concat(
+            lengths, _document_order(context, lengths, chosen), config.sequence_length, config.last_sequence
+        )
         for name, chosen in (("segments", ~validation), ("validation", validation))
     }
     if not parts["segments"].num_sequences:
@@ -55,6 +55,27 @@ def pack(context: Context, partial: Path) -> Counts:
         "num_tokens_dropped": int(lengths.sum()) - kept,
         "num_documents_cut": sum(packing.num_documents_cut(part) for part in parts.values()),
     }
+
+
+def _document_order(
+    context: Context, lengths: Int64[np.ndarray, " document"], chosen: Bool[np.ndarray, " document"]
+) -> Int64[np.ndarray, " chosen"]:
+    """The chosen documents in the order in which they are packed."""
+    config = context.config.packing
+    if config.document_order == "shuffle":
+        order = np.random.default_rng(config.seed).permutation(len(lengths))
+        return order[chosen[order]]
+    documents = np.flatnonzero(chosen)
+    if config.document_order == "corpus":
+        return documents
+    from jax_diversity import ordering
+
+    clusters = np.load(context.root / "clusters" / "assignments.npy")[documents]
+    shape = (len(documents), context.counts("cluster")["num_clusters"])
+    counts = csr_array((lengths[documents], clusters, np.arange(len(documents) + 1)), shape=shape)
+    chars = Characteristics.from_counts({"cluster": counts})
+    with context.progress.task("space documents", len(documents), "documents") as advance:
+        return documents[ordering.order(chars, "document_spacing", advance=advance).indices]
 
 
 def _duplicate_groups(text_hashes: list[bytes]) -> Int64[np.ndarray, " document"]:

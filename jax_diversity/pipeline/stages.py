@@ -57,6 +57,11 @@ def order_stages(order: OrderConfig) -> list[Stage]:
     ]
 
 
+def _pack_inputs(context: Context) -> tuple[str, ...]:
+    needs = ("prepare", "tokenize")
+    return (*needs, "cluster") if context.config.packing.document_order == "spacing" else needs
+
+
 def _write_inputs(context: Context) -> tuple[str, ...]:
     config = context.config
     needs = ("tokenize", "pack")
@@ -106,7 +111,7 @@ STAGES = {
             "sequences",
             sequences.pack,
             settings=lambda config: {"packing": as_plain(config.packing)},
-            inputs=lambda context: ("prepare", "tokenize"),
+            inputs=_pack_inputs,
         ),
         Stage(
             "characterize",

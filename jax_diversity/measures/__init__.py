@@ -1,0 +1,56 @@
+"""How evenly an ordering spreads the corpus's groups: pure functions of counts and an ordering.
+
+With `c_s` a sequence's token counts in one family, `t_s` its tokens, τ the corpus's token shares and L the
+sequence length:
+
+- *prefix deviation* at t: `||Σ_{s placed up to t} (c_s - τ t_s)||₂ / L`, in sequence lengths;
+- *window TV* of n: half the L1 distance between the token shares of n consecutive sequences and τ, for aligned
+  windows, for windows that begin half a window later, and at every start position: an order made for one alignment
+  is seen at the others;
+- *window L2* of n: the Euclidean distance between the same, the error of a batch of n sequences;
+- *window maximum*: the largest |share - τ| of a group over all start positions;
+- *floor* and *bound of the mean window TV*: what no ordering's mean can be below, since pieces cannot be split;
+- *gap closed*: the part of a shuffle's distance from the floor that an ordering takes away;
+- *norm drift*: the running sum of `||c_s||₂ / L` of the first family minus its mean, in sequences;
+- *groups per batch* and *per sequence*: distinct groups with tokens;
+- *duplicate gaps*: positions between the copies of what is in the corpus more than once;
+- *ideal token shuffle*: the TV to expect if single tokens could be shuffled.
+
+`measure` takes them of one ordering, `compare` of several. Counts stay sparse, and every running sum costs what the
+non-zeros cost, not positions times groups.
+"""
+
+from jax_diversity.measures.balance import Balance, measure
+from jax_diversity.measures.comparison import Comparison, compare
+from jax_diversity.measures.counting import DuplicateGaps, duplicate_gaps, groups_per_batch, groups_per_sequence
+from jax_diversity.measures.floors import gap_closed, ideal_token_shuffle, window_bound, window_floor
+from jax_diversity.measures.placing import place
+from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
+from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
+from jax_diversity.measures.tables import Row
+from jax_diversity.measures.windows import aligned_windows, window_deviation, window_distance
+
+__all__ = [
+    "Balance",
+    "Comparison",
+    "DuplicateGaps",
+    "EveryStart",
+    "Row",
+    "aligned_windows",
+    "compare",
+    "duplicate_gaps",
+    "gap_closed",
+    "groups_per_batch",
+    "groups_per_sequence",
+    "ideal_token_shuffle",
+    "measure",
+    "norm_drift",
+    "place",
+    "prefix_deviation",
+    "window_bound",
+    "window_deviation",
+    "window_distance",
+    "window_floor",
+    "window_maximum",
+    "window_tv_all",
+]

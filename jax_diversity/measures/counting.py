@@ -1,0 +1,117 @@
+"""What can be counted along an ordering: distinct groups, and positions between copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, Integer
+from scipy.sparse import csr_array
+
+from jax_diversity.errors import UserError
+from jax_diversity.measures.windows import aligned_windows
+from jax_diversity.schema import Ordering, Schedule, Segments
+
+
+def groups_per_sequence(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
+    """Distinct groups with tokens in every sequence."""
+    return np.diff(counts.indptr).astype(np.int64)
+
+
+def groups_per_batch(placed: csr_array, size: int, offset: int = 0) -> Int64[np.ndarray, " window"]:
+    """Distinct groups with tokens in every batch of `size` consecutive positions from `offset` on."""
+    return aligned_windows(placed, np.zeros(placed.shape[1]), size, offset).num_groups
+
+
+@dataclass(frozen=True)
+class DuplicateGaps:
+    """Positions between consecutive copies: 0 within one sequence, 1 between neighbours.
+
+    Attributes:
+        gaps: one for every copy but a group's first, by group and then in the order of training.
+    """
+
+    gaps: Int64[np.ndarray, " gap"]
+
+    @property
+    def minimum(self) -> int | None:
+        """The smallest gap; None where nothing has a copy."""
+        return int(self.gaps.min()) if len(self.gaps) else None
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that a table shows, as plain numbers; None where nothing has a copy."""
+        known = len(self.gaps) > 0
+        return {
+            "num_gaps": len(self.gaps),
+            "minimum": self.minimum,
+            "median": float(np.median(self.gaps)) if known else None,
+            "mean": float(self.gaps.mean()) if known else None,
+        }
+
+
+def duplicate_gaps(
+    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    groups: Integer[np.ndarray, " member"],
+    segments: Segments | None = None,
+) -> DuplicateGaps:
+    """Positions between consecutive copies of the members of a duplicate group.
+
+    Args:
+        ordering: what is trained on, in order; an array must be a bijection.
+        groups: the duplicate group of every sequence, or of every document where `segments` are given; negative
+            for what has no copies.
+        segments: which sequences hold which documents. A copy then stands wherever a sequence holds any of it, and
+            gaps are counted between different documents of a group: neither the parts of one document nor its
+            return in a later epoch are copies. Without segments, a sequence that comes again is one.
+
+    Raises:
+        ValueError: groups of another number of sequences, of fewer documents than the segments hold, or segments
+            of another number of sequences.
+
+    Example:
+        >>> duplicate_gaps(np.array([2, 0, 1, 3]), np.array([7, -1, 7, -1])).gaps
+        array([1])
+    """
+    ordering = ordering if isinstance(ordering, Ordering | Schedule) else Ordering(ordering)
+    indices, num_sequences = ordering.indices, ordering.num_sequences
+    if segments is None:
+        if len(groups) != num_sequences:
+            raise UserError(
+                f"Expected the duplicate groups of {num_sequences} sequences, found {len(groups)}; "
+                "give one group a sequence, negative for none."
+            )
+        position = np.flatnonzero(groups[indices] >= 0)
+        return _gaps(groups[indices[position]], position, position)
+    _check_segments(segments, groups, num_sequences)
+    held = np.flatnonzero(groups[segments.document_index] >= 0)
+    sequence, document = segments.sequence_index[held], segments.document_index[held]
+    by_sequence = np.argsort(sequence, kind="stable")
+    starts = np.searchsorted(sequence[by_sequence], np.arange(num_sequences + 1))
+    widths = np.diff(starts)[indices]
+    position = np.repeat(np.arange(len(indices)), widths)
+    source = np.arange(len(position)) + np.repeat(starts[indices] - np.cumsum(widths) + widths, widths)
+    document = document[by_sequence[source]]
+    return _gaps(groups[document], position, document)
+
+
+def _check_segments(segments: Segments, groups: Integer[np.ndarray, " document"], num_sequences: int) -> None:
+    if segments.num_sequences != num_sequences:
+        raise UserError(
+            f"Expected segments of {num_sequences} sequences as the ordering has, found "
+            f"{segments.num_sequences}; it was made for another dataset."
+        )
+    num_documents = int(segments.document_index.max(initial=-1)) + 1
+    if len(groups) < num_documents:
+        raise UserError(
+            f"Expected the duplicate groups of {num_documents} documents as the segments hold, found "
+            f"{len(groups)}; give one group a document, negative for none."
+        )
+
+
+def _gaps(groups: np.ndarray, position: np.ndarray, member: np.ndarray) -> DuplicateGaps:
+    """Differences of neighbouring positions of a group that different members hold."""
+    order = np.lexsort((member, position, groups))
+    groups, position, member = groups[order], position[order], member[order]
+    copies = (groups[1:] == groups[:-1]) & (member[1:] != member[:-1])
+    return DuplicateGaps(np.diff(position)[copies].astype(np.int64))

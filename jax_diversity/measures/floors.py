@@ -1,0 +1,176 @@
+"""What no ordering's windows can go below, what single tokens would reach, and how far an ordering has come.
+
+A sequence's tokens of one group are a *piece*: no ordering splits it. The floor counts pieces larger than a
+window's whole target; the bound counts, besides, that windows hold whole numbers of pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.measures.placing import Entries, entries
+
+_BLOCK_POSITIONS = 1 << 18
+_TABLE_ENTRIES = 1 << 24
+_QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+_FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+
+
+def window_floor(
+    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
+) -> float:
+    """A lower bound of the mean window TV of any ordering.
+
+    Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
+    it; the N mod n largest sums may fall past the last whole window.
+    """
+    num_sequences = counts.shape[0]
+    per_sequence = np.empty(num_sequences)
+    for start, block in _blocks(counts):
+        excess = np.maximum(0.0, block.tokens / (size * sequence_length) - target[block.group])
+        stop = min(start + _BLOCK_POSITIONS, num_sequences)
+        per_sequence[start:stop] = np.bincount(block.position, weights=excess, minlength=stop - start)
+    return _kept(per_sequence, size) / max(num_sequences // size, 1)
+
+
+def window_bound(
+    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
+) -> float:
+    """A lower bound of the mean window TV of any ordering, never below `window_floor`.
+
+    Proof. A window with x_g tokens of group g and t <= nL tokens in all has a TV of Σ_g max(0, x_g / t - τ_g)
+    >= Σ_g max(0, x_g - T_g) / (nL), with T_g = τ_g n L. Take any modulus d > 0, a = T_g mod d, and
+
+        φ(p) = (d - a) ⌊p / d⌋ + max(0, p mod d - a).
+
+    φ is superadditive, never falls, and rises with slope 1 at most (mixed-integer rounding; Nemhauser and Wolsey,
+    1988). So the window's pieces p_i of g, which add up to x_g, have
+
+        Σ φ(p_i) <= φ(x_g) <= φ(T_g) + max(0, x_g - T_g),   φ(T_g) = (d - a) ⌊T_g / d⌋.
+
+    Summed over groups and over the K = N // n windows, TV adds up to at least
+
+        (Σ of φ over all pieces in windows - K Σ_g φ_g(T_g)) / (nL).
+
+    The N mod n sequences past the last window are those with the largest sums of φ at worst. The bound holds for
+    every choice of d; per group a good one is searched among the sizes of its pieces and fractions of its target.
+    A d above T and all pieces makes φ(p) = max(0, p - T): the floor.
+    """
+    num_sequences, num_windows = counts.shape[0], counts.shape[0] // size
+    floor = window_floor(counts, target, size, sequence_length)
+    if not num_windows or not len(counts.data):
+        return floor
+    targets = target * (size * sequence_length)
+    moduli = _best_moduli(_pieces(counts), targets, num_sequences / size)
+    per_sequence = np.empty(num_sequences)
+    for start, block in _blocks(counts):
+        values = _rounded(block.tokens, moduli[block.group], targets[block.group])
+        stop = min(start + _BLOCK_POSITIONS, num_sequences)
+        per_sequence[start:stop] = np.bincount(block.position, weights=values, minlength=stop - start)
+    total = _kept(per_sequence, size) - num_windows * float(_rounded(targets, moduli, targets).sum())
+    return max(floor, total / (num_windows * size * sequence_length))
+
+
+def _blocks(counts: csr_array) -> Iterator[tuple[int, Entries]]:
+    for start in range(0, counts.shape[0], _BLOCK_POSITIONS):
+        yield start, entries(counts, start, min(start + _BLOCK_POSITIONS, counts.shape[0]))
+
+
+def _kept(per_sequence: Float64[np.ndarray, " sequence"], size: int) -> float:
+    """The sum without the N mod n largest."""
+    per_sequence = np.sort(per_sequence)
+    return float(per_sequence[: len(per_sequence) - len(per_sequence) % size].sum())
+
+
+def _rounded(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """φ of pieces with their groups' moduli and targets."""
+    rest = np.mod(targets, moduli)
+    times, remainder = np.divmod(pieces, moduli)
+    return (moduli - rest) * times + np.maximum(remainder - rest, 0.0)
+
+
+class _Pieces(NamedTuple):
+    """The distinct sizes of every group's pieces, sorted by group and size, and how often each comes."""
+
+    group: Int64[np.ndarray, " piece"]
+    size: Int64[np.ndarray, " piece"]
+    times: Int64[np.ndarray, " piece"]
+    num_groups: int
+
+    def sums(self, values: np.ndarray) -> Float64[np.ndarray, " group"]:
+        """Per group."""
+        return np.bincount(self.group, weights=self.times * values, minlength=self.num_groups)
+
+
+def _pieces(counts: csr_array) -> _Pieces:
+    num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
+    if num_groups * widest <= _TABLE_ENTRIES:
+        table = np.zeros(num_groups * widest, np.int64)
+        for _, block in _blocks(counts):
+            keys = block.group.astype(np.int64) * widest + block.tokens
+            table += np.bincount(keys, minlength=len(table))
+        keys = np.flatnonzero(table)
+        return _Pieces(keys // widest, keys % widest, table[keys], num_groups)
+    order = np.lexsort((counts.data, counts.indices))
+    groups, sizes = counts.indices[order].astype(np.int64), counts.data[order].astype(np.int64)
+    new = np.ones(len(groups), bool)
+    new[1:] = (groups[1:] != groups[:-1]) | (sizes[1:] != sizes[:-1])
+    first = np.flatnonzero(new)
+    return _Pieces(groups[first], sizes[first], np.diff(first, append=len(groups)), num_groups)
+
+
+def _best_moduli(
+    pieces: _Pieces, targets: Float64[np.ndarray, " group"], num_windows: float
+) -> Float64[np.ndarray, " group"]:
+    """Of every group's candidates the modulus with the largest gain, leftovers aside."""
+    largest = np.zeros(pieces.num_groups, np.int64)
+    np.maximum.at(largest, pieces.group, pieces.size)
+    best = np.maximum(targets, largest) + 1.0
+    gains = pieces.sums(np.maximum(pieces.size - targets[pieces.group], 0.0))
+    for candidate in _candidates(pieces, targets, largest):
+        moduli = np.maximum(candidate, 1.0)
+        values = pieces.sums(_rounded(pieces.size, moduli[pieces.group], targets[pieces.group]))
+        values -= num_windows * _rounded(targets, moduli, targets)
+        # By more than rounding, so that the floor's own modulus stays where nothing is better.
+        better = values > gains + 1e-9 * targets
+        best[better], gains[better] = moduli[better], values[better]
+    return best
+
+
+def _candidates(
+    pieces: _Pieces, targets: Float64[np.ndarray, " group"], largest: Int64[np.ndarray, " group"]
+) -> Iterator[Float64[np.ndarray, " group"]]:
+    """Moduli per group: parts of the largest piece, quantiles of the pieces by tokens, fractions of the target."""
+    yield from (largest / parts for parts in (1, 2, 3, 4))
+    tokens = np.cumsum(pieces.times * pieces.size)
+    totals = pieces.sums(pieces.size)
+    before = np.cumsum(totals) - totals
+    for quantile in _QUANTILES:
+        middle = np.searchsorted(tokens, before + quantile * totals)
+        yield pieces.size[np.minimum(middle, len(tokens) - 1)].astype(np.float64)
+    yield from (targets / (times + fraction) for times in range(4) for fraction in _FRACTIONS)
+
+
+def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
+    """Expected TV of a window of independent tokens: half of Σ sqrt(2 p (1-p) / (π n L)) over the groups."""
+    variance = target * (1 - target) / (size * sequence_length)
+    return float(0.5 * np.sqrt(2 * variance / math.pi).sum())
+
+
+def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
+    """How much of a shuffle's distance from the floor an ordering takes away: 1 at the floor, 0 at the shuffle.
+
+    Not a number where the shuffle is at the floor, for there is no gap to close.
+
+    Example:
+        >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
+        0.5
+    """
+    gap = shuffle_tv - floor
+    return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan

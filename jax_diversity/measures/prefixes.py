@@ -1,0 +1,145 @@
+"""Running sums from the first position on: prefix deviation and norm drift."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.measures.placing import Entries, entries, group_sums
+from jax_diversity.progress import Advance, ignore
+
+_BLOCK_POSITIONS = 1024
+_DENSE_ENTRIES = 4_000_000
+_ROWS = 1 << 18
+_SMALL = 0.05  # of a sequence length, and of the largest deviation of a block
+
+
+def prefix_deviation(
+    placed: csr_array,
+    tokens: Int64[np.ndarray, " sequence"],
+    target: Float64[np.ndarray, " group"],
+    sequence_length: int,
+    advance: Advance = ignore,
+) -> Float64[np.ndarray, " sequence"]:
+    """Norm of the summed excess after every position, in sequence lengths.
+
+    Running sums are exact integers, so that no error builds up over any number of positions. Within a block of
+    positions `||D + v||² = ||D||² + 2<D, v> + ||v||²` needs D only at the groups of v and along τ. Where the norm
+    is so small that this loses digits, it is taken from D itself.
+
+    Args:
+        placed: token counts (position, group).
+        tokens: every position's tokens.
+        target: τ.
+        sequence_length: L in tokens.
+        advance: told the positions done.
+    """
+    deviations = np.empty(len(tokens))
+    sums = np.zeros(len(target), np.int64)
+    total = 0
+    for start in range(0, len(tokens), _BLOCK_POSITIONS):
+        stop = min(start + _BLOCK_POSITIONS, len(tokens))
+        block, block_tokens = entries(placed, start, stop), tokens[start:stop]
+        excess = sums - total * target
+        squares = _block_squares(block, block_tokens, excess, target)
+        norms = np.sqrt(np.maximum(squares, 0.0))
+        small = norms <= _SMALL * max(sequence_length, norms.max(initial=0.0))
+        if small.any():
+            last = int(np.flatnonzero(small)[-1]) + 1
+            exact = _dense_norms(placed, tokens, start, start + last, sums, total, target)
+            norms[:last] = np.where(small[:last], exact, norms[:last])
+        deviations[start:stop] = norms
+        sums += group_sums(block, len(target))
+        total += int(block_tokens.sum())
+        advance(stop - start)
+    return deviations / sequence_length
+
+
+def _block_squares(
+    block: Entries,
+    tokens: Int64[np.ndarray, " position"],
+    excess: Float64[np.ndarray, " group"],
+    target: Float64[np.ndarray, " group"],
+) -> Float64[np.ndarray, " position"]:
+    """`||D||²` after every position of a block, from D = `excess` before it."""
+    length = len(tokens)
+    tokens_before = np.cumsum(tokens) - tokens
+    share = target[block.group]
+    own = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
+    pulled = np.bincount(block.position, weights=block.tokens * own, minlength=length)
+    along = np.bincount(block.position, weights=block.tokens * share, minlength=length)
+    squares = np.bincount(block.position, weights=block.tokens.astype(np.float64) ** 2, minlength=length)
+    target_square = target @ target
+    # <D, τ> before every position.
+    steps = along - tokens * target_square
+    level = target @ excess + np.cumsum(steps) - steps
+    own_squares = squares - 2 * tokens * along + tokens.astype(np.float64) ** 2 * target_square
+    return excess @ excess + np.cumsum(2 * (pulled - tokens * level) + own_squares)
+
+
+def _counts_before(block: Entries) -> Int64[np.ndarray, " nonzero"]:
+    """Tokens of a non-zero's group at the block's earlier positions."""
+    order = np.argsort(block.group, kind="stable")
+    groups, tokens = block.group[order], block.tokens[order]
+    before = np.cumsum(tokens) - tokens
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
+    before -= np.repeat(before[first], np.diff(first, append=len(groups)))
+    counts = np.empty_like(before)
+    counts[order] = before
+    return counts
+
+
+def _dense_norms(
+    placed: csr_array,
+    tokens: Int64[np.ndarray, " sequence"],
+    start: int,
+    stop: int,
+    sums: Int64[np.ndarray, " group"],
+    total: int,
+    target: Float64[np.ndarray, " group"],
+) -> Float64[np.ndarray, " position"]:
+    """`||D||` after the positions from `start` up to `stop`, from all of D."""
+    norms = np.empty(stop - start)
+    step = max(1, _DENSE_ENTRIES // len(target))
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        rows = entries(placed, first, last)
+        running = np.zeros((last - first, len(target)), np.int64)
+        running[rows.position, rows.group] = rows.tokens
+        running = sums + np.cumsum(running, axis=0)
+        running_tokens = total + np.cumsum(tokens[first:last])
+        excess = running - running_tokens[:, None] * target
+        norms[first - start : last - start] = np.sqrt(np.einsum("sg,sg->s", excess, excess))
+        sums, total = running[-1], int(running_tokens[-1])
+    return norms
+
+
+def norm_drift(
+    norms: Float64[np.ndarray, " sequence"], indices: Int64[np.ndarray, " position"], own_mean: bool = False
+) -> Float64[np.ndarray, " position"]:
+    """Running sum of `||c_s||₂ / L` minus its mean.
+
+    Args:
+        norms: `||c_s||₂ / L` of every sequence.
+        indices: the sequence at every position.
+        own_mean: whether to take away the mean over the positions instead of the corpus's; only a schedule, which
+            repeats or omits sequences, has another.
+    """
+    placed = norms[indices]
+    if len(placed):
+        placed -= placed.mean() if own_mean else norms.mean()
+    return np.cumsum(placed, out=placed)
+
+
+def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
+    """Euclidean norm of every row, in tokens."""
+    num_rows = counts.shape[0]
+    norms = np.empty(num_rows)
+    for start in range(0, num_rows, _ROWS):
+        stop = min(start + _ROWS, num_rows)
+        rows = entries(counts, start, stop)
+        norms[start:stop] = np.bincount(
+            rows.position, weights=rows.tokens.astype(np.float64) ** 2, minlength=stop - start
+        )
+    return np.sqrt(norms, out=norms)

@@ -1,0 +1,169 @@
+"""Windows at every start position, at the cost of the non-zeros instead of positions times groups.
+
+While a window slides, a group's count changes only where one of the group's pieces enters or leaves. A block of
+start positions is cut, group by group, into *spans* of one count; a measure sums or compares over spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64, Shaped
+from scipy.sparse import csr_array
+
+from jax_diversity.measures.placing import cumulative_tokens, entries, group_sums
+from jax_diversity.progress import Advance, ignore
+
+_BLOCK_ENTRIES = 1 << 22
+_FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
+
+
+class EveryStart(NamedTuple):
+    """The window TV over all start positions; 0 where no window fits."""
+
+    mean: float
+    worst: float
+
+
+class _Spans(NamedTuple):
+    """Where a group's tokens in the window stay the same: from start position `begin` up to `end` of a block."""
+
+    group: Int64[np.ndarray, " span"]
+    begin: Int64[np.ndarray, " span"]
+    end: Int64[np.ndarray, " span"]
+    tokens: Int64[np.ndarray, " span"]
+    fewest: Int64[np.ndarray, " span"]  # tokens of the whole window, over the span's starts
+    most: Int64[np.ndarray, " span"]
+
+
+def window_tv_all(
+    placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
+) -> EveryStart:
+    """Mean and largest TV of the windows of `size` positions over all start positions.
+
+    TV is the sum of the positive parts of share - τ. A group whose share stays above its τ over a whole span adds
+    its exact token count to those starts; only where the windows' tokens vary across the share's crossing of τ is
+    a span looked at start by start.
+    """
+    total, worst = 0.0, 0.0
+    for window_tokens, spans in _blocks(placed, size, advance):
+        values = _block_tv(window_tokens, spans, target)
+        total += float(values.sum())
+        worst = max(worst, float(values.max()))
+    return EveryStart(total / max(placed.shape[0] - size + 1, 1), worst)
+
+
+def window_maximum(
+    placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
+) -> float:
+    """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
+    largest = 0.0
+    for _, spans in _blocks(placed, size, advance):
+        expected = target[spans.group]
+        above = spans.tokens / np.maximum(spans.fewest, 1) - expected
+        below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
+        largest = max(largest, float(above.max(initial=0.0)), float(below.max(initial=0.0)))
+    return largest
+
+
+def _block_tv(
+    window_tokens: Int64[np.ndarray, " start"], spans: _Spans, target: Float64[np.ndarray, " group"]
+) -> Float64[np.ndarray, " start"]:
+    expected = target[spans.group]
+    above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
+    crossing = (spans.tokens > expected * spans.fewest) & ~above
+    num_starts = len(window_tokens)
+
+    def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
+        """The sum of the values of the spans that hold a start position."""
+        changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
+        changes -= np.bincount(spans.end[above], weights=values[above], minlength=num_starts + 1)
+        return np.cumsum(changes, dtype=np.float64)[:-1]
+
+    tokens = np.maximum(window_tokens, 1)
+    values = running(spans.tokens) / tokens - running(expected)
+    lengths = spans.end[crossing] - spans.begin[crossing]
+    starts = _expand(spans.begin[crossing], lengths)
+    shares = np.repeat(spans.tokens[crossing], lengths) / tokens[starts]
+    surplus = np.maximum(shares - np.repeat(expected[crossing], lengths), 0.0)
+    values += np.bincount(starts, weights=surplus, minlength=num_starts)
+    return np.where(window_tokens > 0, np.maximum(values, 0.0), 0.0)
+
+
+def _expand(begin: Int64[np.ndarray, " span"], lengths: Int64[np.ndarray, " span"]) -> Int64[np.ndarray, " start"]:
+    """`begin`, `begin + 1` ... of every span, one after another."""
+    return np.arange(lengths.sum()) + np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
+
+
+def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
+    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is told positions."""
+    num_positions, num_groups = placed.shape[0], placed.shape[1]
+    num_starts = num_positions - size + 1
+    if num_starts < 1:
+        return
+    before = cumulative_tokens(placed)
+    sums = np.zeros(num_groups, np.int64)
+    for first in range(0, size, _MOST_STARTS):
+        sums += group_sums(entries(placed, first, min(first + _MOST_STARTS, size)), num_groups)
+    step = min(max(_BLOCK_ENTRIES // num_groups, _FEWEST_STARTS), _MOST_STARTS)
+    for start in range(0, num_starts, step):
+        stop = min(start + step, num_starts)
+        window_tokens = before[start + size : stop + size] - before[start:stop]
+        # The row before a start has left, the last of its window has entered; what changes at `stop` is for the
+        # next block.
+        rows = min(stop, num_starts - 1)
+        leaving, entering = entries(placed, start, rows), entries(placed, start + size, rows + size)
+        groups = np.concatenate([leaving.group, entering.group]).astype(np.int64)
+        at = np.concatenate([leaving.position, entering.position]) + 1
+        changes = np.concatenate([-leaving.tokens, entering.tokens])
+        inside = at < stop - start
+        yield window_tokens, _cut(sums, groups[inside], at[inside], changes[inside], window_tokens)
+        np.add.at(sums, groups, changes)
+        advance(stop - start if stop < num_starts else num_positions - start)
+
+
+def _cut(
+    sums: Int64[np.ndarray, " group"],
+    groups: Int64[np.ndarray, " change"],
+    at: Int64[np.ndarray, " change"],
+    changes: Int64[np.ndarray, " change"],
+    window_tokens: Int64[np.ndarray, " start"],
+) -> _Spans:
+    """Spans of one block, from the counts at its first start and the changes `at` later ones."""
+    num_groups, num_starts = len(sums), len(window_tokens)
+    groups = np.concatenate([np.arange(num_groups), groups])
+    begin = np.concatenate([np.zeros(num_groups, np.int64), at])
+    keys = groups * num_starts + begin
+    order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
+    groups, begin = groups[order], begin[order]
+    running = np.cumsum(np.concatenate([sums, changes])[order])
+    first = np.searchsorted(groups, np.arange(num_groups))
+    counted = running - np.repeat((running - sums[groups])[first], np.diff(first, append=len(groups)))
+    end = np.append(begin[1:], num_starts)
+    end[first[1:] - 1] = num_starts
+    kept = end > begin
+    begin, end = begin[kept], end[kept]
+    fewest = _over_ranges(np.minimum, window_tokens, begin, end)
+    most = _over_ranges(np.maximum, window_tokens, begin, end)
+    return _Spans(groups[kept], begin, end, counted[kept], fewest, most)
+
+
+def _over_ranges(
+    pick: np.ufunc,
+    values: Int64[np.ndarray, " start"],
+    begin: Int64[np.ndarray, " span"],
+    end: Int64[np.ndarray, " span"],
+) -> Shaped[np.ndarray, " span"]:
+    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two."""
+    if len(values) and (values == values[0]).all():
+        return np.full(len(begin), values[0])
+    table = [values]
+    while 2 << (len(table) - 1) <= len(values):
+        half = 1 << (len(table) - 1)
+        narrower = table[-1]
+        table.append(np.append(pick(narrower[:-half], narrower[half:]), narrower[-half:]))
+    level = np.frexp(end - begin)[1] - 1
+    stacked = np.stack(table)
+    return pick(stacked[level, begin], stacked[level, end - (1 << level)])

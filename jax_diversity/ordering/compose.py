@@ -1,0 +1,242 @@
+"""New plans of training from orderings that are there: blocks, epochs, beginnings, datasets one after another.
+
+What keeps every sequence exactly once is an `Ordering` again; what may repeat or omit sequences is a `Schedule`.
+
+- *Blocks*: the batches of an ordering in random order, each batch as it was. A batch stays as balanced as it is;
+  what was balanced over several batches is no longer.
+- *Reversed*: windows are the same windows, and as an ordering's deviation ends at zero, a prefix of the reversed
+  ordering deviates by as much as the rest of the ordering does, with the sign changed. It is as balanced.
+- *Epochs*: the same ordering again, every other time reversed, or a fresh ordering for each.
+- *One after another*: the deviation of each part begins and ends at zero, so that the whole is balanced when every
+  part holds the same mixture (`duplicates.separate_duplicates` makes such parts).
+
+Every plan's `info` says under `of` what it was made from.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.errors import UserError
+from jax_diversity.schema import Ordering, Schedule
+
+OrderingSource = Ordering | Callable[[int], Ordering]
+"""One ordering for all epochs, or a function from the number of an epoch (0, 1, 2 ...) to its ordering."""
+
+
+def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: SupportsIndex = 0) -> Ordering:
+    """Put whole batches in random order and keep the sequences of each, and their order in it.
+
+    Batches are the aligned runs of `batch_size` positions. Where the last is not full it stays last, so that all
+    others stay aligned. The order of batches is NumPy's PCG64 permutation for the seed.
+
+    Raises:
+        UserError: a batch size below 1 or above the number of sequences; a negative seed.
+
+    Example:
+        >>> shuffle_blocks(Ordering(np.arange(7)), 2, seed=0).indices.tolist()
+        [4, 5, 0, 1, 2, 3, 6]
+    """
+    size = checked_whole("batch_size", batch_size, 1)
+    seed = checked_whole("seed", seed, 0)
+    if size > len(ordering) > 0:
+        raise UserError(f"Expected a batch_size of at most the ordering's {len(ordering)} sequences, found {size}.")
+    num_batches = len(ordering) // size
+    whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
+    shuffled = whole[np.random.default_rng(seed).permutation(num_batches)].ravel()
+    indices = np.concatenate([shuffled, ordering.indices[num_batches * size :]])
+    return Ordering(indices, {"method": "shuffle_blocks", "batch_size": size, "seed": seed, "of": origin(ordering)})
+
+
+def reverse(ordering: Ordering) -> Ordering:
+    """The last sequence first.
+
+    Example:
+        >>> reverse(Ordering(np.array([2, 0, 1]))).indices.tolist()
+        [1, 0, 2]
+    """
+    return Ordering(ordering.indices[::-1], {"method": "reverse", "of": origin(ordering)})
+
+
+def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = False) -> Schedule:
+    """Epoch after epoch.
+
+    Args:
+        ordering: one ordering for all epochs, or a function that gives each epoch's own, such as
+            `lambda epoch: jd.order(chars, "balance", seed=epoch)`; all of the same number of sequences.
+        num_epochs: how many, above zero; of a last epoch that is not whole come the first positions, their number
+            rounded to the nearest.
+        reverse_odd: reverse the second, fourth ... epoch.
+
+    Raises:
+        UserError: a number of epochs that is not finite and above zero; a function that gives anything but
+            orderings of one size.
+
+    Example:
+        >>> repeat(Ordering(np.array([2, 0, 1])), 2.7, reverse_odd=True).indices.tolist()
+        [2, 0, 1, 1, 0, 2, 2, 0]
+    """
+    try:
+        fits = math.isfinite(num_epochs) and num_epochs > 0
+    except (TypeError, OverflowError):
+        fits = False
+    if not fits:
+        raise UserError(f"Expected num_epochs to be finite and above zero, found {num_epochs!r}.")
+    first = epoch_ordering(ordering, 0)
+    num_positions = round(num_epochs * len(first))
+    indices = np.empty(num_positions, np.int64)
+    origins = []
+    for epoch, start in enumerate(range(0, num_positions, max(len(first), 1))):
+        current = first if epoch == 0 else epoch_ordering(ordering, epoch, len(first))
+        left = num_positions - start
+        backward = reverse_odd and epoch % 2 == 1
+        indices[start : start + len(first)] = (current.indices[::-1] if backward else current.indices)[:left]
+        origins.append(origin(current))
+    info = {"method": "repeat", "num_epochs": float(num_epochs), "reverse_odd": bool(reverse_odd)}
+    return Schedule(indices, len(first), {**info, "of": origins if callable(ordering) else origins[:1]})
+
+
+def truncate(
+    plan: Ordering | Schedule,
+    num_positions: SupportsIndex | None = None,
+    *,
+    num_tokens: SupportsIndex | None = None,
+    tokens: Int64[np.ndarray, " sequence"] | None = None,
+) -> Schedule:
+    """The beginning of an ordering or schedule.
+
+    Args:
+        plan: what to cut off.
+        num_positions: how many positions to keep.
+        num_tokens: instead, as many positions as hold at most this number of tokens.
+        tokens: every sequence's number of tokens (`Characteristics.tokens`), with `num_tokens`.
+
+    Raises:
+        UserError: both or neither of `num_positions` and `num_tokens`; more of either than the plan holds; tokens
+            of another dataset, negative tokens.
+
+    Example:
+        >>> truncate(Ordering(np.array([2, 0, 1])), num_tokens=11, tokens=np.array([7, 7, 4])).indices.tolist()
+        [2, 0]
+    """
+    if (num_positions is None) == (num_tokens is None) or (num_tokens is None) != (tokens is None):
+        raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
+    info: dict[str, Any] = {"method": "truncate"}
+    if num_tokens is not None and tokens is not None:
+        info["num_tokens"] = checked_whole("num_tokens", num_tokens, 0)
+        kept = _positions_within(plan, info["num_tokens"], tokens)
+    else:
+        info["num_positions"] = kept = checked_whole("num_positions", num_positions, 0)
+        if kept > len(plan):
+            raise UserError(f"Expected num_positions of at most {len(plan)}, the plan's own, found {kept}.")
+    return Schedule(plan.indices[:kept], plan.num_sequences, {**info, "of": origin(plan)})
+
+
+def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[np.ndarray, " sequence"]) -> int:
+    tokens = np.asarray(tokens)
+    if tokens.shape != (plan.num_sequences,) or tokens.dtype.kind not in "iu":
+        raise UserError(
+            f"Expected the tokens of {plan.num_sequences} sequences as whole numbers, found {tokens.dtype} of "
+            f"shape {tokens.shape}; they belong to another dataset."
+        )
+    if tokens.min(initial=0) < 0:
+        raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
+    running = np.cumsum(tokens.astype(np.int64)[plan.indices])
+    total = int(running[-1]) if len(running) else 0
+    if num_tokens > total:
+        raise UserError(f"Expected num_tokens of at most {total}, the plan's own, found {num_tokens}.")
+    return int(np.searchsorted(running, num_tokens, side="right"))
+
+
+def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:
+    """Datasets one after another, each in its own ordering, as one ordering over all their sequences.
+
+    Args:
+        orderings: in the order in which they are to come.
+        offsets: where each dataset's sequences begin among all; None stacks them in the given order.
+
+    Raises:
+        UserError: no ordering; offsets that leave gaps between the datasets or lay them over one another.
+
+    Example:
+        >>> concatenate([Ordering(np.array([1, 0])), Ordering(np.array([0, 2, 1]))]).indices.tolist()
+        [1, 0, 2, 4, 3]
+    """
+    if not len(orderings):
+        raise UserError("Expected at least one ordering to concatenate, found none.")
+    sizes = [len(ordering) for ordering in orderings]
+    starts = stacked_offsets(sizes) if offsets is None else _checked_offsets(offsets, sizes)
+    indices = np.concatenate([start + ordering.indices for start, ordering in zip(starts, orderings, strict=True)])
+    origins = [origin(ordering) for ordering in orderings]
+    return Ordering(indices, {"method": "concatenate", "offsets": starts, "of": origins})
+
+
+def stacked_offsets(sizes: Sequence[int]) -> list[int]:
+    """Where the sequences of datasets that lie one after another begin."""
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()[:-1]]
+
+
+def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    starts = [checked_whole("offsets", offset, 0) for offset in offsets]
+    if len(starts) != len(sizes):
+        raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
+    end = 0
+    for start, size in sorted(zip(starts, sizes, strict=True)):
+        if start != end:
+            raise UserError(
+                f"Expected datasets that lie one after another, found one at the offset {start} where the one "
+                f"before ends at {end}; leave the offsets away to stack them."
+            )
+        end = start + size
+    return starts
+
+
+def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None = None) -> Ordering:
+    """An epoch's ordering, checked.
+
+    Args:
+        source: one ordering, or a function of the epoch.
+        epoch: counted from 0.
+        num_sequences: what the ordering must be of; None takes any.
+
+    Raises:
+        UserError: it is no ordering, or of another number of sequences.
+    """
+    ordering = source(epoch) if callable(source) else source
+    if not isinstance(ordering, Ordering):
+        raise UserError(
+            f"Expected an Ordering, or a function from epoch to Ordering, found {type(ordering).__name__} in epoch "
+            f"{epoch}; wrap an array in jd.Ordering(indices)."
+        )
+    if num_sequences is not None and len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected orderings of one dataset in all epochs: of {num_sequences} sequences in epoch 0, found "
+            f"{len(ordering)} in epoch {epoch}."
+        )
+    return ordering
+
+
+def origin(plan: Ordering | Schedule) -> dict[str, Any]:
+    """What a composition's `info` keeps of what it was made from."""
+    return {**plan.info, "fingerprint": plan.fingerprint}
+
+
+def checked_whole(name: str, value: Any, least: int) -> int:
+    """A setting as a plain int, also of NumPy's, so that `info` is JSON.
+
+    Raises:
+        UserError: no whole number, or below the least.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"Expected {name} to be a whole number >= {least}, found {value!r}.") from None
+    if number < least:
+        raise UserError(f"Expected {name} >= {least}, found {number}.")
+    return number

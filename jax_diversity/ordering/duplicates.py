@@ -1,0 +1,249 @@
+"""Duplicates kept apart: documents split into parts of equal mixture, none of which holds a document twice.
+
+A document that occurs k times in a corpus is best met once in each of k epochs, not k times at random. So the
+*documents* are split, before packing, into as many parts as the largest duplication count; each part is packed and
+ordered alone, and the parts follow one another (`compose.concatenate`).
+
+Every part shall hold every cluster's share of tokens, the corpus's own. With `R[c, p]` the tokens of cluster c that
+part p still lacks of an equal share, and `R[p]` the same over all clusters:
+
+1. Duplicates, the largest groups first and of a group the longest first: each document goes to the part, of those
+   that hold none of its group, where `R[c, p] + R[p]` is largest: the step that most lowers `Σ R[c, p]² + Σ R[p]²`.
+2. All other documents fill up what is lacking. The documents of a cluster, the longest first, go one by one where
+   most is lacking; all clusters advance at once, as lanes of one table, and share the work of evening out the
+   totals: a lane of A active ones looks at `R[c, p] + R[p] / A`, and has a mild liking for parts of its own. Long
+   clusters are several lanes, so that the number of steps is bounded. The shortest documents come last and leave
+   next to nothing over.
+
+Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64, Integer
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from jax_diversity.errors import UserError
+from jax_diversity.ordering.compose import checked_whole
+from jax_diversity.progress import Advance, ignore
+
+_LANE_LENGTH = 4096
+_DOCUMENTS_PER_ADVANCE = 16_384
+_MAX_TABLE_ENTRIES = 2**27
+
+Groups = Integer[np.ndarray, " document"] | Sequence[Integer[np.ndarray, " document"]]
+"""Every document's group of duplicates, -1 for none; or several such arrays (exact, near)."""
+
+
+def separate_duplicates(
+    groups: Groups,
+    clusters: Integer[np.ndarray, " document"],
+    lengths: Integer[np.ndarray, " document"],
+    *,
+    num_parts: SupportsIndex | None = None,
+    advance: Advance = ignore,
+) -> Int64[np.ndarray, " document"]:
+    """Split documents into parts of equal mixture so that no part holds two documents of a group.
+
+    Args:
+        groups: every document's group of duplicates, -1 (or a group of its own) for a document without. Of several
+            arrays, such as of exact and of near duplicates, documents are kept apart that any of them joins,
+            directly or through others.
+        clusters: every document's cluster, or any other group whose mixture the parts shall share.
+        lengths: every document's number of tokens.
+        num_parts: how many parts; None takes as many as the largest group has documents, the least possible.
+        advance: told the number of documents assigned since it was last called.
+
+    Returns:
+        The part of every document, 0 .. num_parts - 1; the result is the same for the same input.
+
+    Raises:
+        UserError: arrays of different lengths; anything but whole numbers; clusters or lengths below 0, groups
+            below -1; fewer parts than the largest group has documents; so many parts that duplicates must be
+            removed.
+
+    Example:
+        >>> parts = separate_duplicates(np.array([0, -1, 0, -1]), np.array([0, 1, 0, 1]), np.array([5, 9, 5, 9]))
+        >>> parts.tolist()
+        [0, 1, 1, 0]
+    """
+    clusters = _checked_column("clusters", clusters, 0)
+    lengths = _checked_column("lengths", lengths, 0)
+    merged = merge_groups(groups)
+    for name, column in {"clusters": clusters, "lengths": lengths}.items():
+        if len(column) != len(merged):
+            raise UserError(
+                f"Expected {name} of {len(merged)} documents, as many as groups has, found {len(column)}."
+            )
+    sizes = np.bincount(merged[merged >= 0])
+    largest = max(int(sizes.max(initial=1)), 1)
+    num_parts = largest if num_parts is None else checked_whole("num_parts", num_parts, 1)
+    if num_parts < largest:
+        raise UserError(
+            f"Expected at least {largest} parts, the number of documents in the largest group, found {num_parts}."
+        )
+    names, clusters = np.unique(clusters, return_inverse=True)
+    if num_parts * len(names) > _MAX_TABLE_ENTRIES:
+        raise UserError(
+            f"Expected clusters x parts of at most {_MAX_TABLE_ENTRIES:,}, found {len(names):,} x {num_parts:,}; "
+            "remove duplicates from the largest groups first."
+        )
+    parts = np.zeros(len(merged), np.int64)
+    lacking = np.bincount(clusters, weights=lengths, minlength=len(names))[:, None] / num_parts
+    lacking = np.repeat(lacking, num_parts, axis=1)
+    if num_parts == 1:
+        advance(len(parts))
+        return parts
+    _assign_duplicates(parts, lacking, merged, clusters, lengths, advance)
+    _assign_others(parts, lacking, merged < 0, clusters, lengths, advance)
+    return parts
+
+
+def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
+    """Groups of all documents that are joined by any of the arrays, directly or through others.
+
+    Returns:
+        The group of every document, numbered from 0; -1 for a document that is joined with no other.
+
+    Raises:
+        UserError: no array, arrays of different lengths, anything but whole numbers >= -1.
+
+    Example:
+        >>> merge_groups([np.array([7, 7, -1, -1]), np.array([-1, 0, 0, 3])]).tolist()
+        [0, 0, 0, -1]
+    """
+    columns = [groups] if isinstance(groups, np.ndarray) else list(groups)
+    if not columns:
+        raise UserError("Expected at least one array of duplicate groups, found none.")
+    columns = [_checked_column("groups", column, -1) for column in columns]
+    num_documents = num_nodes = len(columns[0])
+    documents, nodes = [], []  # a graph in which documents are joined with the nodes of their groups
+    for column in columns:
+        if len(column) != num_documents:
+            raise UserError(f"Expected groups of {num_documents} documents in every array, found {len(column)}.")
+        members = np.flatnonzero(column >= 0)
+        names, group = np.unique(column[members], return_inverse=True)
+        documents.append(members)
+        nodes.append(num_nodes + group)
+        num_nodes += len(names)
+    rows, joined = np.concatenate(documents), np.concatenate(nodes)
+    graph = coo_array((np.ones(len(rows), np.int8), (rows, joined)), shape=(num_nodes, num_nodes))
+    component = connected_components(graph, directed=False)[1][:num_documents].astype(np.int64)
+    alone = np.bincount(component, minlength=1)[component] == 1
+    merged = np.full(num_documents, -1, np.int64)
+    merged[~alone] = np.unique(component[~alone], return_inverse=True)[1]
+    return merged
+
+
+def _assign_duplicates(
+    parts: Int64[np.ndarray, " document"],
+    lacking: Float64[np.ndarray, "cluster part"],
+    merged: Int64[np.ndarray, " document"],
+    clusters: Int64[np.ndarray, " document"],
+    lengths: Int64[np.ndarray, " document"],
+    advance: Advance,
+) -> None:
+    """Step 1, one document after another; writes to `parts` and `lacking`."""
+    documents = np.flatnonzero(merged >= 0)
+    group = merged[documents]
+    sizes = np.bincount(group)
+    tokens = np.bincount(group, weights=lengths[documents])
+    order = np.lexsort((documents, -lengths[documents], group, -tokens[group], -sizes[group]))
+    documents, group = documents[order], group[order]
+    begins = np.diff(group, prepend=-1) != 0
+    lacking_in_all = lacking.sum(axis=0)
+    taken = np.zeros(len(lacking_in_all))
+    score = np.empty(len(lacking_in_all))
+    columns = (documents.tolist(), begins.tolist(), clusters[documents].tolist(), lengths[documents].tolist())
+    for num_assigned, (document, begins_group, cluster, length) in enumerate(zip(*columns, strict=True), start=1):
+        if begins_group:
+            taken[:] = 0.0
+        lacking_here = lacking[cluster]
+        np.add(lacking_here, lacking_in_all, out=score)
+        np.subtract(score, taken, out=score)
+        part = score.argmax()
+        parts[document] = part
+        lacking_here[part] -= length
+        lacking_in_all[part] -= length
+        taken[part] = np.inf
+        if num_assigned % _DOCUMENTS_PER_ADVANCE == 0:
+            advance(_DOCUMENTS_PER_ADVANCE)
+    advance(len(documents) % _DOCUMENTS_PER_ADVANCE)
+
+
+def _assign_others(
+    parts: Int64[np.ndarray, " document"],
+    lacking: Float64[np.ndarray, "cluster part"],
+    others: Bool[np.ndarray, " document"],
+    clusters: Int64[np.ndarray, " document"],
+    lengths: Int64[np.ndarray, " document"],
+    advance: Advance,
+) -> None:
+    """Step 2, all lanes at once; writes to `parts`."""
+    documents, lane_starts, lane_cluster, lanes_of_cluster = _lanes(np.flatnonzero(others), clusters, lengths)
+    lane_lengths = np.diff(lane_starts)
+    num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
+    lacking_in_all = lacking.sum(axis=0)
+    by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
+    # Where parts lack about the same, each lane prefers another one: all would else place their longest documents
+    # in the same part. The preference is in units of the document to be placed, so that it vanishes in the end.
+    preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
+    shortest_last = -lane_lengths
+    for step in range(int(lane_lengths.max(initial=0))):
+        active = int(np.searchsorted(shortest_last, -step))
+        chosen = documents[lane_starts[:active] + step]
+        length = lengths[chosen].astype(np.float64)
+        score = by_lane[:active] + lacking_in_all / active + preference[:active] * length[:, None]
+        part = score.argmax(axis=1)
+        parts[chosen] = part
+        by_lane[np.arange(active), part] -= length
+        lacking_in_all -= np.bincount(part, weights=length, minlength=num_parts)
+        advance(active)
+
+
+def _lanes(
+    documents: Int64[np.ndarray, " other"],
+    clusters: Int64[np.ndarray, " document"],
+    lengths: Int64[np.ndarray, " document"],
+) -> tuple[
+    Int64[np.ndarray, " other"],
+    Int64[np.ndarray, " boundary"],
+    Int64[np.ndarray, " lane"],
+    Int64[np.ndarray, " cluster"],
+]:
+    """Cut every cluster's documents, the longest first, into lanes of bounded length, dealt in turn.
+
+    Returns:
+        The documents lane by lane, the longest lane first; where lanes begin and the last ends; every lane's
+        cluster; every cluster's number of lanes.
+    """
+    documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
+    cluster = clusters[documents]
+    per_cluster = np.bincount(cluster, minlength=int(clusters.max(initial=-1)) + 1)
+    lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
+    rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
+    first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
+    lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
+    lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
+    lane_order = np.argsort(-lane_lengths, kind="stable")
+    place = np.empty_like(lane_order)
+    place[lane_order] = np.arange(len(lane_order))
+    lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
+    starts = np.concatenate([[0], np.cumsum(lane_lengths[lane_order])])
+    return documents[np.argsort(place[lane], kind="stable")], starts, lane_cluster, lanes_of_cluster
+
+
+def _checked_column(name: str, values: Any, least: int) -> Int64[np.ndarray, " document"]:
+    values = np.asarray(values)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise UserError(
+            f"Expected {name} to be one axis of whole numbers, found {values.dtype} of shape {values.shape}."
+        )
+    if values.min(initial=least) < least:
+        raise UserError(f"Expected {name} >= {least}, found {values.min()}.")
+    return values.astype(np.int64)

@@ -1,0 +1,236 @@
+"""What a run aims at, position by position, and what was consumed before it.
+
+The *target* is a share per group; it may change over training (a curriculum, a mixture estimated anew). A selector
+tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, τ(i) being the target in force at
+position i. A run may begin at position k, after the sequences `consumed`, whose deviation it goes on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from jax_diversity.errors import UserError
+from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.schema import Characteristics
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Shares of the groups that training should hold, in phases.
+
+    A family that is not named keeps the corpus's own shares. Shares are scaled to a sum of one.
+
+    Attributes:
+        starts: first position of every phase, ascending from 0.
+        shares: family -> (phase, group) shares.
+
+    Raises:
+        ValueError: starts that do not ascend from 0; shares that are negative, not finite or all zero, or of another
+            number of phases.
+
+    Example:
+        >>> Targets((0, 1000), {"source": [[0.9, 0.1], [0.5, 0.5]]}).shares["source"].shape
+        (2, 2)
+    """
+
+    starts: tuple[int, ...]
+    shares: Mapping[str, Float64[np.ndarray, "phase group"]]
+
+    def __post_init__(self) -> None:
+        starts = tuple(int(start) for start in self.starts)
+        if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
+            raise UserError(f"Expected the targets' starts to ascend from 0, found {starts}.")
+        shares = {name: _checked_shares(name, values, len(starts)) for name, values in self.shares.items()}
+        object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "shares", MappingProxyType(shares))
+
+    def __reduce__(self) -> tuple[type[Targets], tuple[Any, ...]]:
+        return type(self), (self.starts, dict(self.shares))  # a proxy cannot be pickled
+
+    @classmethod
+    def linear(
+        cls,
+        first: Mapping[str, Any],
+        last: Mapping[str, Any],
+        num_positions: int,
+        num_phases: int = 64,
+    ) -> Targets:
+        """From the shares `first` at position 0 to `last` at `num_positions`, in steps.
+
+        Raises:
+            ValueError: the two name different families; fewer positions than phases.
+        """
+        if set(first) != set(last):
+            raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
+        if not 1 <= num_phases <= num_positions:
+            raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
+        middles = (np.arange(num_phases) + 0.5) / num_phases
+        shares = {}
+        for name in first:
+            ends = [_checked_shares(name, [values[name]], 1)[0] for values in (first, last)]
+            shares[name] = (1 - middles[:, None]) * ends[0] + middles[:, None] * ends[1]
+        return cls(tuple(num_positions * phase // num_phases for phase in range(num_phases)), shares)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the starts and shares."""
+        digest = hashlib.sha256(repr(self.starts).encode())
+        for name, values in self.shares.items():
+            digest.update(f"{name} {values.shape}".encode() + values.tobytes())
+        return digest.hexdigest()
+
+
+def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarray, "phase group"]:
+    try:
+        shares = np.array(values, np.float64, ndmin=2)
+    except (TypeError, ValueError):
+        raise UserError(f"Expected target shares of {name!r} as numbers, found {values!r}.") from None
+    if shares.ndim != 2 or len(shares) != num_phases:
+        raise UserError(f"Expected target shares of {name!r} for {num_phases} phases, found {shares.shape}.")
+    totals = shares.sum(axis=1, keepdims=True)
+    if not np.isfinite(shares).all() or shares.min(initial=0) < 0 or not (totals > 0).all():
+        raise UserError(f"Expected target shares of {name!r} >= 0 with a sum above zero in every phase.")
+    shares /= totals
+    shares.setflags(write=False)
+    return shares
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's features, its targets in phases, and where it begins.
+
+    Attributes:
+        features: all sequences, with the first phase's targets.
+        starts: first position of every phase.
+        targets: (phase, column) τ, the norms' mean last.
+        consumed: the sequences of the positions before the run.
+    """
+
+    features: Features
+    starts: tuple[int, ...]
+    targets: Float64[np.ndarray, "phase column"]
+    consumed: Int64[np.ndarray, " consumed"]
+
+    @classmethod
+    def build(
+        cls,
+        characteristics: Characteristics,
+        objective: Objective,
+        targets: Targets | Mapping[str, Any] | None = None,
+        consumed: Int64[np.ndarray, " consumed"] | None = None,
+    ) -> Plan:
+        """Check targets against the characteristics.
+
+        A plain mapping of shares holds from the run's beginning on; what was consumed before counts against the
+        corpus's own shares, for which it was planned.
+
+        Raises:
+            ValueError: targets of an unknown family or another number of groups.
+        """
+        features = Features.build(characteristics, objective)
+        consumed = np.zeros(0, np.int64) if consumed is None else consumed
+        if targets is None:
+            return cls(features, (0,), features.targets[None], consumed)
+        if not isinstance(targets, Targets):
+            targets = _from_here_on(characteristics, targets, len(consumed))
+        table = np.repeat(features.targets[None], len(targets.starts), axis=0)
+        for name, shares in targets.shares.items():
+            if name not in features.family_columns:
+                known = ", ".join(features.family_columns)
+                raise UserError(f"Targets name the family {name!r}; the objective weighs {known}.")
+            columns = features.family_columns[name]
+            if shares.shape[1] != columns.stop - columns.start:
+                raise UserError(
+                    f"Expected target shares of {columns.stop - columns.start} groups of {name!r}, "
+                    f"found {shares.shape[1]}."
+                )
+            table[:, columns] = shares
+        return cls(features.with_targets(table[0]), targets.starts, table, consumed)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the targets and of what was consumed."""
+        digest = hashlib.sha256(repr(self.starts).encode())
+        digest.update(self.targets.tobytes())
+        digest.update(self.consumed.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the whole ordering, those consumed before included."""
+        return self.features.num_sequences
+
+    @property
+    def remaining(self) -> Int64[np.ndarray, " remaining"]:
+        """The sequences left to place, ascending."""
+        left = np.ones(self.num_positions, bool)
+        left[self.consumed] = False
+        return np.flatnonzero(left)
+
+    def phases(self, first_position: int) -> Iterator[tuple[int, int, Features]]:
+        """Start, stop and features of every phase from a position on."""
+        stops = (*self.starts[1:], self.num_positions)
+        for start, stop, targets in zip(self.starts, stops, self.targets, strict=True):
+            start, stop = max(start, first_position), min(stop, self.num_positions)
+            if start < stop:
+                yield start, stop, self.features.with_targets(targets)
+
+    def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
+        """Deviation of the sequences placed so far, float64; of the `last` positions only where given."""
+        placed = np.asarray(placed, np.int64)
+        first = 0 if last is None else max(len(placed) - last, 0)
+        total = np.zeros(self.targets.shape[1])
+        for start, stop, features in self.phases(first):
+            if start < len(placed):
+                total += features.excess(placed[start : min(stop, len(placed))])
+        return total
+
+
+def _from_here_on(characteristics: Characteristics, shares: Mapping[str, Any], num_consumed: int) -> Targets:
+    unknown = set(shares) - set(characteristics.families)
+    if unknown:
+        raise UserError(
+            f"Targets name unknown families {sorted(unknown)}; the families are {list(characteristics.families)}."
+        )
+    if not num_consumed:
+        return Targets((0,), {name: np.asarray(values)[None] for name, values in shares.items()})
+    before = {name: characteristics.target_share(name) for name in shares}
+    for name, values in shares.items():
+        if np.shape(values) != before[name].shape:
+            raise UserError(
+                f"Expected target shares of {len(before[name])} groups of {name!r}, found {np.shape(values)}."
+            )
+    both = {name: np.stack([before[name], np.asarray(values, np.float64)]) for name, values in shares.items()}
+    return Targets((0, num_consumed), both)
+
+
+def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
+    """Indices of sequences that were consumed already, each once.
+
+    Raises:
+        ValueError: not integers, out of range, or a sequence twice.
+    """
+    indices = np.asarray(consumed)
+    if indices.size == 0:
+        return np.zeros(0, np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise UserError(
+            f"Expected consumed sequences as one axis of integers, found {indices.dtype} of {indices.shape}."
+        )
+    indices = indices.astype(np.int64)
+    if indices.min() < 0 or indices.max() >= num_sequences:
+        raise UserError(
+            f"Expected consumed sequences from 0 to {num_sequences - 1}, found {indices.min()} to {indices.max()}."
+        )
+    times = np.bincount(indices, minlength=num_sequences)
+    if times.max() > 1:
+        raise UserError(f"Expected each consumed sequence once, found {int(times.argmax())} {times.max()} times.")
+    return indices

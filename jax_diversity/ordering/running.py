@@ -1,0 +1,130 @@
+"""Long runs of a selector: phases of the target, progress, interrupts, and going on where a run was cut off."""
+
+from __future__ import annotations
+
+import io
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.errors import UserError
+from jax_diversity.ordering.objective import Features
+from jax_diversity.ordering.plan import Plan
+from jax_diversity.progress import Advance
+
+STEPS_PER_CALL = 4096
+_SECONDS_BETWEEN_SAVES = 30.0
+_IDENTITY = "identity"
+
+
+class Checkpoint:
+    """The state of a run that is not finished, in one file that is whole or as it was.
+
+    Args:
+        path: the file; None keeps nothing.
+        identity: hash of all that decides the result.
+    """
+
+    def __init__(self, path: Path | None = None, identity: str = "") -> None:
+        self.path = path
+        self.identity = identity
+        self._last_save = time.monotonic()
+
+    def load(self) -> Mapping[str, np.ndarray] | None:
+        """The saved arrays; None where there is no file.
+
+        Raises:
+            ValueError: no such file's format, or another run's state.
+        """
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            # Read at once: the file may be replaced while its arrays are looked at.
+            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as stored:
+                arrays = dict(stored)
+            identity = str(arrays.pop(_IDENTITY))
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; delete it.") from None
+        if identity != self.identity:
+            raise UserError(
+                f"The checkpoint at {self.path} belongs to another run ({identity[:16]}, this one is "
+                f"{self.identity[:16]}): other counts, objective, seed or options; delete it or name another file."
+            )
+        return arrays
+
+    def save_when_due(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Save when half a minute has passed."""
+        if self.path is not None and time.monotonic() - self._last_save >= _SECONDS_BETWEEN_SAVES:
+            self.save(arrays)
+
+    def save(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the file."""
+        if self.path is None:
+            return
+        with atomic_path(self.path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **{_IDENTITY: np.array(self.identity)}, **arrays)
+        self._last_save = time.monotonic()
+
+    def remove(self) -> None:
+        """The run is finished."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+@runtime_checkable
+class Selector(Protocol):
+    """A compiled selector and its state on the devices."""
+
+    def retarget(self, features: Features) -> None:
+        """Aim at other targets from the next step on."""
+
+    def run(self, num_steps: int) -> None:
+        """Place so many sequences."""
+
+    def placed(self) -> Int64[np.ndarray, " position"]:
+        """The sequences placed so far, those consumed before the run included."""
+        ...
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """All that `restore` needs besides what the selector was made of."""
+        ...
+
+    def restore(self, saved: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+
+
+def drive(
+    selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint
+) -> Int64[np.ndarray, " remaining"]:
+    """Run a selector to the end of its plan, some thousand steps at a time.
+
+    An interrupt is heard between two calls; what is placed then is saved. A run that goes on from its checkpoint ends
+    with the same ordering as one that was not cut off.
+    """
+    position = len(plan.consumed)
+    saved = checkpoint.load()
+    if saved is not None:
+        selector.restore(saved)
+        advance(len(selector.placed()) - position)
+        position = len(selector.placed())
+    try:
+        for start, stop, features in plan.phases(position):
+            selector.retarget(features)
+            for first in range(start, stop, STEPS_PER_CALL):
+                steps = min(STEPS_PER_CALL, stop - first)
+                selector.run(steps)
+                position = first + steps
+                advance(steps)
+                if position < plan.num_positions:
+                    checkpoint.save_when_due(selector.saved())
+    except KeyboardInterrupt:
+        checkpoint.save(selector.saved())
+        raise
+    checkpoint.remove()
+    return selector.placed()[len(plan.consumed) :]

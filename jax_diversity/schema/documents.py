@@ -1,0 +1,62 @@
+"""Documents, and the segments of them that packing makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with what is known about it; `metadata` keeps every field that came with it."""
+
+    id: str
+    text: str
+    source: str
+    language: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Which run of which document's tokens stands where: the whole of packing, as columns of one table.
+
+    Rows are sorted by (`sequence_index`, `position`). A sequence's tokens are its segments' tokens one after
+    another; what is left up to the sequence length is padding and belongs to no document.
+
+    Attributes:
+        sequence_index: the sequence that holds the segment.
+        position: where in the sequence the segment begins, in tokens.
+        document_index: the document, counted over the whole corpus in its stored order.
+        document_offset: where in the document the segment begins, in tokens.
+        length: number of tokens, the end token included where the segment reaches it.
+        ends_with_eos: whether the segment's last token is its document's end token.
+        num_sequences: number of sequences, empty ones included.
+        sequence_length: L, tokens a sequence can hold.
+    """
+
+    sequence_index: Int64[np.ndarray, " segment"]
+    position: Int64[np.ndarray, " segment"]
+    document_index: Int64[np.ndarray, " segment"]
+    document_offset: Int64[np.ndarray, " segment"]
+    length: Int64[np.ndarray, " segment"]
+    ends_with_eos: Bool[np.ndarray, " segment"]
+    num_sequences: int
+    sequence_length: int
+
+    COLUMNS: ClassVar = (
+        "sequence_index",
+        "position",
+        "document_index",
+        "document_offset",
+        "length",
+        "ends_with_eos",
+    )
+
+    def __len__(self) -> int:
+        return len(self.sequence_index)

@@ -1,0 +1,365 @@
+"""Which sequence comes when: orderings, which are bijections, and schedules, which may repeat and omit.
+
+Both are one array of sequence indices with a note on how it was made, and both are stored alike: `NAME.npy`, which
+anything can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array is still
+the one that was saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, ClassVar, TypeVar
+
+import numpy as np
+from jaxtyping import Int64
+
+
+class _Stored:
+    """What orderings and schedules share: the array's length, copies, files."""
+
+    indices: Int64[np.ndarray, " position"]
+    info: Mapping[str, Any]
+
+    _NAME: ClassVar[str]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        method = self.info.get("method", "unknown method")
+        return f"{type(self).__name__}({self._size}, {method}, fingerprint {self.fingerprint[:16]})"
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the indices and of what else is needed to use them, not of `info`."""
+        raise NotImplementedError
+
+    @property
+    def _size(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def _stored(self) -> dict[str, Any]:
+        """What the .json holds besides `info` and the fingerprint."""
+        raise NotImplementedError
+
+    @classmethod
+    def _restore(cls: type[_Kind], indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> _Kind:
+        raise NotImplementedError
+
+    def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
+        indices.setflags(write=False)
+        object.__setattr__(self, "indices", indices)
+        object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
+
+    def save(self, path: str | Path) -> None:
+        """Write `path` (.npy, readable by anything) and, beside it, a .json with `info` and the fingerprint.
+
+        Each file is whole or as it was; after a kill between the two `load` refuses a new .npy beside an old .json.
+
+        Raises:
+            ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
+        """
+        path = Path(path)
+        if path.suffix != ".npy":
+            raise ValueError(f"{self._NAME}'s file name must end in .npy, found {path.name!r}.")
+        about = {**_without_derived(self.info), **self._stored, "fingerprint": self.fingerprint}
+        try:
+            text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self._NAME}'s info must be what JSON can hold, found: {error}.") from None
+        _replace(path, lambda file: np.save(file, self.indices))
+        _replace(path.with_suffix(".json"), lambda file: file.write(text.encode()))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ordering(_Stored):
+    """A bijection from positions of training to sequence indices.
+
+    Attributes:
+        indices: the sequence at every position, read-only.
+        info: how it was made (method, objective, seed, fingerprint of the characteristics ...), for people
+            and for checks; never needed to use the ordering.
+
+    Pickles and copies are as read-only as the original.
+
+    Raises:
+        ValueError: `indices` is no permutation of 0 .. n - 1.
+
+    Example:
+        >>> Ordering(np.array([2, 0, 1])).indices
+        array([2, 0, 1])
+    """
+
+    indices: Int64[np.ndarray, " sequence"]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    _NAME: ClassVar[str] = "An ordering"
+
+    def __post_init__(self) -> None:
+        self._freeze(_checked_permutation(self.indices))
+
+    def __reduce__(self) -> tuple[type[Ordering], tuple[np.ndarray, dict[str, Any]]]:
+        return type(self), (self.indices, dict(self.info))  # a proxy cannot be pickled
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences of the dataset, each of which comes once."""
+        return len(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the permutation itself."""
+        return hashlib.sha256(self.indices.tobytes()).hexdigest()
+
+    @property
+    def _size(self) -> str:
+        return f"{len(self)} sequences"
+
+    @property
+    def _stored(self) -> dict[str, Any]:
+        return {"num_sequences": len(self)}
+
+    @classmethod
+    def _restore(cls, indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> Ordering:
+        if "num_positions" in about:
+            raise ValueError("it holds a schedule, which may repeat and omit sequences; use Schedule.load.")
+        return cls(_checked_permutation(indices), info)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ordering:
+        """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
+
+        Raises:
+            ValueError: not such a file, no bijection, changed since it was saved, or a .json that is not its own.
+        """
+        return _load(cls, path, absent={})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedule(_Stored):
+    """A plan of training that may repeat and omit sequences: epochs, blends, truncated and re-planned runs.
+
+    Attributes:
+        indices: the sequence at every position, read-only; as many positions as the plan is long.
+        num_sequences: number of sequences of the dataset that `indices` point into.
+        info: how it was made, for people and for checks; never needed to use the schedule.
+
+    Pickles and copies are as read-only as the original.
+
+    Raises:
+        ValueError: an index outside 0 .. num_sequences - 1, or indices that are no axis of integers.
+
+    Example:
+        >>> schedule = Schedule(np.array([2, 0, 2]), num_sequences=4)
+        >>> schedule.counts
+        array([1, 0, 2, 0])
+    """
+
+    indices: Int64[np.ndarray, " position"]
+    num_sequences: int
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    _NAME: ClassVar[str] = "A schedule"
+
+    def __post_init__(self) -> None:
+        num_sequences = _checked_size(self.num_sequences)
+        object.__setattr__(self, "num_sequences", num_sequences)
+        indices = _checked_integers(self.indices, self._NAME)
+        _check_range(
+            indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it"
+        )
+        self._freeze(indices.astype(np.int64))
+
+    def __reduce__(self) -> tuple[type[Schedule], tuple[np.ndarray, int, dict[str, Any]]]:
+        return type(self), (self.indices, self.num_sequences, dict(self.info))
+
+    @property
+    def counts(self) -> Int64[np.ndarray, " sequence"]:
+        """How often every sequence occurs."""
+        return np.bincount(self.indices, minlength=self.num_sequences).astype(np.int64)
+
+    @property
+    def is_bijection(self) -> bool:
+        """Whether every sequence occurs exactly once."""
+        return len(self) == self.num_sequences and bool((self.counts == 1).all())
+
+    def to_ordering(self) -> Ordering:
+        """The same positions as an `Ordering`.
+
+        Raises:
+            ValueError: a sequence is left out or comes more than once.
+        """
+        if not self.is_bijection:
+            counts = self.counts
+            bad = int(np.argmax(counts != 1))
+            raise ValueError(
+                f"Expected a schedule with each of the {self.num_sequences} sequences once to make an ordering of, "
+                f"found sequence {bad} {counts[bad]} times; use the schedule itself."
+            )
+        return Ordering(self.indices, self.info)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the indices and of the number of sequences."""
+        digest = hashlib.sha256(f"schedule of {self.num_sequences} sequences\n".encode())
+        digest.update(self.indices.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _size(self) -> str:
+        return f"{len(self)} positions over {self.num_sequences} sequences"
+
+    @property
+    def _stored(self) -> dict[str, Any]:
+        return {"num_sequences": self.num_sequences, "num_positions": len(self)}
+
+    @classmethod
+    def _restore(cls, indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> Schedule:
+        if about.get("num_sequences") is None:
+            raise ValueError(
+                "no .json beside it says how many sequences the dataset has; pass num_sequences to Schedule.load."
+            )
+        if "num_positions" not in about:
+            raise ValueError("it holds an ordering; use Ordering.load.")
+        num_sequences = _checked_size(about["num_sequences"])
+        return cls(_checked_integers(indices, cls._NAME).astype(np.int64, copy=False), num_sequences, info)
+
+    @classmethod
+    def load(cls, path: str | Path, num_sequences: int | None = None) -> Schedule:
+        """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
+
+        Args:
+            path: the .npy file.
+            num_sequences: the dataset's number of sequences, for a file without a .json; of one with a .json it
+                must be what that says.
+
+        Raises:
+            ValueError: not such a file, indices outside the dataset, made for a dataset of another size, changed
+                since it was saved, or a .json that is not its own.
+        """
+        loaded = _load(cls, path, absent={"num_sequences": num_sequences, "num_positions": None})
+        if num_sequences is not None and loaded.num_sequences != num_sequences:
+            raise ValueError(
+                f"Expected a schedule over {num_sequences} sequences at {path}, found one over "
+                f"{loaded.num_sequences}; it was made for another dataset."
+            )
+        return loaded
+
+
+_Kind = TypeVar("_Kind", bound=_Stored)
+
+
+def _load(kind: type[_Kind], path: str | Path, absent: dict[str, Any]) -> _Kind:
+    """Read both files; `absent` stands for a .json that is not there."""
+    path, name = Path(path), kind._NAME.lower()
+    try:
+        values = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"Expected {name} at {path}, found no such file.") from None
+    except (ValueError, EOFError, OSError, MemoryError) as error:
+        raise ValueError(f"Expected {name} (.npy) at {path}: {error}") from None
+    about = _read_about(path.with_suffix(".json"), name.split()[-1])
+    try:
+        loaded = kind._restore(values, about or absent, _without_derived(about))
+    except ValueError as error:
+        raise ValueError(f"Expected {name} (.npy) at {path}: {error}") from None
+    if about and about["fingerprint"] != loaded.fingerprint:
+        raise ValueError(
+            f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
+            f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
+        )
+    return loaded
+
+
+# What the .json holds besides `info`; under these names nothing of a user's own is kept.
+_DERIVED = ("num_sequences", "num_positions", "fingerprint")
+
+
+def _without_derived(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if key not in _DERIVED}
+
+
+def _plain_value(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON can hold them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} of the type {type(value).__name__}")
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file under another name and move it into place once it is whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _read_about(path: Path, name: str) -> dict[str, Any]:
+    """What the .json beside an ordering or schedule says; nothing where there is none."""
+    try:
+        about = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError, OSError) as error:
+        raise ValueError(f"Expected {path} to describe its {name}, found no JSON ({error}); delete it.") from None
+    if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
+        raise ValueError(f"Expected {path} to describe its {name}, found no fingerprint in it; move it elsewhere.")
+    return about
+
+
+def _checked_integers(values: Any, name: str) -> np.ndarray:
+    values = np.asarray(values)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be one axis of integers, found {values.dtype} of shape {values.shape}.")
+    return values
+
+
+def _check_range(values: np.ndarray, num_sequences: int, expected: str) -> None:
+    if len(values) and (values.min() < 0 or values.max() >= num_sequences):
+        outside = values[(values < 0) | (values >= num_sequences)][0]
+        raise ValueError(f"{expected}, found {outside}.")
+
+
+def _checked_size(value: Any) -> int:
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = -1
+    if size < 0:
+        raise ValueError(f"A schedule's num_sequences must be a whole number >= 0, found {value!r}.")
+    return size
+
+
+def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
+    values = _checked_integers(values, "An ordering")
+    num_sequences = len(values)
+    _check_range(
+        values,
+        num_sequences,
+        f"An ordering of {num_sequences} sequences must hold each of 0 .. {num_sequences - 1} once",
+    )
+    indices = values.astype(np.int64)
+    times = np.bincount(indices, minlength=num_sequences)
+    if num_sequences and times.max() > 1:
+        repeated = int(np.argmax(times > 1))
+        raise ValueError(
+            f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
+            f"{times[repeated]} times."
+        )
+    return indices
