@@ -46,6 +46,7 @@ class Method(Protocol):
 
 # name -> module below jax_diversity.ordering; modules are imported when asked for, so that baselines need no JAX
 METHODS = {
+    "balance": "balance",
     "buffer_shuffle": "buffers",
     "cluster_sorted": "baselines",
     "corpus_order": "baselines",

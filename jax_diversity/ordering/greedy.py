@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.ordering.deviation import (
@@ -35,13 +36,13 @@ from jax_diversity.ordering.deviation import (
     build_rule,
     padded,
     place,
-    read_row,
     restored_deviation,
     rounded_size,
     saved_deviation,
     start_deviation,
     steering,
 )
+from jax_diversity.ordering.mesh import NOBODY, agree_on_rows, flat_mesh, place_on, shared_checkpoint
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
@@ -53,7 +54,6 @@ _MAX_UNROLLED = 64
 # What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
 _UNPLACEABLE = np.float32(np.inf)
-NOBODY = int(np.iinfo(np.int32).max)
 
 
 class Bucket(NamedTuple):
@@ -96,6 +96,7 @@ def greedy(
     advance: Advance = ignore,
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
+    mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step; ties go to the lowest index.
 
@@ -108,11 +109,23 @@ def greedy(
         advance: told the number of sequences placed since it was last called.
         plan: targets and what was consumed; None aims at the corpus's shares from the beginning.
         checkpoint: where the run's state is kept.
+        mesh: devices to share the work; the result is the same as one device's. All processes of a mesh over
+            several hosts call with the same arguments, and each gets the whole result.
+
+    Raises:
+        ValueError: a mesh that is none, or has no device of this process.
     """
+    devices = None if mesh is None else flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)
     if len(plan.remaining) == 0:
         return np.zeros(0, np.int64)
-    return drive(GreedySelector(plan, objective), plan, advance, checkpoint or Checkpoint())
+    checkpoint = checkpoint or Checkpoint()
+    if devices is None:
+        return drive(GreedySelector(plan, objective), plan, advance, checkpoint)
+    from jax_diversity.ordering.sharded import ShardedGreedySelector  # made of this module's parts
+
+    selector = ShardedGreedySelector(plan, objective, devices)
+    return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))
 
 
 class GreedySelector:
@@ -121,23 +134,34 @@ class GreedySelector:
     def __init__(self, plan: Plan, objective: Objective) -> None:
         self._plan = plan
         self._objective = objective
-        self._rows = build_rows(plan.features)
+        self._rows = self._build_rows()
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(build_rule(plan.features, objective), plan, plan.consumed), plan.consumed)
 
     def _start(self, deviation: Deviation, placed: Int64[np.ndarray, " position"]) -> None:
         self._pack(placed)
-        self.state = init(deviation, self._costs(self._plan.features), placed, self._plan.num_positions)
+        costs = self._bucketed(self._plan.features.own_costs)
+        self.state = init(deviation, costs, placed, self._plan.num_positions)
 
     def _pack(self, placed: Int64[np.ndarray, " position"]) -> None:
         left = np.ones(self._plan.num_positions, bool)
         left[placed] = False
         self._remaining = np.flatnonzero(left)
-        self.candidates = build_candidates(self._plan.features, self._remaining)
+        self.candidates = self._build_candidates(group_by_width(self._plan.features, self._remaining))
 
-    def _costs(self, features: Features) -> tuple[Float32[Array, " _row"], ...]:
-        return own_costs(self.candidates, features)
+    def _build_rows(self) -> Rows:
+        return build_rows(self._plan.features)
+
+    def _build_candidates(self, groups: list[tuple[int, Int64[np.ndarray, " row"]]]) -> Candidates:
+        return build_candidates(self._plan.features, groups)
+
+    def _bucketed(self, costs: Float32[np.ndarray, " sequence"]) -> tuple[Float32[Array, " _row"], ...]:
+        return bucketed(self.candidates, costs)
+
+    def _run(self, num_steps: int) -> GreedyState:
+        steps = np.int32(num_steps)
+        return run(self._rule, self._rows, self.candidates, self.state, steps, self._equal_tokens)
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
@@ -146,21 +170,19 @@ class GreedySelector:
         gone = self.placed()
         costs = features.own_costs.copy()
         costs[gone] = _UNPLACEABLE
-        self.state = self.state._replace(costs=bucketed(self.candidates, costs))
+        self.state = self.state._replace(costs=self._bucketed(costs))
 
     def run(self, num_steps: int) -> None:
         """Place so many sequences."""
-        self.state = run(
-            self._rule, self._rows, self.candidates, self.state, np.int32(num_steps), self._equal_tokens
-        )
+        self.state = self._run(num_steps)
         left = self._plan.num_positions - int(self.state.num_placed)
         if len(self._remaining) > _REPACK_ABOVE and left <= len(self._remaining) // 2:
             self._pack(self.placed())
-            self.state = self.state._replace(costs=self._costs(self._features))
+            self.state = self.state._replace(costs=self._bucketed(self._features.own_costs))
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far."""
-        return np.asarray(self.state.order[: int(self.state.num_placed)]).astype(np.int64)
+        return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
         """Deviations and what is placed; all else is made from them."""
@@ -172,18 +194,35 @@ class GreedySelector:
         self._start(restored_deviation(rule, saved), saved["placed"])
 
 
-def build_candidates(features: Features, remaining: Int64[np.ndarray, " row"]) -> Candidates:
-    """Bucket the remaining sequences and pad everything to rounded sizes."""
-    nonzeros_left = np.diff(features.row_starts)[remaining]
-    num_rows = rounded_size(features.num_sequences)
-    bucket_of = np.zeros(num_rows, np.int32)
-    row_of = np.zeros(num_rows, np.int32)
+def group_by_width(
+    features: Features, remaining: Int64[np.ndarray, " row"]
+) -> list[tuple[int, Int64[np.ndarray, " row"]]]:
+    """Split the remaining sequences into those that share a table, each with the table's width."""
+    nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
+    return [
+        (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
+        for above, width in _partition(nonzeros_left)
+    ]
+
+
+def build_candidates(
+    features: Features, groups: list[tuple[int, Int64[np.ndarray, " row"]]], device: int = 0, num_devices: int = 1
+) -> Candidates:
+    """One device's share of the groups' sequences, in tables of one size on all devices.
+
+    Of W devices number d holds the sequences d, W + d, 2 W + d ...; it knows them as 0, 1, 2 ...
+    """
+    num_own = rounded_size(-(-features.num_sequences // num_devices))
+    bucket_of = np.zeros(num_own, np.int32)
+    row_of = np.zeros(num_own, np.int32)
     buckets = []
-    for above, width in _partition(nonzeros_left):
-        members = remaining[(np.maximum(nonzeros_left, 1) > above) & (nonzeros_left <= width)]
-        bucket_of[members] = len(buckets)
-        row_of[members] = np.arange(len(members))
-        buckets.append(_bucket(features, members, rounded_size(width)))
+    for width, members in groups:
+        owners = members % num_devices
+        own = members[owners == device]
+        num_rows = rounded_size(int(np.bincount(owners).max()))
+        bucket_of[own // num_devices] = len(buckets)
+        row_of[own // num_devices] = np.arange(len(own))
+        buckets.append(_bucket(features, own, rounded_size(width), num_rows))
     return Candidates(tuple(buckets), jnp.asarray(bucket_of), jnp.asarray(row_of))
 
 
@@ -193,7 +232,7 @@ def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
     A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
     is found by dynamic programming.
     """
-    widths, counts = np.unique(np.maximum(nonzeros, 1), return_counts=True)
+    widths, counts = np.unique(nonzeros, return_counts=True)
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
     cheapest, cut = [0.0], [0]
     for last in range(1, len(widths) + 1):
@@ -211,8 +250,7 @@ def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
     return ranges[::-1]
 
 
-def _bucket(features: Features, members: Int64[np.ndarray, " row"], width: int) -> Bucket:
-    num_rows = rounded_size(len(members))
+def _bucket(features: Features, members: Int64[np.ndarray, " row"], width: int, num_rows: int) -> Bucket:
     starts, ends = features.row_starts[members], features.row_starts[members + 1]
     slots = starts[None, :] + np.arange(width)[:, None]
     used = slots < ends[None, :]
@@ -247,11 +285,6 @@ def init(
     )
 
 
-def own_costs(candidates: Candidates, features: Features) -> tuple[Float32[Array, " _row"], ...]:
-    """`a ||v_s||²` of every candidate."""
-    return bucketed(candidates, features.own_costs)
-
-
 def bucketed(
     candidates: Candidates, costs: Float32[np.ndarray, " sequence"]
 ) -> tuple[Float32[Array, " _row"], ...]:
@@ -276,24 +309,51 @@ def run(
     equal_tokens: bool,
 ) -> GreedyState:
     """Place `num_steps` sequences. `equal_tokens` says that all t_s agree, which saves one term of the score."""
+    return run_steps(rule, rows, candidates, state, num_steps, equal_tokens)
+
+
+def run_steps(
+    rule: Rule,
+    rows: Rows,
+    candidates: Candidates,
+    state: GreedyState,
+    num_steps: Int32[Array, ""],
+    equal_tokens: bool,
+    axis: str | None = None,
+) -> GreedyState:
+    """The body of `run`, on one device or on every device of a mesh's axis, each holding its share of the rows."""
     # Nothing of the state is donated: an interrupt between this call and the next must find the former state whole.
     state = state._replace(
         deviation=state.deviation._replace(steering=steering(rule, state.deviation.total, state.deviation.windows))
     )
-    state = lax.fori_loop(0, num_steps, lambda _, carry: step(rule, rows, candidates, carry, equal_tokens), state)
+
+    def one_step(_: Array, carry: GreedyState) -> GreedyState:
+        return step(rule, rows, candidates, carry, equal_tokens, axis)
+
+    state = lax.fori_loop(0, num_steps, one_step, state)
     return state._replace(order=_entered(state))
 
 
-def step(rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, equal_tokens: bool) -> GreedyState:
+def step(
+    rule: Rule,
+    rows: Rows,
+    candidates: Candidates,
+    state: GreedyState,
+    equal_tokens: bool,
+    axis: str | None = None,
+) -> GreedyState:
     """Place the sequence of the smallest score."""
     state = state._replace(order=_entered(state))
-    _, chosen = best_candidate(rule, candidates, state, equal_tokens)
+    best, first = best_candidate(rule, candidates, state, equal_tokens)
     num_columns = len(state.deviation.steering)
-    leaving = [read_row(rows, sequence, num_columns) for sequence in leaving_sequences(rule, state)]
-    deviation = place(rule, state.deviation, read_row(rows, chosen, num_columns), leaving, state.num_placed)
-    bucket_index, row = candidates.bucket_of[chosen], candidates.row_of[chosen]
+    leaving = leaving_sequences(rule, state)
+    chosen, row, rows_leaving = agree_on_rows(best, first, leaving, rows, num_columns, axis)
+    deviation = place(rule, state.deviation, row, rows_leaving, state.num_placed)
+    device, num_devices = place_on(axis)
+    own, is_own = chosen // num_devices, chosen % num_devices == device
+    bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     costs = tuple(
-        costs.at[jnp.where(bucket_index == index, row, len(costs))].set(_UNPLACEABLE, mode="drop")
+        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(_UNPLACEABLE, mode="drop")
         for index, costs in enumerate(state.costs)
     )
     return GreedyState(deviation, costs, state.order, chosen, state.num_placed + 1)

@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float32, Int32, Int64
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float32, Int32, Int64
 
 from jax_diversity.errors import UserError
 from jax_diversity.ordering.deviation import (
@@ -32,10 +33,10 @@ from jax_diversity.ordering.deviation import (
     Row,
     Rows,
     Rule,
+    add_compensated,
     build_rows,
     build_rule,
     padded,
-    place,
     read_row,
     restored_deviation,
     rounded_size,
@@ -43,6 +44,7 @@ from jax_diversity.ordering.deviation import (
     start_deviation,
     steering,
 )
+from jax_diversity.ordering.mesh import NOBODY, agree, flat_mesh, shared_checkpoint
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
@@ -51,7 +53,6 @@ from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
 _UNPLACEABLE = np.float32(np.inf)
-NOBODY = int(np.iinfo(np.int32).max)
 # A table of more entries than this (2 GiB) is not kept; scores are then computed anew at every step.
 _LARGEST_TABLE = 2**29
 
@@ -63,6 +64,7 @@ class Stream(NamedTuple):
     size: Int32[Array, ""]
     own_costs: Float32[Array, " sequence"]
     pulls: Float32[Array, " sequence"]
+    refresh_every: Int32[Array, ""]
 
 
 class Slots(NamedTuple):
@@ -100,6 +102,7 @@ def greedy_pool(
     checkpoint: Checkpoint | None = None,
     pool_size: int = 4096,
     shuffle: bool = True,
+    mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of a pool at every step, over a stream of the sequences; ties go to the lowest index.
 
@@ -115,15 +118,17 @@ def greedy_pool(
         checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
         shuffle: whether the stream is shuffled, or is the corpus's own order.
+        mesh: devices to share the pool; the result is the same as one device's. All processes of a mesh over several
+            hosts call with the same arguments, and each gets the whole result.
 
     Raises:
-        ValueError: a pool size below 1.
+        ValueError: a pool size below 1; a mesh that is none, or has no device of this process.
     """
     plan = plan or Plan.build(characteristics, objective)
     stream = plan.remaining
     if shuffle:
         stream = np.random.default_rng(seed).permutation(stream)
-    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint)
+    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint, mesh)
 
 
 def select_from_pool(
@@ -133,17 +138,25 @@ def select_from_pool(
     pool_size: int,
     advance: Advance = ignore,
     checkpoint: Checkpoint | None = None,
+    mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool with a stream of the plan's remaining sequences.
+    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1.
+        ValueError: a pool size that is no whole number >= 1; a mesh that is none, or has no device of this process.
     """
     size = checked_pool_size(pool_size)
+    devices = None if mesh is None else flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
-    selector = PoolSelector(plan, objective, stream, min(size, rounded_size(len(stream))))
-    return drive(selector, plan, advance, checkpoint or Checkpoint())
+    num_slots = min(size, rounded_size(len(stream)))
+    checkpoint = checkpoint or Checkpoint()
+    if devices is None:
+        return drive(PoolSelector(plan, objective, stream, num_slots), plan, advance, checkpoint)
+    from jax_diversity.ordering.sharded import ShardedPoolSelector  # made of this module's parts
+
+    selector = ShardedPoolSelector(plan, objective, stream, num_slots, devices)
+    return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))
 
 
 def checked_pool_size(pool_size: int) -> int:
@@ -163,15 +176,36 @@ class PoolSelector:
         self._objective = objective
         self._num_slots = num_slots
         self._stream = stream
+        self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
         self.rows = build_rows(plan.features)
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
-        self.state = init(plan.features, stream, num_slots, deviation, plan.consumed)
+        self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
+
+    def _start(
+        self,
+        deviation: Deviation,
+        placed: Int64[np.ndarray, " position"],
+        members: Int64[np.ndarray, " member"],
+        num_taken: int,
+    ) -> None:
+        num_columns = len(self._plan.features.targets)
+        slots = self._empty_slots(num_columns if self._has_table else 0, members)
+        self.state = init(slots, deviation, placed, num_taken, self._plan.num_positions)
+
+    @property
+    def _steps_per_refresh(self) -> int:
+        """So many that sums of tokens stay exact in float32; one where no table is kept."""
+        longest = int(self._plan.features.tokens.max(initial=1))
+        return max(min(STEPS_PER_REFRESH, 2**24 // max(longest, 1)), 1) if self._has_table else 1
+
+    def _empty_slots(self, num_columns: int, members: Int64[np.ndarray, " member"]) -> Slots:
+        return empty_slots(num_columns, self._num_slots, members)
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
         self.rule = build_rule(features, self._objective)
-        self.stream = build_stream(features, self._stream)
+        self.stream = build_stream(features, self._stream, self._steps_per_refresh)
 
     def run(self, num_steps: int) -> None:
         """Place so many sequences."""
@@ -179,27 +213,27 @@ class PoolSelector:
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far."""
-        return np.asarray(self.state.order[: int(self.state.num_placed)]).astype(np.int64)
+        return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations, members and what is placed; the scores are computed anew anyway."""
+        """Deviations, what is placed, and what was taken from the stream; the pool holds the difference.
+
+        A run goes on from it with any number of devices: a member's slot decides nothing.
+        """
         state = self.state
-        return {
-            "placed": self.placed(),
-            "members": np.asarray(state.slots.members),
-            "num_taken": np.asarray(state.num_taken),
-            **saved_deviation(state.deviation),
-        }
+        num_taken = np.asarray(state.num_taken)
+        return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
-        deviation = restored_deviation(self.rule, saved)
-        state = init(self._plan.features, self._stream, self._num_slots, deviation, saved["placed"])
-        slots = state.slots._replace(members=jnp.asarray(saved["members"]))
-        self.state = state._replace(slots=slots, num_taken=jnp.asarray(saved["num_taken"]))
+        placed, num_taken = saved["placed"], int(saved["num_taken"])
+        left = np.ones(self._plan.num_positions, bool)
+        left[placed] = False
+        taken = self._stream[:num_taken]
+        self._start(restored_deviation(self.rule, saved), placed, taken[left[taken]], num_taken)
 
 
-def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"]) -> Stream:
+def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"], steps_per_refresh: int) -> Stream:
     """The stream on the device, with the scores' constant parts for these targets."""
     size = rounded_size(features.num_sequences)
     return Stream(
@@ -207,38 +241,38 @@ def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"]) ->
         size=jnp.int32(len(stream)),
         own_costs=padded(features.own_costs, size),
         pulls=padded(features.pulls.astype(np.float32), size),
+        refresh_every=jnp.int32(steps_per_refresh),
+    )
+
+
+def empty_slots(num_columns: int, num_slots: int, members: Int64[np.ndarray, " member"]) -> Slots:
+    """Slots with these members, the others empty; all else comes with `run`."""
+    zeros = jnp.zeros(num_slots, jnp.float32)
+    return Slots(
+        members=padded(members.astype(np.int32), num_slots, fill=NOBODY),
+        scores=zeros,
+        table=jnp.zeros((num_columns, num_slots), jnp.float32),
+        norms=zeros,
+        tokens=zeros,
+        pulls=zeros,
     )
 
 
 def init(
-    features: Features,
-    stream: Int64[np.ndarray, " remaining"],
-    num_slots: int,
+    slots: Slots,
     deviation: Deviation,
     placed: Int64[np.ndarray, " position"],
+    num_taken: int,
+    num_positions: int,
 ) -> PoolState:
-    """The state after the sequences `placed`, the pool filled from the stream's beginning; scores come with `run`."""
-    members = np.full(num_slots, NOBODY, np.int32)
-    first = stream[:num_slots]
-    members[: len(first)] = first
-    num_columns = len(features.targets)
-    empty = jnp.zeros(num_slots, jnp.float32)
+    """The state after the sequences `placed`, when `num_taken` were taken from the stream."""
     return PoolState(
         deviation=deviation,
-        slots=Slots(
-            members=jnp.asarray(members),
-            scores=empty,
-            table=jnp.zeros(
-                (num_columns if num_columns * num_slots <= _LARGEST_TABLE else 0, num_slots), jnp.float32
-            ),
-            norms=empty,
-            tokens=empty,
-            pulls=empty,
-        ),
-        order=padded(placed.astype(np.int32), rounded_size(features.num_sequences)),
+        slots=slots,
+        order=padded(placed.astype(np.int32), rounded_size(num_positions)),
         last=jnp.int32(NOBODY),
         num_placed=jnp.int32(len(placed)),
-        num_taken=jnp.int32(len(first)),
+        num_taken=jnp.int32(num_taken),
     )
 
 
@@ -252,79 +286,85 @@ def run_steps(
     rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], axis: str | None
 ) -> PoolState:
     """The body of `run`, on one device or on every device of a mesh's axis, each holding a part of the slots."""
-    deviation = state.deviation
-    deviation = deviation._replace(steering=steering(rule, deviation.total, deviation.windows))
-    state = state._replace(deviation=deviation, slots=_filled_table(rows, state.slots, len(deviation.steering)))
+    state = state._replace(slots=_filled_table(rows, state.slots, rule.column_weights.shape[0]))
 
     def refresh(index: Int32[Array, ""], carry: PoolState) -> PoolState:
-        carry = _refilled(rule, rows, stream, carry)
-        carry = carry._replace(slots=_refreshed(rule, rows, stream, carry.slots, carry.deviation))
-        steps = jnp.minimum(STEPS_PER_REFRESH, num_steps - index * STEPS_PER_REFRESH)
-        return lax.fori_loop(0, steps, lambda _, inner: step(rule, rows, stream, inner, axis), carry)
+        deviation = carry.deviation
+        deviation = deviation._replace(steering=steering(rule, deviation.total, deviation.windows))
+        carry = carry._replace(deviation=deviation)
+        recent = _nothing_recent(rule, deviation)
+        carry = _refilled(rule, rows, stream, carry, recent)
+        carry = carry._replace(slots=_refreshed(rule, rows, stream, carry.slots, deviation))
+        steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
+        carry, recent = lax.fori_loop(
+            0, steps, lambda _, inner: step(rule, rows, stream, *inner, axis), (carry, recent)
+        )
+        return carry._replace(deviation=_folded(rule, carry.deviation, recent))
 
-    state = lax.fori_loop(0, -(-num_steps // STEPS_PER_REFRESH), refresh, state)
-    return _refilled(rule, rows, stream, state)
+    state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), refresh, state)
+    return _refilled(rule, rows, stream, state, _nothing_recent(rule, state.deviation))
 
 
-def step(rule: Rule, rows: Rows, stream: Stream, state: PoolState, axis: str | None) -> PoolState:
+def step(
+    rule: Rule, rows: Rows, stream: Stream, state: PoolState, recent: Recent, axis: str | None
+) -> tuple[PoolState, Recent]:
     """Refill the slot left vacant by the step before, then place the candidate of the smallest score."""
-    state = _refilled(rule, rows, stream, state)
-    slots, deviation = state.slots, state.deviation
-    num_columns = len(deviation.steering)
-    if slots.table.shape[0] == 0:
-        slots = _refreshed(rule, rows, stream, slots, deviation)
+    state = _refilled(rule, rows, stream, state, recent)
+    slots = state.slots
     chosen = _best(slots, axis)
     moved = [chosen]
     moved += [
         state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
-        for index in range(len(deviation.windows))
+        for index in range(len(state.deviation.windows))
     ]
-    read = [read_row(rows, sequence, num_columns) for sequence in moved]
-    after = place(rule, deviation, read[0], read[1:], state.num_placed)
+    read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
+    leaves = [state.num_placed >= rule.window_sizes[index] for index in range(len(read) - 1)]
+    pulls = [stream.pulls[sequence] for sequence in moved]
+    shift = _shift(rule, read, pulls, leaves)
     if slots.table.shape[0]:
-        weights = _weights(rule, state.num_placed)
-        pulls = [stream.pulls[sequence] for sequence in moved]
-        slots = slots._replace(scores=_moved_scores(rule, slots, read, pulls, weights))
-    return state._replace(deviation=after, slots=slots, last=chosen, num_placed=state.num_placed + 1)
+        slots = slots._replace(scores=_moved_scores(rule, slots, read, shift))
+    state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
+    return state, _moved(recent, read, leaves, shift)
 
 
 def _best(slots: Slots, axis: str | None) -> Int32[Array, ""]:
     """The sequence of the smallest score, the lowest index of several; over all devices of the axis."""
     best = jnp.min(slots.scores)
     chosen = jnp.min(jnp.where(slots.scores == best, slots.members, NOBODY))
-    if axis is None:
-        return chosen
-    bests, firsts = lax.all_gather((best, chosen), axis)
-    return jnp.min(jnp.where(bests == jnp.min(bests), firsts, NOBODY))
+    return agree(best, chosen, axis)
 
 
-def _weights(rule: Rule, num_placed: Int32[Array, ""]) -> list[Float32[Array, ""]]:
-    """How far `D + β Σ_w (D_t - D_{t-w})` moves with the sequence placed, and with each that leaves a window."""
-    num_windows = rule.window_sizes.shape[0]
-    leaving = [
-        jnp.where(num_placed >= rule.window_sizes[index], -rule.window_weight, 0.0) for index in range(num_windows)
-    ]
-    return [1.0 + num_windows * rule.window_weight, *leaving]
+class Shift(NamedTuple):
+    """How a step moves `2 λ (D + β Σ_w (D_t - D_{t-w}))`: the moved rows' weights, and what all candidates share."""
+
+    weights: list[Float32[Array, ""]]
+    along_pull: Float32[Array, ""]
+    along_norm: Float32[Array, ""]
+    per_token: Float32[Array, ""]
 
 
-def _moved_scores(
-    rule: Rule,
-    slots: Slots,
-    moved: list[Row],
-    pulls: list[Float32[Array, ""]],
-    weights: list[Float32[Array, ""]],
-) -> Float32[Array, " slot"]:
-    """The scores after the deviation moved by `Σ weight * v` over the moved rows."""
+def _shift(rule: Rule, moved: list[Row], pulls: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]) -> Shift:
+    """The sequence placed counts for the prefix and for every window; one that leaves, against its window alone."""
+    weights = [1.0 + len(leaves) * rule.window_weight]
+    weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
     targets = rule.targets
     square = 2.0 * jnp.dot(rule.column_weights[:-1], targets[:-1] ** 2)
-    scores = slots.scores
-    along_pull = along_norm = along_tokens = jnp.float32(0)
+    along_pull = along_norm = per_token = jnp.float32(0)
     for row, pull, weight in zip(moved, pulls, weights, strict=True):
         along_pull -= weight * row.tokens
         along_norm += weight * 2.0 * rule.column_weights[-1] * (row.norm - targets[-1])
-        along_tokens -= weight * (pull - row.tokens * square)
+        per_token += weight * (pull - row.tokens * square)
+    return Shift(weights, along_pull, along_norm, per_token)
+
+
+def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> Float32[Array, " slot"]:
+    """The scores after the deviation moved by `Σ weight * v` over the moved rows."""
+    scores = slots.scores
+    for row, weight in zip(moved, shift.weights, strict=True):
         scores = _along_columns(rule, slots.table, scores, row, weight)
-    return scores + (along_pull * slots.pulls + along_norm * slots.norms + along_tokens * slots.tokens)
+    return scores + (
+        shift.along_pull * slots.pulls + shift.along_norm * slots.norms - shift.per_token * slots.tokens
+    )
 
 
 _COLUMNS_PER_PASS = 6
@@ -354,10 +394,74 @@ def _along_columns(
     return lax.fori_loop(1, -(-num_used // _COLUMNS_PER_PASS), add, scores)
 
 
-def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState) -> PoolState:
+class Recent(NamedTuple):
+    """What `D` and the windows' sums gained since the scores were computed anew.
+
+    Whole numbers of tokens, exact in float32, added where a row has its few groups; the compensated sums, all columns
+    long, are touched once in a thousand steps.
+    """
+
+    counts: Float32[Array, "sum column"]
+    tokens: Float32[Array, " sum"]
+    num_sequences: Float32[Array, " sum"]
+    per_token: Float32[Array, ""]
+    norm_steering: Float32[Array, ""]
+
+
+def _nothing_recent(rule: Rule, deviation: Deviation) -> Recent:
+    num_sums = 1 + len(deviation.windows)
+    steered = deviation.steering
+    return Recent(
+        counts=jnp.zeros((num_sums, len(steered)), jnp.float32),
+        tokens=jnp.zeros(num_sums, jnp.float32),
+        num_sequences=jnp.zeros(num_sums, jnp.float32),
+        per_token=jnp.dot(steered[:-1], rule.targets[:-1]),
+        norm_steering=steered[-1],
+    )
+
+
+def _moved(recent: Recent, moved: list[Row], leaves: list[Bool[Array, ""]], shift: Shift) -> Recent:
+    """Add the sequence placed to all sums; take those that leave out of their windows'."""
+    counts, tokens, num_sequences = recent.counts, recent.tokens, recent.num_sequences
+    chosen = moved[0]
+    for index in range(len(tokens)):
+        counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
+        counts = counts.at[index, -1].add(chosen.norm)
+    tokens, num_sequences = tokens + chosen.tokens, num_sequences + 1
+    for index, (row, leaving) in enumerate(zip(moved[1:], leaves, strict=True), 1):
+        sign = jnp.where(leaving, -1.0, 0.0)
+        counts = counts.at[index, row.columns].add(sign * row.values, mode="drop")
+        counts = counts.at[index, -1].add(sign * row.norm)
+        tokens, num_sequences = tokens.at[index].add(sign * row.tokens), num_sequences.at[index].add(sign)
+    return Recent(
+        counts,
+        tokens,
+        num_sequences,
+        recent.per_token + shift.per_token,
+        recent.norm_steering + shift.along_norm,
+    )
+
+
+def _folded(rule: Rule, deviation: Deviation, recent: Recent) -> Deviation:
+    """The compensated sums with what they gained."""
+    sums = []
+    for index, total in enumerate([deviation.total, *deviation.windows]):
+        total = add_compensated(total, recent.counts[index])
+        # Below 65,536 either way, so that products with a target's pieces of eight bits are exact.
+        coarse = jnp.floor(recent.tokens[index] / 4096) * 4096
+        for tokens, num_sequences in ((coarse, 0.0), (recent.tokens[index] - coarse, recent.num_sequences[index])):
+            multiplier = jnp.full_like(total.value, tokens).at[-1].set(num_sequences)
+            for piece in rule.target_pieces:
+                total = add_compensated(total, -multiplier * piece)
+        sums.append(total)
+    return Deviation(sums[0], tuple(sums[1:]), deviation.steering)
+
+
+def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState, recent: Recent) -> PoolState:
     """Enter the last sequence placed in the order, and give its slot to the stream's next."""
     slots = state.slots
     num_slots = slots.members.shape[0]
+    num_columns = rule.column_weights.shape[0]
     placed_one = state.last != NOBODY
     order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(
         state.last, mode="drop"
@@ -367,12 +471,11 @@ def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState) -> PoolS
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     there_is = state.num_taken < stream.size
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
-    steered = state.deviation.steering
-    row = read_row(rows, following, len(steered))
-    score = stream.own_costs[following] + _steered(rule, steered, row)
+    row = read_row(rows, following, num_columns)
+    score = stream.own_costs[following] + _steered(rule, state.deviation, recent, row)
     table = slots.table
     if table.shape[0]:
-        former = read_row(rows, jnp.where(placed_one, state.last, 0), len(steered))
+        former = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
         table = table.at[former.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
@@ -391,11 +494,13 @@ def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState) -> PoolS
     )
 
 
-def _steered(rule: Rule, steered: Float32[Array, " column"], row: Row) -> Float32[Array, ""]:
-    """`2 <D, v>` of one row."""
-    columns = jnp.minimum(row.columns, len(steered) - 1)
-    per_token = jnp.dot(steered[:-1], rule.targets[:-1])
-    return jnp.dot(steered[columns], row.values) + steered[-1] * row.norm - per_token * row.tokens
+def _steered(rule: Rule, deviation: Deviation, recent: Recent, row: Row) -> Float32[Array, ""]:
+    """`2 <D, v>` of one row, `D` being read in the row's own columns alone."""
+    columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
+    weights = jnp.full(recent.tokens.shape, rule.window_weight).at[0].set(1.0)
+    gained = weights @ (recent.counts[:, columns] - recent.tokens[:, None] * rule.targets[columns])
+    steered = deviation.steering[columns] + 2.0 * rule.column_weights[columns] * gained
+    return jnp.dot(steered, row.values) + recent.norm_steering * row.norm - recent.per_token * row.tokens
 
 
 def _refreshed(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:

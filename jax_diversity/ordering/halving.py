@@ -1,0 +1,278 @@
+"""Sorted halving: a stream whose every stretch is balanced, in time that grows linearly.
+
+Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a pair
+goes left, one goes right, whichever keeps the running signed sum of their excesses small. Both halves stay sorted, so
+that they are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike, so that little
+has to be balanced in the first place. Signing vectors to keep sums small is the self-balancing walk of Alweiss, Liu
+and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
+
+Three things make it good and fast:
+
+- The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends, and so ends at twice the
+  deviation in the middle: every boundary is steered to zero by itself, and errors of former levels do not add up.
+- A block is walked by several *lanes* at once, each over a stretch of its pairs, which share the running sum; a lane
+  sees what the others did up to the step before. All blocks of a level advance together. In the first levels a
+  second sweep signs every pair again, knowing all others.
+- All sums are whole numbers of tokens (the norms rounded to tokens) far below 2^24, so that float32 adds them exactly,
+  in whatever order: the result is the same on every device.
+
+It is the stream that `balance` feeds to its pool, and what splits a corpus into balanced parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.ordering.groups import heaviest_groups
+from jax_diversity.ordering.objective import Features
+
+# More lanes that share a sum make it less steady: 64 cost nothing that could be measured, 256 twice the deviation.
+_LANES_PER_BLOCK = 64
+_SMALLEST_BLOCK = 512
+# The first levels decide over large halves: their pairs are signed twice.
+_LEVELS_SWEPT_TWICE = 3
+# A sequence of many groups is walked by its heaviest ones, so many that they hold this share of all tokens.
+_COVERED = 0.98
+_ROWS_PER_BLOCK = 1 << 18
+
+
+class Walkers(NamedTuple):
+    """What a walk reads of every sequence; the last row is of no tokens and stands for nobody."""
+
+    columns: Int32[Array, "row feature"]
+    counts: Float32[Array, "row feature"]
+    tokens: Float32[Array, " row"]
+    pulls: Float32[Array, " row"]
+    weights: Float32[Array, " column"]
+    targets: Float32[Array, " column"]
+
+
+def balanced_stream(
+    features: Features, sequences: Int64[np.ndarray, " position"], seed: int
+) -> Int64[np.ndarray, " position"]:
+    """An order of some sequences whose every stretch holds their common mixture, to within a block.
+
+    Args:
+        features: counts, families and weights; the target is the given sequences' own mixture.
+        sequences: the sequences to order.
+        seed: of the order among likes and within the last blocks (NumPy's PCG64).
+
+    Example:
+        >>> balanced_stream(Features.build(characteristics, Objective()), np.arange(100_000), seed=0)[:1000]
+    """
+    rng = np.random.default_rng(seed)
+    arranged = sequences[_alike(features, sequences, rng)]
+    num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
+    blocks = halve(features, arranged, num_levels)
+    # Within a block the order means nothing: the walk leaves it sorted.
+    mixed = rng.permuted(blocks, axis=1).ravel()
+    return mixed[mixed >= 0]
+
+
+def _alike(
+    features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
+) -> Int64[np.ndarray, " position"]:
+    """Positions sorted by heaviest group of the first family, then by its share of the sequence, then at random."""
+    first = next(iter(features.family_columns.values()))
+    inside = features.columns < first.stop
+    starts = np.concatenate([[0], np.cumsum(inside)])[features.row_starts]
+    counts = csr_array(
+        (features.values[inside], features.columns[inside], starts), shape=(features.num_sequences, first.stop)
+    )
+    heaviest = heaviest_groups(counts)
+    most = np.asarray(counts.max(axis=1).todense()).ravel()
+    eighths = np.round(8 * most / np.maximum(features.tokens, 1))
+    shuffled = rng.permutation(len(sequences))
+    chosen = sequences[shuffled]
+    return shuffled[np.lexsort((eighths[chosen], heaviest[chosen]))]
+
+
+def build_walkers(features: Features, arranged: Int64[np.ndarray, " position"]) -> Walkers:
+    """The arranged sequences' rows with their norm column, their own mixture as the target, then nobody."""
+    num_columns = len(features.targets)
+    width = _covering_width(features, arranged)
+    columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
+    counts = np.zeros((len(arranged) + 1, width + 1), np.float32)
+    for first in range(0, len(arranged), _ROWS_PER_BLOCK):
+        block = slice(first, min(first + _ROWS_PER_BLOCK, len(arranged)))
+        entries, used = _heaviest_entries(features, arranged[block], width)
+        columns[block, :width][used] = features.columns[entries[used]]
+        counts[block, :width][used] = features.values[entries[used]]
+    norms = features.norms[arranged].astype(np.float64)
+    counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
+    tokens = features.tokens[arranged]
+    targets = features.excess(arranged) + features.targets * np.append(
+        np.full(num_columns - 1, tokens.sum()), len(arranged)
+    )
+    targets /= max(int(tokens.sum()), 1)
+    targets[-1] = 0.0
+    pulls = ((features.column_weights * targets)[columns] * counts).sum(axis=1)
+    return Walkers(
+        columns=jnp.asarray(columns),
+        counts=jnp.asarray(counts),
+        tokens=jnp.asarray(np.append(tokens, 0), jnp.float32),
+        pulls=jnp.asarray(pulls, jnp.float32),
+        weights=jnp.asarray(features.column_weights, jnp.float32),
+        targets=jnp.asarray(targets, jnp.float32),
+    )
+
+
+def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
+    """The number of a row's heaviest groups that hold nearly all tokens of all rows."""
+    rows = rows[:: max(len(rows) // 10_000, 1)]
+    longest = int(np.diff(features.row_starts)[rows].max(initial=1))
+    entries, used = _heaviest_entries(features, rows, longest)
+    counts = np.zeros(entries.shape)
+    counts[used] = features.values[entries[used]]
+    held = np.cumsum(counts.sum(axis=0))
+    return int(np.searchsorted(held, _COVERED * held[-1])) + 1 if held[-1] else 1
+
+
+def _heaviest_entries(
+    features: Features, rows: Int64[np.ndarray, " row"], width: int
+) -> tuple[Int64[np.ndarray, "row feature"], Bool[np.ndarray, "row feature"]]:
+    """The rows' entries of the largest counts, as many as fit, and which of them there are."""
+    starts, lengths = features.row_starts[rows], np.diff(features.row_starts)[rows]
+    slots = np.arange(width)
+    entries, used = starts[:, None] + slots, slots < lengths[:, None]
+    wide = np.flatnonzero(lengths > width)
+    if len(wide):
+        all_slots = np.arange(int(lengths.max()))
+        candidates = starts[wide, None] + all_slots
+        there = all_slots < lengths[wide, None]
+        sizes = np.where(there, features.values[np.where(there, candidates, 0)], -1.0)
+        largest = np.argsort(-sizes, axis=1, kind="stable")[:, :width]
+        entries[wide] = np.take_along_axis(candidates, largest, axis=1)
+    return entries, used
+
+
+def halve(
+    features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int
+) -> Int64[np.ndarray, "block member"]:
+    """Halve sequences that are arranged so that neighbours are alike.
+
+    Returns:
+        2^num_levels blocks in the order in which they follow each other; -1 fills up those that are a few short.
+    """
+    walkers = build_walkers(features, arranged)
+    nobody = len(arranged)
+    size = -(-max(nobody, 1) // (1 << num_levels))
+    members = np.full(size << num_levels, nobody, np.int32)
+    # Nobody stands between all others, so that every block gets its share.
+    places = np.arange(nobody) * len(members) // max(nobody, 1)
+    members[places] = np.arange(nobody)
+    blocks = members[None]
+    boundaries = np.zeros((2, len(features.targets)), np.float32)
+    for level in range(num_levels):
+        sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
+        lanes = _lanes(level, blocks.shape[1] // 2)
+        blocks, boundaries = _halve_level(walkers, blocks, boundaries, lanes, sweeps)
+    return np.where(blocks < nobody, np.append(arranged, -1)[blocks], -1)
+
+
+def _lanes(level: int, num_pairs: int) -> int:
+    """Lanes of each block: 64, 32, 16, and so on again, so that three levels share a compilation."""
+    return min(_LANES_PER_BLOCK >> (level % 3), num_pairs)
+
+
+def _halve_level(
+    walkers: Walkers,
+    blocks: Int32[np.ndarray, "block member"],
+    boundaries: Float32[np.ndarray, "boundary column"],
+    lanes: int,
+    num_sweeps: int,
+) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
+    """Halve every block; the deviations at the new boundaries join the former."""
+    num_blocks, size = blocks.shape
+    num_pairs = size // 2
+    steps = -(-num_pairs // lanes)
+    pairs = np.full((num_blocks, lanes * steps, 2), len(walkers.tokens) - 1, np.int32)
+    pairs[:, :num_pairs] = blocks.reshape(num_blocks, num_pairs, 2)
+    pairs = pairs.reshape(num_blocks * lanes, steps, 2)
+    # Three levels share a compilation: all have the sums of the one with the most blocks.
+    num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
+    start = np.round(boundaries[:-1] + boundaries[1:])
+    signs, walked = _walk(
+        walkers,
+        jnp.asarray(pairs[..., 0].T),
+        jnp.asarray(pairs[..., 1].T),
+        jnp.repeat(jnp.arange(num_blocks, dtype=jnp.int32), lanes),
+        jnp.asarray(np.pad(start, ((0, num_sums - num_blocks), (0, 0)))),
+        num_sweeps,
+    )
+    left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
+    both = blocks.reshape(num_blocks, num_pairs, 2)
+    halves = np.stack(
+        [np.where(left_first, both[..., 0], both[..., 1]), np.where(left_first, both[..., 1], both[..., 0])], axis=1
+    )
+    middles = (boundaries[:-1] + boundaries[1:] + np.asarray(walked)[:num_blocks]) / 2
+    ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)
+    ends[::2], ends[1::2] = boundaries, middles
+    return halves.reshape(2 * num_blocks, num_pairs), ends
+
+
+class _Sums(NamedTuple):
+    """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`."""
+
+    counts: Float32[Array, "block column"]
+    tokens: Float32[Array, " block"]
+    pulls: Float32[Array, " block"]
+
+
+@functools.partial(jax.jit, static_argnames="num_sweeps")
+def _walk(
+    walkers: Walkers,
+    firsts: Int32[Array, "step lane"],
+    seconds: Int32[Array, "step lane"],
+    block_of: Int32[Array, " lane"],
+    start: Float32[Array, "block column"],
+    num_sweeps: int,
+) -> tuple[Int8[Array, "step lane"], Float32[Array, "block column"]]:
+    """Sign every pair; +1 sends its first to the left. Returns the signs and every block's signed sum of excesses."""
+    weighted_targets = walkers.weights * walkers.targets
+    square = jnp.dot(weighted_targets, walkers.targets)
+    num_blocks = start.shape[0]
+    sums = _Sums(start, jnp.zeros(num_blocks), start @ weighted_targets)
+    signs = jnp.zeros(firsts.shape, jnp.int8)
+
+    def step(index: Array, carry: tuple[_Sums, Array], again: bool) -> tuple[_Sums, Array]:
+        sums, signs = carry
+        first, second = firsts[index], seconds[index]
+        columns = jnp.concatenate([walkers.columns[first], walkers.columns[second]], axis=1)
+        counts = jnp.concatenate([walkers.counts[first], -walkers.counts[second]], axis=1)
+        tokens = walkers.tokens[first] - walkers.tokens[second]
+        pulls = walkers.pulls[first] - walkers.pulls[second]
+
+        def add(sums: _Sums, sign: Float32[Array, " lane"]) -> _Sums:
+            return _Sums(
+                sums.counts.at[block_of[:, None], columns].add(sign[:, None] * counts),
+                sums.tokens.at[block_of].add(sign * tokens),
+                sums.pulls.at[block_of].add(sign * pulls),
+            )
+
+        if again:
+            others = add(sums, -signs[index].astype(jnp.float32))
+        else:
+            others = sums
+        # <λ (sum - τ sum_tokens), (difference - τ difference_tokens)>, of all but the pair itself
+        shared = (walkers.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
+        total = others.tokens[block_of]
+        product = shared - total * pulls - tokens * (others.pulls[block_of] - total * square)
+        # Where nothing speaks for either side, neighbours take turns.
+        turn = jnp.where(index % 2 == 0, 1.0, -1.0)
+        sign = jnp.where(product == 0, turn, -jnp.sign(product))
+        return add(others, sign), signs.at[index].set(sign.astype(jnp.int8))
+
+    carry = (sums, signs)
+    for sweep in range(num_sweeps):
+        carry = lax.fori_loop(0, firsts.shape[0], functools.partial(step, again=sweep > 0), carry)
+    sums, signs = carry
+    return signs, sums.counts - start - sums.tokens[:, None] * walkers.targets

@@ -1,0 +1,134 @@
+"""Corpora that one host shall not or cannot order alone: balanced parts, an ordering for each, and their merger.
+
+    partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
+
+Hosts need not talk to each other: each orders a part that holds the corpus's own mixture, and the merged stream takes
+from all parts in turn. Its deviation is the sum of the parts' deviations, which point in unrelated directions: W parts
+deviate by about the square root of W times one ordering's deviation, while each window is mixed from W balanced
+stretches. How much it is on a given corpus, `jd.measure` says. A run on one mesh of several hosts
+(`jd.order(..., mesh=...)`) loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.errors import UserError
+from jax_diversity.ordering.compose import checked_whole, origin
+from jax_diversity.schema import Characteristics, Ordering
+
+
+def partition_sequences(
+    characteristics: Characteristics, num_parts: SupportsIndex, seed: SupportsIndex = 0
+) -> list[Int64[np.ndarray, " part_sequence"]]:
+    """Split the sequences into parts that each hold the corpus's mixture; sizes differ by one at most.
+
+    Sorted halving makes a stream whose every stretch is balanced (`halving.balanced_stream`); its consecutive
+    stretches are the parts.
+
+    Args:
+        characteristics: token counts; all families count, by their weights.
+        num_parts: how many, such as the number of hosts.
+        seed: of the order among likes.
+
+    Returns:
+        Every part's sequence indices, ascending.
+
+    Raises:
+        UserError: fewer than one part or more than there are sequences; a negative seed.
+
+    Example:
+        >>> parts = partition_sequences(characteristics, num_parts=4)
+        >>> own = select_sequences(characteristics, parts[jax.process_index()])
+    """
+    from jax_diversity.ordering.halving import balanced_stream
+    from jax_diversity.ordering.objective import Features, Objective
+
+    num_parts = checked_whole("num_parts", num_parts, 1)
+    seed = checked_whole("seed", seed, 0)
+    num_sequences = characteristics.num_sequences
+    if num_parts > max(num_sequences, 1):
+        raise UserError(f"Expected num_parts of at most the {num_sequences} sequences, found {num_parts}.")
+    features = Features.build(characteristics, Objective())
+    stream = balanced_stream(features, np.arange(num_sequences), seed)
+    return [np.sort(part) for part in np.array_split(stream, num_parts)]
+
+
+def select_sequences(
+    characteristics: Characteristics, sequences: Int64[np.ndarray, " part_sequence"]
+) -> Characteristics:
+    """The characteristics of some sequences, in the given order, weighed and measured as before.
+
+    Raises:
+        UserError: an index that is none of the sequences.
+    """
+    num_sequences = characteristics.num_sequences
+    if len(sequences) and not 0 <= sequences.min() <= sequences.max() < num_sequences:
+        raise UserError(
+            f"Expected sequences from 0 to {num_sequences - 1}, found {sequences.min()} to {sequences.max()}."
+        )
+    return Characteristics.from_counts(
+        {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
+        weights=characteristics.weights,
+        sequence_length=characteristics.sequence_length,
+    )
+
+
+def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
+    """Interleave the orderings of parts evenly into one ordering of all their sequences.
+
+    Of W parts of one size, position p comes from part p mod W; the i-th of a smaller part's n sequences comes at
+    `(i + 1/2) / n` of the way.
+
+    Args:
+        parts: every part's sequence indices among all sequences, and the ordering of the part, whose own indices
+            count within the part.
+
+    Raises:
+        UserError: no part; an ordering of another size than its part; parts that share a sequence or leave one out.
+
+    Example:
+        >>> merge_orderings([([0, 2, 4], Ordering(np.array([2, 0, 1]))), ([1, 3], Ordering(np.array([0, 1])))]).indices
+        array([4, 1, 0, 3, 2])
+    """
+    if not len(parts):
+        raise UserError("Expected at least one part to merge, found none.")
+    streams = [_ordered_part(number, sequences, ordering) for number, (sequences, ordering) in enumerate(parts)]
+    _check_cover(streams)
+    sizes = [len(stream) for stream in streams]
+    part = np.repeat(np.arange(len(parts)), sizes)
+    way = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+    info = {"method": "merge_orderings", "of": [origin(ordering) for _, ordering in parts]}
+    return Ordering(np.concatenate(streams)[np.lexsort((part, way))], info)
+
+
+def _ordered_part(number: int, sequences: Any, ordering: Ordering) -> Int64[np.ndarray, " position"]:
+    indices = np.asarray(sequences)
+    if indices.ndim != 1 or (indices.dtype.kind not in "iu" and indices.size):
+        raise UserError(
+            f"Expected part {number}'s sequences as one axis of integers, found {indices.dtype} of {indices.shape}."
+        )
+    if len(indices) != len(ordering):
+        raise UserError(
+            f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found one of {len(ordering)}."
+        )
+    return indices.astype(np.int64)[ordering.indices]
+
+
+def _check_cover(streams: list[Int64[np.ndarray, " position"]]) -> None:
+    """Every sequence from 0 on is in exactly one part."""
+    together = np.concatenate(streams)
+    if len(together) and (together.min() < 0 or together.max() >= len(together)):
+        raise UserError(
+            f"Expected parts of the sequences 0 to {len(together) - 1}, found {together.min()} to {together.max()}; "
+            "pass all parts of one corpus."
+        )
+    times = np.bincount(together, minlength=len(together))
+    if len(times) and times.max() > 1:
+        twice = int(times.argmax())
+        holders = [number for number, stream in enumerate(streams) if twice in stream]
+        raise UserError(f"Expected each sequence in one part, found {twice} in the parts {holders}.")
