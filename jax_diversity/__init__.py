@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.compose import shuffle_blocks as shuffle_blocks
     from jax_diversity.ordering.compose import truncate as truncate
     from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
+    from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.schema import Characteristics as Characteristics
     from jax_diversity.schema import Document as Document
     from jax_diversity.schema import Ordering as Ordering
@@ -58,6 +59,7 @@ _HOMES = {
     "measure": "measures",
     "open_dataset": "dataset",
     "order": "ordering",
+    "refine": "ordering.refinement",
     "repeat": "ordering.compose",
     "reverse": "ordering.compose",
     "separate_duplicates": "ordering.duplicates",
@@ -84,6 +86,7 @@ __all__ = [
     "measure",
     "open_dataset",
     "order",
+    "refine",
     "repeat",
     "reverse",
     "separate_duplicates",

@@ -67,7 +67,7 @@ def test_replay_of_a_long_run_with_an_awkward_length() -> None:
     """τ t_s is not representable: whatever is lost at a step would add up over the run."""
     chars = synthetic_characteristics(9000, sequence_length=333, num_clusters=7, num_bins=3)
     objective = Objective.f3()
-    assert replay(chars, objective, order(chars, objective=objective).indices) <= 1e-5
+    assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
 
 
 def test_replay_of_unequal_sequences() -> None:
@@ -76,13 +76,13 @@ def test_replay_of_unequal_sequences() -> None:
     counts[5] = 0  # a sequence with no tokens
     chars = Characteristics.from_counts({"topic": counts, "half": counts.reshape(400, 2, 6).sum(axis=2)})
     for objective in OBJECTIVES.values():
-        assert replay(chars, objective, order(chars, objective=objective).indices) <= 1e-5
+        assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
 
 
 def test_window_replay_beyond_the_first_windows() -> None:
     chars = synthetic_characteristics(300, num_clusters=10, num_bins=4)
     objective = Objective(windows=(1, 7, 1000), window_weight=2.0)
-    assert replay(chars, objective, order(chars, objective=objective).indices) <= 1e-5
+    assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
 
 
 def test_ties_go_to_the_lowest_index_across_tables() -> None:
@@ -91,7 +91,7 @@ def test_ties_go_to_the_lowest_index_across_tables() -> None:
     narrow = np.zeros(40, int)
     narrow[0] = 80
     chars = Characteristics.from_counts({"topic": np.stack([wide, narrow] * 30)})
-    indices = order(chars, objective=Objective.f1()).indices
+    indices = order(chars, "greedy", objective=Objective.f1()).indices
     for parity in (0, 1):
         own = indices[indices % 2 == parity]
         np.testing.assert_array_equal(own, np.sort(own))
@@ -102,37 +102,37 @@ def test_ties_go_to_the_lowest_index_across_tables() -> None:
 def test_any_counts_give_a_bijection(num_sequences: int, num_groups: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     chars = Characteristics.from_counts({"topic": rng.integers(0, 5, (num_sequences, num_groups))})
-    indices = order(chars).indices
+    indices = order(chars, "greedy").indices
     np.testing.assert_array_equal(np.sort(indices), np.arange(num_sequences))
 
 
 def test_result_does_not_depend_on_how_rows_are_bucketed_or_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
     chars = synthetic_characteristics(1200)
-    expected = order(chars).indices
+    expected = order(chars, "greedy").indices
     monkeypatch.setattr(greedy, "_GATHERS_PER_TABLE", 0)
-    np.testing.assert_array_equal(order(chars).indices, expected)
+    np.testing.assert_array_equal(order(chars, "greedy").indices, expected)
     monkeypatch.setattr(greedy, "_GATHERS_PER_TABLE", 10**9)
     monkeypatch.setattr(greedy, "_REPACK_ABOVE", 100)
     monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
     jax.clear_caches()
-    np.testing.assert_array_equal(order(chars).indices, expected)
+    np.testing.assert_array_equal(order(chars, "greedy").indices, expected)
 
 
 def test_rows_wider_than_the_unrolled_loop() -> None:
     rng = np.random.default_rng(0)
     chars = Characteristics.from_counts({"topic": rng.integers(0, 3, (60, 300))})
-    assert replay(chars, Objective(), order(chars).indices) <= 1e-5
+    assert replay(chars, Objective(), order(chars, "greedy").indices) <= 1e-5
 
 
 def test_golden_order() -> None:
     chars = synthetic_characteristics(200, num_clusters=12, num_bins=4)
-    first = order(chars).indices[:12].tolist()
+    first = order(chars, "greedy").indices[:12].tolist()
     assert first == GOLDEN
 
 
 def test_weights_and_objectives_change_the_order() -> None:
     chars = synthetic_characteristics(300)
-    orders = {name: order(chars, objective=objective).indices.tobytes() for name, objective in OBJECTIVES.items()}
+    orders = {name: order(chars, "greedy", objective=objective).indices.tobytes() for name, objective in OBJECTIVES.items()}
     assert len(set(orders.values())) == len(orders)
 
 
@@ -141,7 +141,7 @@ def test_the_norm_column_removes_the_drift() -> None:
 
     chars = synthetic_characteristics(2000)
     drift = {
-        name: np.abs(measure(chars, order(chars, objective=objective), windows=(64,)).norm_drift).max()
+        name: np.abs(measure(chars, order(chars, "greedy", objective=objective), windows=(64,)).norm_drift).max()
         for name, objective in {"with": Objective(), "without": Objective.f3()}.items()
     }
     assert drift["with"] < 5 < drift["without"]
@@ -150,7 +150,7 @@ def test_the_norm_column_removes_the_drift() -> None:
 def test_progress_counts_every_position() -> None:
     chars = synthetic_characteristics(500)
     told: list[int] = []
-    order(chars, advance=told.append)
+    order(chars, "greedy", advance=told.append)
     assert sum(told) == chars.num_sequences
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import inspect
@@ -27,9 +28,9 @@ from jax_diversity.schema import Characteristics, Ordering, Schedule
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    What a method takes besides these arguments are its options: keyword parameters with a default. Methods that follow
-    moving targets and go on from consumed sequences take a `plan`, and then give the remaining sequences alone; those
-    whose runs can be interrupted take a `checkpoint`.
+    What a method takes besides these arguments are its options: keyword parameters with a default. Methods that
+    follow moving targets and go on from consumed sequences take a `plan`, and then give the remaining sequences
+    alone; those whose runs can be interrupted take a `checkpoint`.
     """
 
     def __call__(
@@ -95,6 +96,34 @@ def method_options(name: str) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _CONTRACT}
 
 
+def takes_checkpoint(name: str) -> bool:
+    """Whether a method keeps the state of a long run, so that a run that was cut off can be gone on with.
+
+    Example:
+        >>> takes_checkpoint("corpus_order")
+        False
+    """
+    return "checkpoint" in _parameters(name)
+
+
+def describe_method(name: str) -> tuple[str, dict[str, str]]:
+    """A method's first sentence, and its options with their defaults as they stand in its source.
+
+    The source is read, not imported: a method's libraries may take seconds to load.
+
+    Example:
+        >>> describe_method("window_shuffle")[1]
+        {'window_size': '10000'}
+    """
+    source = Path(__file__).with_name(f"{METHODS[name]}.py").read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    method = next(function for function in functions if function.name == name)
+    defaults = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
+    options = {argument.arg: ast.unparse(default) for argument, default in defaults if default is not None}
+    sentence = (ast.get_docstring(method) or "").partition("\n")[0]
+    return sentence, {option: default for option, default in options.items() if option not in _CONTRACT}
+
+
 def _check_options(method: str, options: Mapping[str, Any]) -> None:
     known = method_options(method)
     for option in options:
@@ -146,7 +175,7 @@ def order(
 
 def order(
     characteristics: Characteristics,
-    method: str = "greedy",
+    method: str = "balance",
     *,
     seed: int = 0,
     objective: Objective | None = None,
@@ -160,7 +189,7 @@ def order(
 
     Args:
         characteristics: token counts of every sequence per family.
-        method: a name of `METHODS`: `balance` (linear time), `greedy` (exact, quadratic time), `greedy_pool` (a
+        method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic time), `greedy_pool` (a
             stream's), or one of the literature's.
         seed: for the methods that draw; an integer >= 0.
         objective: weights of the rule; None takes `Objective()`.
@@ -173,8 +202,8 @@ def order(
         options: the method's own, such as `pool_size`; `method_options(name)` lists them.
 
     Returns:
-        A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`, a
-        schedule of the remaining sequences.
+        A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`,
+        a schedule of the remaining sequences.
 
     Raises:
         ValueError: unknown method or option; a method that cannot follow targets, go on or be kept; negative seed; an

@@ -29,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
-from scipy.sparse import csr_array
 
 from jax_diversity.ordering.groups import heaviest_groups
 from jax_diversity.ordering.objective import Features
@@ -81,12 +80,7 @@ def _alike(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
     """Positions sorted by heaviest group of the first family, then by its share of the sequence, then at random."""
-    first = next(iter(features.family_columns.values()))
-    inside = features.columns < first.stop
-    starts = np.concatenate([[0], np.cumsum(inside)])[features.row_starts]
-    counts = csr_array(
-        (features.values[inside], features.columns[inside], starts), shape=(features.num_sequences, first.stop)
-    )
+    counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))

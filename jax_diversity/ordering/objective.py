@@ -198,6 +198,13 @@ class Features:
         """The same sequences against another target."""
         return dataclasses.replace(self, targets=targets)
 
+    def counts(self, columns: slice) -> csr_array:
+        """The token counts (sequence, group) of some consecutive columns, such as a family's."""
+        inside = (self.columns >= columns.start) & (self.columns < columns.stop)
+        starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
+        shape = (self.num_sequences, columns.stop - columns.start)
+        return csr_array((self.values[inside], self.columns[inside] - columns.start, starts), shape=shape)
+
     @cached_property
     def pulls(self) -> Float64[np.ndarray, " sequence"]:
         """`2 <λ τ, c_s>`, without the norm column: how much a token placed lowers a sequence's score."""

@@ -129,8 +129,8 @@ class Plan:
     ) -> Plan:
         """Check targets against the characteristics.
 
-        A plain mapping of shares holds from the run's beginning on; what was consumed before counts against the
-        corpus's own shares, for which it was planned.
+        A plain mapping of shares holds from the run's beginning on; in the families that it names, what was consumed
+        before counts as what was wanted then, and owes nothing. In all others it counts against the corpus's shares.
 
         Raises:
             ValueError: targets of an unknown family or another number of groups.
@@ -140,7 +140,7 @@ class Plan:
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed)
         if not isinstance(targets, Targets):
-            targets = _from_here_on(characteristics, targets, len(consumed))
+            targets = _from_here_on(characteristics, targets, consumed)
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():
             if name not in features.family_columns:
@@ -194,22 +194,26 @@ class Plan:
         return total
 
 
-def _from_here_on(characteristics: Characteristics, shares: Mapping[str, Any], num_consumed: int) -> Targets:
+def _from_here_on(
+    characteristics: Characteristics, shares: Mapping[str, Any], consumed: Int64[np.ndarray, " consumed"]
+) -> Targets:
     unknown = set(shares) - set(characteristics.families)
     if unknown:
         raise UserError(
             f"Targets name unknown families {sorted(unknown)}; the families are {list(characteristics.families)}."
         )
-    if not num_consumed:
+    if not len(consumed):
         return Targets((0,), {name: np.asarray(values)[None] for name, values in shares.items()})
-    before = {name: characteristics.target_share(name) for name in shares}
+    both = {}
     for name, values in shares.items():
-        if np.shape(values) != before[name].shape:
+        seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
+        if np.shape(values) != seen.shape:
             raise UserError(
-                f"Expected target shares of {len(before[name])} groups of {name!r}, found {np.shape(values)}."
+                f"Expected target shares of {len(seen)} groups of {name!r}, found {np.shape(values)}."
             )
-    both = {name: np.stack([before[name], np.asarray(values, np.float64)]) for name, values in shares.items()}
-    return Targets((0, num_consumed), both)
+        before = seen if seen.any() else characteristics.target_share(name)
+        both[name] = np.stack([before, np.asarray(values, np.float64)])
+    return Targets((0, len(consumed)), both)
 
 
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:

@@ -362,9 +362,10 @@ def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> F
     scores = slots.scores
     for row, weight in zip(moved, shift.weights, strict=True):
         scores = _along_columns(rule, slots.table, scores, row, weight)
-    return scores + (
-        shift.along_pull * slots.pulls + shift.along_norm * slots.norms - shift.per_token * slots.tokens
-    )
+    # One product an addition: of a sum of two products a compiler fuses either one, which may depend on the table's size.
+    scores += shift.along_pull * slots.pulls
+    scores += shift.along_norm * slots.norms
+    return scores - shift.per_token * slots.tokens
 
 
 _COLUMNS_PER_PASS = 6
@@ -472,7 +473,7 @@ def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState, recent: 
     there_is = state.num_taken < stream.size
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
     row = read_row(rows, following, num_columns)
-    score = stream.own_costs[following] + _steered(rule, state.deviation, recent, row)
+    score = _score_alone(rule, stream.own_costs[following], state.deviation, recent, row)
     table = slots.table
     if table.shape[0]:
         former = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
@@ -494,13 +495,21 @@ def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState, recent: 
     )
 
 
-def _steered(rule: Rule, deviation: Deviation, recent: Recent, row: Row) -> Float32[Array, ""]:
-    """`2 <D, v>` of one row, `D` being read in the row's own columns alone."""
+def _score_alone(
+    rule: Rule, own_cost: Float32[Array, ""], deviation: Deviation, recent: Recent, row: Row
+) -> Float32[Array, ""]:
+    """One row's score, `D` being read in the row's own columns alone."""
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
-    weights = jnp.full(recent.tokens.shape, rule.window_weight).at[0].set(1.0)
-    gained = weights @ (recent.counts[:, columns] - recent.tokens[:, None] * rule.targets[columns])
-    steered = deviation.steering[columns] + 2.0 * rule.column_weights[columns] * gained
-    return jnp.dot(steered, row.values) + recent.norm_steering * row.norm - recent.per_token * row.tokens
+    read = (own_cost, recent.counts[:, columns], recent.tokens, recent.norm_steering, recent.per_token)
+    fixed = (deviation.steering[columns], rule.targets[columns], rule.column_weights[columns])
+    # Between barriers the same code is compiled whatever surrounds it, on one device and on many: sums round alike.
+    read, fixed, row = lax.optimization_barrier((read, fixed, row))
+    own_cost, counts, tokens, norm_steering, per_token = read
+    steered, targets, column_weights = fixed
+    weights = jnp.full(tokens.shape, rule.window_weight).at[0].set(1.0)
+    gained = weights @ (counts - tokens[:, None] * targets)
+    product = jnp.dot(steered + 2.0 * column_weights * gained, row.values)
+    return lax.optimization_barrier(own_cost + product + norm_steering * row.norm - per_token * row.tokens)
 
 
 def _refreshed(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:

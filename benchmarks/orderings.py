@@ -1,0 +1,317 @@
+"""Every order of one corpus by one yardstick: time, prefixes, windows of many sizes, ratios to the exact greedy f3.
+
+    python benchmarks/orderings.py [--corpus synthetic --num-sequences 20000 | --dataset OUT] [--write]
+
+Prints Markdown: a summary, all measures, the ratios, and the targets as reached or not. A ratio of windows is the
+larger of two, that of aligned windows and that of windows half a window later; for windows of 256 also the largest
+over eight offsets. Every order is made twice; `seconds` are the second run's, `compile` is what the first took
+longer. Orders that take more than a minute are made once, compilation included. The exact greedy reads the square
+of the number of sequences: beyond `--exact-up-to` sequences only its steps are timed, and its time is reckoned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import corpora
+import jax
+import results_file
+import verdicts
+
+import jax_diversity as jd
+from jax_diversity.measures import place, window_deviation
+from jax_diversity.ordering import find_method
+from jax_diversity.ordering.running import STEPS_PER_CALL
+
+WINDOWS = (64, 192, 256, 320, 1024)
+BATCH = 256  # the window size that some orders are made for
+OFFSETS = tuple(range(0, BATCH, BATCH // 8))
+LONGEST_REPEATED = 60.0  # seconds
+REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
+HAS_REFINE = "refine" in jd.__all__
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an order is made.
+
+    Attributes:
+        label: its name in the table.
+        method: a name of `jax_diversity.ordering.METHODS`.
+        objective: the weights of the rule.
+        options: the method's own.
+        base: label of the order that is refined; `refinement` then holds the options of `jd.refine`.
+        refinement: see `base`.
+    """
+
+    label: str
+    method: str
+    objective: jd.Objective = field(default_factory=jd.Objective)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    base: str | None = None
+    refinement: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """For the results' file."""
+        about = {"method": self.method, "objective": dataclasses.asdict(self.objective), "options": self.options}
+        return {**about, "refined": self.base, "refinement": self.refinement} if self.base else about
+
+
+@dataclass(frozen=True)
+class Run:
+    """An order and its time; no order where the time is reckoned from some steps."""
+
+    recipe: Recipe
+    ordering: jd.Ordering | None
+    seconds: float
+    compile_seconds: float | None
+
+
+_WINDOWED = jd.Objective(windows=(BATCH,))
+RECIPES = (
+    Recipe("corpus order", "corpus_order"),
+    Recipe("cluster sorted", "cluster_sorted"),
+    Recipe("uniform shuffle", "uniform_shuffle"),
+    Recipe("buffer shuffle 10,000", "buffer_shuffle", options={"buffer_size": 10_000}),
+    Recipe("stratified", "stratified"),
+    *(Recipe(f"greedy pool {size}", "greedy_pool", options={"pool_size": size}) for size in (2048, 4096)),
+    *(Recipe(f"balance {size}", "balance", options={"pool_size": size}) for size in (2048, 4096, 8192)),
+    Recipe("balance, windows 256", "balance", _WINDOWED, {"pool_size": 4096}),
+    Recipe("exact f1", "greedy", jd.Objective.f1()),
+    Recipe("exact f3", "greedy", jd.Objective.f3()),
+    Recipe("exact", "greedy"),
+    Recipe("exact, windows 256", "greedy", _WINDOWED),
+)
+REFERENCES = ("uniform shuffle", "exact f3")
+REFINED = (
+    Recipe("refined, aligned", "refine", base="balance 4096", refinement={"batch_size": BATCH}),
+    Recipe(
+        "refined, sliding",
+        "refine",
+        base="balance, windows 256",
+        refinement={"batch_size": BATCH, "windows": "sliding"},
+    ),
+)
+
+
+def chosen_recipes(methods: Sequence[str] | None, has_refine: bool = HAS_REFINE) -> list[Recipe]:
+    """The recipes of some methods or all, the references and what is refined among them."""
+    recipes = [*RECIPES, *(REFINED if has_refine else ())]
+    wanted = [recipe for recipe in recipes if methods is None or recipe.method in methods]
+    needed = {recipe.label for recipe in wanted} | {recipe.base for recipe in wanted} | set(REFERENCES)
+    return [recipe for recipe in recipes if recipe.label in needed]
+
+
+def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
+    """An order, its seconds, and the seconds to compile where it was made twice."""
+    jax.clear_caches()  # so that no order finds its loop compiled by the one before
+    start = time.perf_counter()
+    ordering = make()
+    first = time.perf_counter() - start
+    if first > LONGEST_REPEATED:
+        return ordering, first, None
+    start = time.perf_counter()
+    ordering = make()
+    seconds = time.perf_counter() - start
+    return ordering, seconds, max(first - seconds, 0.0)
+
+
+def make_order(chars: jd.Characteristics, recipe: Recipe, runs: Mapping[str, Run], exact_up_to: int) -> Run:
+    """Make an order and time it."""
+    if recipe.base is not None:
+        base = runs[recipe.base]
+        ordering, seconds, compile_seconds = timed(lambda: refined(chars, base.ordering, recipe.refinement))
+        return Run(recipe, ordering, base.seconds + seconds, compile_seconds)
+    find_method(recipe.method)  # loads what it needs
+    if recipe.method == "greedy" and chars.num_sequences > exact_up_to:
+        return Run(recipe, None, *reckoned(chars, recipe))
+    return Run(
+        recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options))
+    )
+
+
+def refined(chars: jd.Characteristics, ordering: jd.Ordering | None, options: Mapping[str, Any]) -> jd.Ordering:
+    """`jd.refine`, where this version has it."""
+    return getattr(jd, "refine")(chars, ordering, **options)  # noqa: B009 - a name that may not be there
+
+
+class _Enough(Exception):
+    """Steps timed."""
+
+
+def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
+    """Seconds of the exact greedy out of those of a few thousand warm steps, and about what compiling takes."""
+    times = [time.perf_counter()]
+
+    def advance(_: int) -> None:
+        times.append(time.perf_counter())
+        if len(times) > 2:
+            raise _Enough
+
+    try:
+        jd.order(chars, recipe.method, objective=recipe.objective, advance=advance)
+    except _Enough:
+        pass
+    first, second = times[1] - times[0], times[2] - times[1]
+    return second / STEPS_PER_CALL * steps_of_full_size(chars.num_sequences), max(first - second, 0.0)
+
+
+def steps_of_full_size(num_sequences: int) -> float:
+    """How many steps that read all sequences cost what the exact greedy's do, whose tables shrink by halves."""
+    left, rows = float(num_sequences), 0.0
+    while left > REPACKED_ABOVE:
+        rows += left * left / 2
+        left /= 2
+    return (rows + left * left) / num_sequences
+
+
+def every_offset(chars: jd.Characteristics, ordering: jd.Ordering) -> dict[str, list[float]]:
+    """Mean TV of windows of 256 at every one of `OFFSETS`, by family."""
+    means = {}
+    for family in chars.families:
+        placed, target = place(chars.counts[family], ordering.indices), chars.target_share(family)
+        tvs = [window_deviation(placed, target, BATCH, offset) for offset in OFFSETS]
+        means[family] = [float(tv.mean()) if len(tv) else float("nan") for tv in tvs]
+    return means
+
+
+def measured(chars: jd.Characteristics, runs: Mapping[str, Run]) -> tuple[jd.Comparison, dict[str, Any]]:
+    """The comparison of all orders that were made, and of every run the results' entry."""
+    orderings = {label: run.ordering for label, run in runs.items() if run.ordering is not None}
+    windows = [size for size in WINDOWS if size <= chars.num_sequences]
+    comparison = jd.compare(chars, orderings, windows)
+    by_order = comparison.as_dict()["orderings"]
+    entries = {}
+    for label, run in runs.items():
+        entry = {**run.recipe.about(), "seconds": run.seconds, "compile_seconds": run.compile_seconds}
+        if run.ordering is None:
+            entries[label] = {**entry, "reckoned": True}
+            continue
+        offsets = every_offset(chars, run.ordering)
+        entries[label] = {**entry, "families": by_order[label], f"tv_mean_{BATCH}_by_offset": offsets}
+    return comparison, entries
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table, its first column to the left."""
+    cells = [list(header), ["---", *["---:"] * (len(header) - 1)], *map(list, lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def summary(entries: Mapping[str, Any], family: str, second: str) -> str:
+    """One line an order: time, prefixes, drift and windows of 256."""
+    header = ("order", "seconds", "compile", f"prefix max {family} / {second}", "norm drift")
+    header += (f"{family} TV {BATCH} mean / worst", "half a window later", "gap closed")
+    return markdown(header, [_summary_line(label, entry, family, second) for label, entry in entries.items()])
+
+
+def _summary_line(label: str, entry: Mapping[str, Any], family: str, second: str) -> list[str]:
+    compiling = "in it" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:.1f}"
+    about = " (reckoned)" if entry.get("reckoned") else ""
+    line = [label, f"{entry['seconds']:.3g}{about}", compiling]
+    if "families" not in entry:
+        return [*line, *["-"] * 5]
+    first = entry["families"][family]
+    line.append(" / ".join(f"{entry['families'][name]['prefix_l2_max']:.2f}" for name in (family, second)))
+    line.append(f"{first['norm_drift_max']:.1f}")
+    window = first["windows"].get(str(BATCH))
+    if window is None:
+        return [*line, *["-"] * 3]
+    for offset in ("0", "half"):
+        values = [window["offsets"][offset][name] for name in ("tv_mean", "tv_worst")]
+        line.append(" / ".join("-" if value is None else f"{value:.4f}" for value in values))
+    closed = window["gap_closed"]
+    return [*line, "-" if closed is None else f"{closed:.3f}"]
+
+
+def ratio_tables(ratios: Mapping[str, verdicts.Figures], families: Sequence[str]) -> str:
+    """By family: time, prefix maximum, mean and worst windows, as ratios to exact f3."""
+    parts = []
+    for family in families:
+        sizes = [size for size in WINDOWS if f"mean TV {size}" in next(iter(ratios.values()))]
+        header = ["", "seconds", "prefix max", *map(str, sizes), f"{BATCH}, 8 offsets"]
+        lines = []
+        for label, figures in ratios.items():
+
+            def number(name: str, figures: verdicts.Figures = figures, family: str = family) -> str:
+                value = figures.get(name, {}).get(family)
+                return "-" if value is None else f"{value:.3f}"
+
+            lines.append([label, f"{figures['seconds'][family]:.2g}", number("prefix max")])
+            lines[-1] += [f"{number(f'mean TV {size}')} / {number(f'worst TV {size}')}" for size in sizes]
+            lines[-1].append(number(verdicts.EVERY_OFFSET))
+        title = f"**{family}, relative to exact f3: mean / worst window TV, the larger of both offsets**"
+        parts.append(f"{title}\n\n{markdown(header, lines)}")
+    return "\n\n".join(parts)
+
+
+def verdict_table(judged: Sequence[Mapping[str, Any]], families: Sequence[str]) -> str:
+    """The targets; the second family is shown and not judged where a target speaks of the first alone."""
+    header = ("order", "measure", "at most", "found", "verdict", f"{families[-1]}, not judged")
+    lines = []
+    for line in judged:
+        verdict = "reached" if line["reached"] else f"not reached: {line['found']:.3f}"
+        beside = "" if line["beside"] is None else f"{line['beside']:.3f}"
+        lines.append([line["order"], line["measure"], f"{line['at_most']:g}", f"{line['found']:.3f}", verdict, beside])
+    return markdown(header, lines)
+
+
+def rounded(value: Any) -> Any:
+    """The same with every number to five significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def main() -> None:
+    """Print the tables; with --write, keep them."""
+    arguments = _parse()
+    about = results_file.environment("jax", "numpy", "scipy")  # before our own load
+    if arguments.dataset is not None:
+        chars, name = corpora.from_dataset(arguments.dataset), arguments.dataset.resolve().name
+    else:
+        chars, name = corpora.synthetic(arguments.num_sequences), f"synthetic-{arguments.num_sequences}"
+    about = {"device": str(jax.devices()[0]), **about}
+    print(f"{chars!r}\n", flush=True)
+    runs: dict[str, Run] = {}
+    for recipe in chosen_recipes(arguments.methods):
+        runs[recipe.label] = make_order(chars, recipe, runs, arguments.exact_up_to)
+        print(f"{recipe.label:<24}{runs[recipe.label].seconds:>10.3f} s", flush=True)
+    comparison, entries = measured(chars, runs)
+    ratios = verdicts.all_ratios(entries, chars.families)
+    judged = verdicts.judge(entries, ratios, chars.families, synthetic=arguments.dataset is None)
+    print(f"\n{summary(entries, chars.families[0], chars.families[-1])}\n\n{comparison.markdown()}")
+    if ratios:
+        print(f"\n{ratio_tables(ratios, chars.families)}")
+    print(f"\n**Targets**\n\n{verdict_table(judged, chars.families)}\n\n{verdicts.best_everywhere(ratios)}")
+    if arguments.write:
+        corpus = {"name": name, "sequence_length": chars.sequence_length, "num_sequences": chars.num_sequences}
+        corpus |= {f"num_groups_{family}": counts.shape[1] for family, counts in chars.counts.items()}
+        corpus["num_nonzeros"] = sum(len(counts.data) for counts in chars.counts.values())
+        values = {"corpus": corpus, "targets": judged, "ratios": ratios, "orders": entries}
+        results_file.write(f"orderings-{name}", {**about, **rounded(values)})
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    corpus = parser.add_mutually_exclusive_group()
+    corpus.add_argument("--corpus", choices=("synthetic",), default="synthetic")
+    corpus.add_argument("--dataset", type=Path, help="a built dataset's folder, in place of the synthetic corpus")
+    parser.add_argument("--num-sequences", type=int, default=20_000, help="of the synthetic corpus")
+    methods = sorted({recipe.method for recipe in (*RECIPES, *REFINED)})
+    parser.add_argument("--methods", nargs="+", choices=methods, help="these and the references; all by default")
+    parser.add_argument("--exact-up-to", type=int, default=400_000, help="sequences; beyond, steps are timed")
+    parser.add_argument("--write", action="store_true", help="write results/orderings-NAME.json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

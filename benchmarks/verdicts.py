@@ -1,0 +1,150 @@
+"""Ratios of measured orders to the exact greedy f3, and the targets that they are judged by.
+
+Pure functions of what `orderings.py` writes: `orders` of a results' file, by label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Figures = Mapping[str, Mapping[str, float]]  # measure -> family -> figure
+Entries = Mapping[str, Any]  # label -> what a results' file holds of an order
+
+REFERENCE = "exact f3"
+EVERY_OFFSET = "mean TV 256, every offset"
+ALIGNED_MEAN, ALIGNED_WORST = "mean TV 256, aligned alone", "worst TV 256, aligned alone"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an order is to reach: a figure of the first family, or of every family, at most so large."""
+
+    order: str
+    measure: str
+    at_most: float
+    all_families: bool = False
+
+
+def targets(synthetic: bool) -> list[Target]:
+    """The linear-time method's, the window-aware rule's and refinement's, all relative to exact f3 but the drift."""
+    found = [
+        Target("balance 4096", "seconds", 1 / 20),
+        Target("balance 4096", "prefix max", 1.0, all_families=True),
+        *(Target("balance 4096", f"mean TV {size}", 1.02) for size in (64, 192, 256, 1024)),
+        *(Target("balance 4096", f"worst TV {size}", 0.95) for size in (64, 192, 256, 1024)),
+        Target("balance 4096", "norm drift", 5.0),
+    ]
+    for order in ("exact, windows 256", "balance, windows 256"):
+        found += [
+            Target(order, EVERY_OFFSET, 0.975 if synthetic else 0.96),
+            Target(order, "worst TV 256", 0.94),
+            Target(order, "prefix max", 1.1, all_families=True),
+            *(Target(order, f"mean TV {size}", 1.04) for size in (64, 192, 320, 1024)),
+        ]
+    return [
+        *found,
+        Target("refined, aligned", ALIGNED_MEAN, 0.94),
+        Target("refined, aligned", ALIGNED_WORST, 0.90),
+        Target("refined, aligned", "seconds", 1.0),
+        Target("refined, sliding", EVERY_OFFSET, 0.98),
+    ]
+
+
+def all_ratios(entries: Entries, families: Sequence[str]) -> dict[str, Figures]:
+    """Every measured order's ratios to exact f3; none where that was not measured."""
+    reference = entries[REFERENCE]
+    if "families" not in reference:
+        return {}
+    return {
+        label: ratios_to(entry, reference, families) for label, entry in entries.items() if "families" in entry
+    }
+
+
+def ratios_to(entry: Mapping[str, Any], reference: Mapping[str, Any], families: Sequence[str]) -> Figures:
+    """Measure -> family -> ratio; that of windows is the larger of aligned ones' and those half a window later."""
+    figures: dict[str, dict[str, float]] = {"seconds": dict.fromkeys(families, entry["seconds"] / reference["seconds"])}
+    for family in families:
+        ours, theirs = entry["families"][family], reference["families"][family]
+        values = {"prefix max": _ratio(ours["prefix_l2_max"], theirs["prefix_l2_max"])}
+        for size, window in ours["windows"].items():
+            parts = {name: _by_offset(window, theirs["windows"][size], f"tv_{name}") for name in ("mean", "worst")}
+            values |= {f"{name} TV {size}": _largest(ratios) for name, ratios in parts.items()}
+            if size == "256":
+                values |= {ALIGNED_MEAN: parts["mean"][0], ALIGNED_WORST: parts["worst"][0]}
+        at_offsets = zip(*(side["tv_mean_256_by_offset"][family] for side in (entry, reference)), strict=True)
+        values[EVERY_OFFSET] = _largest([_ratio(*pair) for pair in at_offsets])
+        for name, value in values.items():
+            figures.setdefault(name, {})[family] = value
+    return figures
+
+
+def _by_offset(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> list[float]:
+    return [_ratio(ours["offsets"][offset][name], theirs["offsets"][offset][name]) for offset in ("0", "half")]
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float:
+    """Not a number where either is not defined, or there is nothing to divide by."""
+    return ours / theirs if ours is not None and theirs else math.nan
+
+
+def _largest(values: Sequence[float]) -> float:
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+def judge(
+    entries: Entries, ratios: Mapping[str, Figures], families: Sequence[str], synthetic: bool
+) -> list[dict[str, Any]]:
+    """Every target whose order and measure are there: what was found, and whether it is reached.
+
+    `beside` is the other family's figure where the target speaks of the first family alone.
+    """
+    judged = []
+    for target in targets(synthetic):
+        figures = _figures(target, entries, ratios, families)
+        if figures is None or math.isnan(figures[families[0]]):
+            continue
+        found = _largest(list(figures.values())) if target.all_families else figures[families[0]]
+        beside = figures.get(families[-1], math.nan)
+        shown = not target.all_families and len(families) > 1 and target.measure != "seconds" and not math.isnan(beside)
+        judged.append(
+            {
+                "order": target.order,
+                "measure": target.measure,
+                "at_most": target.at_most,
+                "found": found,
+                "reached": found <= target.at_most,
+                "beside": beside if shown else None,
+            }
+        )
+    return judged
+
+
+def _figures(
+    target: Target, entries: Entries, ratios: Mapping[str, Figures], families: Sequence[str]
+) -> Mapping[str, float] | None:
+    """A target's figure by family; of time and drift there is one, the first family's."""
+    entry = entries.get(target.order)
+    if entry is None:
+        return None
+    if target.measure == "seconds":
+        return {families[0]: entry["seconds"] / entries[REFERENCE]["seconds"]}
+    if target.measure == "norm drift":
+        return {families[0]: entry["families"][families[0]]["norm_drift_max"]} if "families" in entry else None
+    return ratios.get(target.order, {}).get(target.measure)
+
+
+def best_everywhere(ratios: Mapping[str, Figures]) -> str:
+    """The order whose largest mean ratio over all window sizes is least, of those with no worse prefix."""
+    largest = {}
+    for label, figures in ratios.items():
+        means = {name: value for name, value in figures.items() if name.startswith("mean TV")}
+        if label != REFERENCE and max(figures["prefix max"].values()) <= 1:
+            largest[label] = max((next(iter(value.values())), name) for name, value in means.items())
+    if not largest:
+        return "No order beats exact f3 at all windows without a worse prefix."
+    label = min(largest, key=lambda name: largest[name])
+    ratio, where = largest[label]
+    return f"Best at all window sizes with no worse prefix: {label}, {ratio:.3f} (at its worst, {where}; the aim is .95)."
