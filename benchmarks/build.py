@@ -3,8 +3,7 @@
     python benchmarks/build.py 'texts/*.jsonl.gz' [--write]
 
 Builds the corpus once and then twice over (its files under two names, ids renamed), 1,000 clusters, 100 length
-bins, sequences of 512 tokens, each in a process and a folder of its own. The exact greedy, whose time grows with
-the square of the number of sequences, is shown apart.
+bins, sequences of 512 tokens, each in a process and a folder of its own.
 """
 
 from __future__ import annotations
@@ -65,9 +64,6 @@ def main() -> None:
     for stage, seconds in once_seconds.items():
         print_row(stage, seconds, twice_seconds[stage])
     print_row("all", sum(once_seconds.values()), sum(twice_seconds.values()))
-    greedy = "order/greedy"
-    once_rest, twice_rest = (sum(times.values()) - times[greedy] for times in (once_seconds, twice_seconds))
-    print_row("all but exact greedy", once_rest, twice_rest)
     print_row("peak memory, MB", once_memory, twice_memory)
     if options.write:
         values = {

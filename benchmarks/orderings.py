@@ -12,7 +12,9 @@ of the number of sequences: beyond `--exact-up-to` sequences only its steps are 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +35,9 @@ WINDOWS = (64, 192, 256, 320, 1024)
 BATCH = 256  # the window size that some orders are made for
 OFFSETS = tuple(range(0, BATCH, BATCH // 8))
 LONGEST_REPEATED = 60.0  # seconds
-REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
+REPACKED_ABOVE = (
+    65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
+)
 HAS_REFINE = "refine" in jd.__all__
 
 
@@ -89,14 +93,12 @@ RECIPES = (
     Recipe("exact, windows 256", "greedy", _WINDOWED),
 )
 REFERENCES = ("uniform shuffle", "exact f3")
-REFINED = (
-    Recipe("refined, aligned", "refine", base="balance 4096", refinement={"batch_size": BATCH}),
-    Recipe(
-        "refined, sliding",
-        "refine",
-        base="balance, windows 256",
-        refinement={"batch_size": BATCH, "windows": "sliding"},
-    ),
+REFINED = tuple(
+    Recipe(f"refined, {form}", "refine", base="balance, windows 256", refinement=options)
+    for form, options in (
+        ("aligned", {"batch_size": BATCH}),
+        ("sliding", {"batch_size": BATCH, "sliding": True}),
+    )
 )
 
 
@@ -131,14 +133,13 @@ def make_order(chars: jd.Characteristics, recipe: Recipe, runs: Mapping[str, Run
     find_method(recipe.method)  # loads what it needs
     if recipe.method == "greedy" and chars.num_sequences > exact_up_to:
         return Run(recipe, None, *reckoned(chars, recipe))
-    return Run(
-        recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options))
-    )
+    return Run(recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options)))
 
 
 def refined(chars: jd.Characteristics, ordering: jd.Ordering | None, options: Mapping[str, Any]) -> jd.Ordering:
     """`jd.refine`, where this version has it."""
-    return getattr(jd, "refine")(chars, ordering, **options)  # noqa: B009 - a name that may not be there
+    refine = getattr(jd, "refine")  # noqa: B009 - a name that may not be there
+    return refine(chars, ordering, **options)
 
 
 class _Enough(Exception):
@@ -147,6 +148,7 @@ class _Enough(Exception):
 
 def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
     """Seconds of the exact greedy out of those of a few thousand warm steps, and about what compiling takes."""
+    jax.clear_caches()
     times = [time.perf_counter()]
 
     def advance(_: int) -> None:
@@ -154,10 +156,8 @@ def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
         if len(times) > 2:
             raise _Enough
 
-    try:
+    with contextlib.suppress(_Enough):
         jd.order(chars, recipe.method, objective=recipe.objective, advance=advance)
-    except _Enough:
-        pass
     first, second = times[1] - times[0], times[2] - times[1]
     return second / STEPS_PER_CALL * steps_of_full_size(chars.num_sequences), max(first - second, 0.0)
 
@@ -256,16 +256,16 @@ def verdict_table(judged: Sequence[Mapping[str, Any]], families: Sequence[str]) 
     header = ("order", "measure", "at most", "found", "verdict", f"{families[-1]}, not judged")
     lines = []
     for line in judged:
-        verdict = "reached" if line["reached"] else f"not reached: {line['found']:.3f}"
         beside = "" if line["beside"] is None else f"{line['beside']:.3f}"
-        lines.append([line["order"], line["measure"], f"{line['at_most']:g}", f"{line['found']:.3f}", verdict, beside])
+        found, most = f"{line['found']:.3f}", f"{line['at_most']:g}"
+        lines.append([line["order"], line["measure"], most, found, line["verdict"], beside])
     return markdown(header, lines)
 
 
 def rounded(value: Any) -> Any:
-    """The same with every number to five significant digits."""
+    """For JSON: the same with every number to five significant digits, None where it is none."""
     if isinstance(value, float):
-        return float(f"{value:.5g}")
+        return None if math.isnan(value) else float(f"{value:.5g}")
     if isinstance(value, Mapping):
         return {name: rounded(part) for name, part in value.items()}
     return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
@@ -287,7 +287,8 @@ def main() -> None:
         print(f"{recipe.label:<24}{runs[recipe.label].seconds:>10.3f} s", flush=True)
     comparison, entries = measured(chars, runs)
     ratios = verdicts.all_ratios(entries, chars.families)
-    judged = verdicts.judge(entries, ratios, chars.families, synthetic=arguments.dataset is None)
+    synthetic = arguments.dataset is None
+    judged = verdicts.judge(entries, ratios, chars.families, chars.num_sequences, synthetic)
     print(f"\n{summary(entries, chars.families[0], chars.families[-1])}\n\n{comparison.markdown()}")
     if ratios:
         print(f"\n{ratio_tables(ratios, chars.families)}")

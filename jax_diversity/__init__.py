@@ -2,7 +2,7 @@
 
 >>> import jax_diversity as jd
 >>> chars = jd.Characteristics.from_counts({"topic": counts})   # token counts (sequence, group)
->>> ordering = jd.order(chars, method="greedy")
+>>> ordering = jd.order(chars, method="balance")
 >>> jd.measure(chars, ordering, windows=(256,)).window_tv["topic"][256].mean()
 
 Names are imported when first used, so that importing the package costs nothing.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.compose import truncate as truncate
     from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
     from jax_diversity.ordering.refinement import refine as refine
+    from jax_diversity.ordering.plan import Targets as Targets
     from jax_diversity.schema import Characteristics as Characteristics
     from jax_diversity.schema import Document as Document
     from jax_diversity.schema import Ordering as Ordering
@@ -50,6 +51,7 @@ _HOMES = {
     "Ordering": "schema",
     "Schedule": "schema",
     "Segments": "schema",
+    "Targets": "ordering.plan",
     "UserError": "errors",
     "blend": "ordering.blending",
     "compare": "measures",
@@ -77,6 +79,7 @@ __all__ = [
     "Ordering",
     "Schedule",
     "Segments",
+    "Targets",
     "UserError",
     "blend",
     "compare",

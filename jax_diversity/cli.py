@@ -173,8 +173,10 @@ class OrderOptions:
 
 def _order(arguments: list[str]) -> None:
     """Compute and measure one more ordering."""
-    options = _parse(OrderOptions, "order", arguments, flat=True)
     from jax_diversity import terminal
+
+    hint = f"\n\n{terminal.methods_list()}" if {"-h", "--help"} & set(arguments) else ""
+    options = _parse(OrderOptions, "order", arguments, hint=hint, flat=True)
     from jax_diversity.pipeline import Build, recorded_config
 
     build = Build(recorded_config(options.out), Progress(options.quiet))
@@ -190,26 +192,33 @@ class MeasureOptions:
     """The dataset's folder."""
     orderings: tuple[str, ...] = ()
     """Names of orderings or .npy files; all of the dataset's where none is given."""
+    order: tuple[str, ...] = ()
+    """Orderings of your own to measure beside them: .npy files of sequence indices."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences; those of 64, 256, 1024 that fit twice where none is given."""
+    """Window sizes in sequences; those of the dataset's settings that fit twice where none is given."""
     json: bool = False
-    """Print JSON for machines."""
+    """Print JSON for machines, of what was asked for alone."""
+    markdown: bool = False
+    """Print Markdown tables."""
     quiet: bool = False
     """Show no progress."""
 
 
 def _measure(arguments: list[str]) -> None:
-    """Measure orderings: prefixes, windows, floors, drift."""
+    """Compare orderings with a shuffle: prefixes, windows, drift."""
     options = _parse(MeasureOptions, "measure", arguments)
+    if options.json and options.markdown:
+        raise UserError("Expected --json or --markdown, found both; choose one.")
     import json
 
-    from jax_diversity import terminal
-    from jax_diversity.pipeline.measuring import measure_orderings
+    from jax_diversity.pipeline.measuring import choose_orderings, compare_orderings, measure_orderings
 
-    summaries = measure_orderings(
-        options.out, options.orderings, options.windows, Progress(options.quiet or options.json)
-    )
-    print(json.dumps(summaries, indent=2) if options.json else terminal.balance_table(summaries))
+    chosen = choose_orderings(options.out, options.orderings, options.order, options.windows)
+    if options.json:
+        print(json.dumps(measure_orderings(chosen, Progress(quiet=True)), indent=2))
+        return
+    compared = compare_orderings(chosen, Progress(options.quiet))
+    print(compared.markdown() if options.markdown else compared.table())
 
 
 @dataclass(frozen=True)

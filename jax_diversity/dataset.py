@@ -30,7 +30,7 @@ def open_dataset(path: str | Path) -> Dataset:
 
     Example:
         >>> dataset = open_dataset("out/")
-        >>> dataset.orderings["greedy"].indices[:64]   # the sequences of the first batch of 64
+        >>> dataset.orderings["balance"].indices[:64]   # the sequences of the first batch of 64
     """
     root = Path(path)
     if not (root / "manifest.json").is_file():

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +33,14 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 
 def orderings_table(folder: OutputFolder) -> str:
-    """The finished orderings' measured balance, as their .json files keep it."""
+    """The finished orderings' measured balance, as their .json files keep it; smaller is better everywhere."""
     names = sorted(name.removeprefix("measure/") for name in folder.stages if name.startswith("measure/"))
     summaries = {}
     for name in names:
         about = json.loads((folder.root / "orderings" / f"{name}.json").read_text(encoding="utf-8"))
         summaries[name] = about["balance"]
-    return balance_table(summaries)
-
-
-def balance_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Prefix and window deviation per family, orderings side by side; smaller is better everywhere."""
+    if not summaries:
+        return "no orderings yet"
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("family", "window", "ordering", "TV mean", "worst", "best", "floor", "prefix L2"):
         table.add_column(name, justify="left" if name in ("family", "ordering") else "right")
@@ -54,9 +52,8 @@ def balance_table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
                 shares = [window[key] for key in ("tv_mean", "tv_worst", "tv_best", "tv_floor")]
                 prefix = f"{values['prefix_l2_max']:.2f}"
                 table.add_row(family, size, name, *[f"{share:.4f}" for share in shares], prefix)
-    text = _printed(table)
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
-    return f"{text}\nnorm drift, largest: {drifts}" if summaries else "no orderings yet"
+    return "\n".join([_printed(table), *textwrap.wrap(f"norm drift, largest: {drifts}", width=80)])
 
 
 def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -66,6 +63,20 @@ def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
         for family, values in summary["families"].items():
             rows.setdefault(family, set()).update(values["windows"])
     return [(family, size) for family, sizes in rows.items() for size in sorted(sizes, key=int)]
+
+
+def methods_list() -> str:
+    """Every ordering method: its options with their defaults, and its first sentence."""
+    from jax_diversity.ordering.base import METHODS, describe_method
+
+    lines = ["Methods, and the options of their own with the defaults:"]
+    for name in sorted(METHODS):
+        sentence, options = describe_method(name)
+        # What has no plain value, such as a mesh of devices, is for Python alone.
+        given = " ".join(f"{option} {default}" for option, default in options.items() if default != "None")
+        lines += [f"  {name}{f'  ({given})' if given else ''}"]
+        lines += textwrap.wrap(sentence, width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
+    return "\n".join(lines)
 
 
 def training_line(run: TrainingRun) -> str:
@@ -79,7 +90,7 @@ def next_steps(folder: OutputFolder) -> str:
     return (
         f"\nReport: {out / 'report.html'}\n\nTry next:\n"
         f"  {command} measure --out {out} --windows 16 64 256\n"
-        f"  {command} order --out {out} --objective f1 --name greedy_f1\n"
+        f"  {command} order --out {out} --method greedy --objective f3 --name published\n"
         f"  {command} build --corpus.paths 'your/*.jsonl.gz' --out your-dataset"
     )
 

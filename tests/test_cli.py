@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jax_diversity as jd
+from jax_diversity.artifacts import OutputFolder
 from jax_diversity.cli import main
+from jax_diversity.ordering import METHODS, find_method
+from jax_diversity.ordering.base import method_options
 from tests.tiny_corpus import write_corpus
 
 TINY = [
@@ -56,7 +62,7 @@ def test_build_prints_what_it_made(built: Path, corpus: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert text.count("kept") == 12
     assert "400 documents" in text
-    assert "greedy" in text
+    assert "balance" in text
     assert "report.html" in text
 
 
@@ -65,14 +71,14 @@ def test_stages_one_after_another_make_the_same(built: Path, corpus: Path, tmp_p
     assert main(["prepare", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(out), *TINY]) == 0
     for verb in ("tokenize", "embed", "cluster", "pack", "characterize"):
         assert main([verb, "--out", str(out), *TINY]) == 0
-    assert main(["order", "--out", str(out), "--method", "greedy", "--quiet"]) == 0
+    assert main(["order", "--out", str(out), "--quiet"]) == 0
     assert main(["write", "--out", str(out), "--quiet"]) == 0
     assert main(["report", "--out", str(out), "--quiet"]) == 0
     whole, parts = (json.loads((folder / "manifest.json").read_text())["stages"] for folder in (built, out))
     for stage in ("tokenize", "embed", "cluster", "pack", "characterize", "write"):
         assert parts[stage]["files"] == whole[stage]["files"]
-    greedy = "orderings/greedy.npy"
-    assert (out / greedy).read_bytes() == (built / greedy).read_bytes()
+    balance = "orderings/balance.npy"
+    assert (out / balance).read_bytes() == (built / balance).read_bytes()
 
 
 def test_measure_prints_a_table_and_json(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -80,19 +86,65 @@ def test_measure_prints_a_table_and_json(built: Path, tmp_path: Path, capsys: py
     table = capsys.readouterr().out
     assert "uniform_shuffle" in table
     assert max(map(len, table.splitlines())) <= 80
-    order = np.load(built / "orderings" / "greedy.npy")
+    order = np.load(built / "orderings" / "balance.npy")
     np.save(tmp_path / "mine.npy", order[::-1])
-    arguments = ["measure", "--out", str(built), "--windows", "16", "--json", "--orderings", "greedy"]
+    arguments = ["measure", "--out", str(built), "--windows", "16", "--json", "--orderings", "balance"]
     assert main([*arguments, str(tmp_path / "mine.npy")]) == 0
     summaries = json.loads(capsys.readouterr().out)
     assert len(summaries) == 2
-    assert summaries["greedy"]["families"]["cluster"]["windows"]["16"]["tv_mean"] > 0
+    assert summaries["balance"]["families"]["cluster"]["windows"]["16"]["gap_closed"] > 0
+    assert summaries["balance"]["families"]["cluster"]["windows"]["16"]["tv_mean"] > 0
+
+
+def test_measure_compares_with_a_shuffle_and_ones_own_file(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order = np.load(built / "orderings" / "balance.npy")
+    mine = tmp_path / "a-folder-of-mine" / "mine.npy"
+    mine.parent.mkdir()
+    np.save(mine, order[::-1])
+    out = ["measure", "--out", str(built), "--quiet"]
+    assert main([*out, "--order", str(mine)]) == 0
+    text = capsys.readouterr().out
+    blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in text.strip().split("\n\n")}
+    windows = blocks["cluster: window TV, mean / worst, aligned"]
+    assert windows[0].split() == ["8", "32"]  # as the dataset's settings say
+    assert [line.split()[0] for line in windows[1:4]] == ["uniform_shuffle", "balance", "mine.npy"]
+    assert max(map(len, text.splitlines())) <= 80
+    # Alone, an ordering still stands beside the shuffle; JSON holds what was asked for.
+    assert main([*out, "--orderings", str(mine), "--windows", "16", "--markdown"]) == 0
+    table = capsys.readouterr().out
+    assert "| uniform_shuffle |" in table
+    assert "| mine.npy |" in table
+    assert "balance" not in table
+    assert main([*out, "--orderings", str(mine), "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [str(mine)]
+    assert "--json or --markdown, found both" in fails([*out, "--json", "--markdown"], capsys)
+    assert "no such file" in fails([*out, "--order", str(tmp_path / "absent.npy")], capsys)
+
+
+def test_measure_makes_a_shuffle_where_there_is_none(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    assert main(["measure", "--out", str(built), "--quiet", "--windows", "16"]) == 0
+    expected = capsys.readouterr().out
+    folder = OutputFolder(out)
+    with folder.lock():
+        for stage in ("order/uniform_shuffle", "measure/uniform_shuffle"):
+            folder.withdraw(stage)
+    assert main(["measure", "--out", str(out), "--quiet", "--windows", "16"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected.splitlines())
+    with folder.lock():
+        for stage in ("order/balance", "measure/balance"):
+            folder.withdraw(stage)
+    assert "Expected orderings to measure, found none" in fails(["measure", "--out", str(out)], capsys)
 
 
 def test_verify(built: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["verify", "--out", str(built), "--quiet"]) == 0
     assert "all as they were written" in capsys.readouterr().out
-    path = built / "orderings" / "greedy.npy"
+    path = built / "orderings" / "balance.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
@@ -100,7 +152,7 @@ def test_verify(built: Path, capsys: pytest.CaptureFixture) -> None:
     finally:
         path.write_bytes(content)
     assert "1 of" in error
-    assert "orderings/greedy.npy: expected sha256" in error
+    assert "orderings/balance.npy: expected sha256" in error
 
 
 @pytest.mark.parametrize(
@@ -128,8 +180,10 @@ def test_mistakes_on_a_dataset(built: Path, tmp_path: Path, capsys: pytest.Captu
     out = ["--out", str(built), "--quiet"]
     assert "did you mean 'greedy'" in fails(["order", *out, "--method", "gredy"], capsys)
     assert "plain file name" in fails(["order", *out, "--name", "../x"], capsys)
+    assert "has no option 'pool_sise'" in fails(["order", *out, "--options", "pool_sise", "8"], capsys)
+    assert "found 0" in fails(["order", *out, "--options", "pool_size", "0"], capsys)
     assert "found 'topic'" in fails(["order", *out, "--name", "x", "--weights", "topic", "1"], capsys)
-    assert "greedy" in fails(["measure", *out, "--orderings", "greeedy"], capsys)
+    assert "has balance, uniform_shuffle" in fails(["measure", *out, "--orderings", "balence"], capsys)
     assert "found 99999" in fails(["measure", *out, "--windows", "99999"], capsys)
     np.save(tmp_path / "short.npy", np.arange(3))
     assert "another dataset" in fails(["measure", *out, "--orderings", str(tmp_path / "short.npy")], capsys)
@@ -142,6 +196,74 @@ def test_unknown_options_end_with_status_2(capsys: pytest.CaptureFixture) -> Non
         main(["build", "--packing.sequence-lenght", "3"])
     assert ending.value.code == 2
     assert "sequence-length" in capsys.readouterr().err + capsys.readouterr().out
+
+
+def test_help_names_every_method_and_its_options(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(["order", "--help"])
+    assert ending.value.code == 0
+    text = capsys.readouterr().out
+    entries = re.split(r"\n  (?=[a-z])", text.partition("Methods,")[2].partition("\n\n")[0])[1:]
+    assert [entry.split()[0] for entry in entries] == sorted(METHODS)
+    for entry in entries:
+        head, *lines = entry.split("\n")
+        name, _, options = head.partition("  ")
+        settable = {option: default for option, default in method_options(name).items() if option != "mesh"}
+        given = options.strip("()").split()
+        assert dict(zip(given[::2], given[1::2], strict=True)) == {
+            option: str(default) for option, default in settable.items()
+        }
+        sentence = (find_method(name).__doc__ or "").partition("\n")[0]
+        assert " ".join(" ".join(lines).split()) == sentence
+
+
+def test_options_of_a_method(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    options = ["--options", "pool_size", "20", "shuffle", "False"]
+    assert main(["order", "--out", str(out), "--method", "greedy_pool", *options, "--quiet"]) == 0
+    assert "greedy_pool" in capsys.readouterr().out
+    dataset = jd.open_dataset(out)
+    expected = jd.order(dataset.characteristics, "greedy_pool", pool_size=20, shuffle=False)
+    assert dataset.orderings["greedy_pool"].fingerprint == expected.fingerprint
+    assert dataset.manifest["settings"]["orders"][-1]["options"] == {"pool_size": 20, "shuffle": False}
+
+
+def test_an_interrupted_ordering_goes_on_with_the_same_command(built: Path, tmp_path: Path) -> None:
+    """The run keeps its state at every call, and is sent the signal after the third."""
+    program = (
+        "import os, signal, sys\n"
+        "from jax_diversity.cli import main\n"
+        "from jax_diversity.ordering import running\n"
+        "number, save, saves = getattr(signal, sys.argv[1], None), running.Checkpoint.save, []\n"
+        "def saving(self, arrays):\n"
+        "    save(self, arrays)\n"
+        "    saves.append(len(arrays['placed']))\n"
+        "    if len(saves) == 3 and number: os.kill(os.getpid(), number)\n"
+        "running.Checkpoint.save = saving\n"
+        "running.STEPS_PER_CALL, running._SECONDS_BETWEEN_SAVES = 64, 0.0\n"
+        "status = main(sys.argv[2:])\n"
+        "print(saves[0])\n"
+        "sys.exit(status)"
+    )
+    whole, cut = (shutil.copytree(built, tmp_path / name) for name in ("whole", "cut"))
+    order = ["order", "--name", "long", "--seed", "4", "--quiet", "--out"]
+
+    def run(ending: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, ending, *order, str(cut)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    interrupted = run("SIGINT")
+    assert interrupted.returncode == 130, interrupted.stderr
+    sentence = "jax-diversity: interrupted; run the same command again to go on where it stopped.\n"
+    assert interrupted.stderr == sentence
+    assert run("SIGKILL").returncode == -signal.SIGKILL
+    finished = run("none")
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout.splitlines()[-1]) > 5 * 64  # the first that it saved was placed after both others
+    assert main([*order, str(whole)]) == 0
+    for name in ("orderings/long.npy", "orderings/long.json", "manifest.json"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    assert not (cut / ".partial").exists()
 
 
 def test_a_full_disk_is_a_sentence_and_the_build_goes_on_afterwards(corpus: Path, tmp_path: Path) -> None:

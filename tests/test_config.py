@@ -14,6 +14,7 @@ from jax_diversity.config import (
     as_plain,
     check_settings,
     config_from_plain,
+    config_from_record,
     demo_config,
     load_config,
 )
@@ -63,6 +64,13 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("train: {learning_rate: fast}", "Expected train.learning_rate to be float, found 'fast'"),
         ("train: {learning_rate: true}", "Expected train.learning_rate to be float, found True"),
         ("orders: [{windows: 256}]", "Expected a list for orders.windows, found 256"),
+        ("orders: [{options: [pool_size]}]", "Expected names and values for orders.options"),
+        (
+            "orders: [{options: {pool_size: [8]}}]",
+            r"Expected orders.options.pool_size to be one of int, float, bool, str, found \[8\]",
+        ),
+        ("orders: [{options: {pool_size: }}]", "orders.options.pool_size to be one of .* found None"),
+        ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
         ("a: [", "is not YAML"),
         ("- 1", "Expected settings below the file"),
     ],
@@ -78,6 +86,28 @@ def test_numbers_that_yaml_reads_as_text(number: str, tmp_path: Path) -> None:
     assert load(tmp_path, f"train: {{learning_rate: {number}}}").train.learning_rate == 0.003
 
 
+def test_options_keep_their_types(tmp_path: Path) -> None:
+    text = "orders: [{method: m, options: {size: 8, share: 0.5, shuffle: false, how: fast}}]"
+    (order,) = load(tmp_path, text).orders
+    assert order.options == {"size": 8, "share": 0.5, "shuffle": False, "how": "fast"}
+    assert [type(value) for value in order.options.values()] == [int, float, bool, str]
+
+
+@pytest.mark.parametrize(("shuffled", "document_order"), [(True, "shuffle"), (False, "corpus")])
+def test_settings_that_an_earlier_version_recorded(shuffled: bool, document_order: str) -> None:
+    recorded = as_plain(BuildConfig(orders=(OrderConfig("greedy", windows=(64,)),)))
+    del recorded["packing"]["document_order"], recorded["orders"][0]["options"]
+    recorded["packing"]["shuffle_documents"] = shuffled
+    read = config_from_record(recorded)
+    assert read.packing.document_order == document_order
+    assert read.orders == (OrderConfig("greedy", windows=(64,)),)
+    assert "shuffle_documents" in recorded["packing"]
+    with pytest.raises(UserError, match=r"Unknown setting packing\.shuffle_pages"):
+        config_from_record({"packing": {"shuffle_documents": True, "shuffle_pages": True}})
+    with pytest.raises(UserError, match="Expected settings below the file, found 3"):
+        config_from_record(3)
+
+
 def test_settings_can_be_pickled() -> None:
     config = BuildConfig(orders=(OrderConfig(windows=(64,), weights={"cluster": 2.0}),))
     assert pickle.loads(pickle.dumps(config)) == config
@@ -88,7 +118,9 @@ def test_absent_file(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.yaml")
 
 
-_WINDOWED = BuildConfig(orders=(OrderConfig(windows=(64, 256), norm_weight=0.0),))
+_WINDOWED = BuildConfig(
+    orders=(OrderConfig(windows=(64, 256), norm_weight=0.0, options={"pool_size": 9, "shuffle": False}),)
+)
 
 
 @pytest.mark.parametrize("config", [BuildConfig(), demo_config(), _WINDOWED], ids=["default", "demo", "windowed"])
@@ -130,7 +162,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("orders: [{self_weight: .nan}]", r"orders\[0\].self_weight to be finite and >= 0, found nan"),
         (
             "records: {layout: ordered, ordering: mine}",
-            r"one of the orders \(uniform_shuffle, greedy\), found 'mine'",
+            r"one of the orders \(uniform_shuffle, balance\), found 'mine'",
         ),
         ("cluster: {num_clusters: 9, train_documents: 8}", r"cluster.train_documents \(8\), found 9"),
         ("corpus: {paths: [a.jsonl], max_bytes: 0}", "corpus.max_bytes >= 1, found 0"),

@@ -36,8 +36,8 @@ def test_every_artifact_is_an_attribute(tiny):
         assert (found.num_sequences, found.sequence_length) == (expected.num_sequences, 16)
     assert dataset.characteristics.families == ("cluster", "length")
     assert dict(dataset.characteristics.weights) == {"cluster": 1.0, "length": 2.0}
-    assert sorted(dataset.orderings) == ["greedy", "uniform_shuffle"]
-    np.testing.assert_array_equal(dataset.orderings["greedy"].indices, tiny.orders["greedy"])
+    assert sorted(dataset.orderings) == ["balance", "uniform_shuffle"]
+    np.testing.assert_array_equal(dataset.orderings["balance"].indices, tiny.orders["balance"])
     assert len(dataset.records) == tiny.segments.num_sequences
     assert len(dataset.validation_records) == tiny.validation.num_sequences
     assert dataset.layout_ordering is None
@@ -61,7 +61,7 @@ def test_the_fingerprint_is_of_the_records_and_their_length(tmp_path):
 
 def test_repr_shows_the_flow(tiny):
     text = repr(jd.open_dataset(tiny.root))
-    for part in ("36 documents", "vocabulary 64", "sequences of 16 tokens", "greedy, uniform_shuffle", "as packed"):
+    for part in ("36 documents", "vocabulary 64", "sequences of 16 tokens", "balance, uniform_shuffle", "as packed"):
         assert part in text
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     del manifest["stages"]["write"]
@@ -120,31 +120,31 @@ def test_a_missing_stage_names_its_verb(tiny, stage, verb, attribute):
 
 def test_an_unknown_ordering_lists_the_known(tiny):
     orderings = jd.open_dataset(tiny.root).orderings
-    with pytest.raises(UserError, match=r"Unknown ordering 'best'; the dataset has greedy, uniform_shuffle"):
+    with pytest.raises(UserError, match=r"Unknown ordering 'best'; the dataset has balance, uniform_shuffle"):
         orderings["best"]
     assert "best" not in orderings
-    assert "greedy" in orderings
+    assert "balance" in orderings
     assert len(orderings) == 2
 
 
 def test_a_changed_ordering_is_refused(tiny):
-    np.save(tiny.root / "orderings" / "greedy.npy", tiny.orders["uniform_shuffle"])
+    np.save(tiny.root / "orderings" / "balance.npy", tiny.orders["uniform_shuffle"])
     with pytest.raises(UserError, match="was changed after it was saved"):
-        jd.open_dataset(tiny.root).orderings["greedy"]
+        jd.open_dataset(tiny.root).orderings["balance"]
 
 
 def test_an_ordering_made_anew_is_refused_until_the_dataset_is_opened_again(tiny):
     dataset = jd.open_dataset(tiny.root)
-    path = tiny.root / "orderings" / "greedy.npy"
+    path = tiny.root / "orderings" / "balance.npy"
     jd.Ordering(tiny.orders["uniform_shuffle"]).save(path)
     with pytest.raises(UserError, match=r"ordering of fingerprint .* made anew after the dataset was opened"):
-        dataset.orderings["greedy"]
-    jd.Ordering(tiny.orders["greedy"][:5].argsort()).save(path)
-    with pytest.raises(UserError, match=r"Expected \d+ bytes in .*greedy\.npy"):
-        dataset.orderings["greedy"]
+        dataset.orderings["balance"]
+    jd.Ordering(tiny.orders["balance"][:5].argsort()).save(path)
+    with pytest.raises(UserError, match=r"Expected \d+ bytes in .*balance\.npy"):
+        dataset.orderings["balance"]
     path.unlink()
-    with pytest.raises(UserError, match=r"greedy\.npy, found no such file"):
-        dataset.orderings["greedy"]
+    with pytest.raises(UserError, match=r"balance\.npy, found no such file"):
+        dataset.orderings["balance"]
 
 
 def test_records_written_anew_are_refused_until_the_dataset_is_opened_again(tiny):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -30,13 +31,16 @@ def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch
     rng = np.random.default_rng(0)
     names = {
         "jd": jd,
-        "topic_counts": rng.multinomial(32, np.full(8, 1 / 8), 600),
-        "source_counts": rng.multinomial(32, np.full(3, 1 / 3), 600),
+        "jax": jax,
+        "topic_counts": rng.multinomial(32, np.full(8, 1 / 8), 1500),
+        "source_counts": rng.multinomial(32, np.full(3, 1 / 3), 1500),
+        "early": [0.5, 0.3, 0.2],
+        "late": [0.2, 0.3, 0.5],
     }
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), names)
-    assert len(jd.Ordering.load("my-order.npy")) == 600
+    assert len(jd.Ordering.load("my-order.npy")) == 1500
     assert names["batch"]["inputs"].shape == (64, 32)
 
 

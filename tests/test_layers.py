@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": FOUNDATION | FORMATS,
     "loader": FOUNDATION | FORMATS | {"dataset"},
     "training": FOUNDATION | FORMATS | {"dataset", "loader"},
-    "terminal": FOUNDATION | {"pipeline", "training"},
+    "terminal": FOUNDATION | {"ordering", "pipeline", "training"},
     "pipeline": {"*"},
     "__main__": {"cli"},
     "cli": FOUNDATION | {"pipeline", "terminal"},
@@ -98,6 +98,11 @@ def loaded_by(program: str) -> set[str]:
 )
 def test_light_commands_load_nothing_heavy(program: str) -> None:
     assert not loaded_by(program) & set(HEAVY)
+
+
+def test_the_methods_are_listed_without_loading_them() -> None:
+    program = "from jax_diversity.cli import main\ntry: main(['order', '--help'])\nexcept SystemExit: pass"
+    assert not loaded_by(program) & (set(HEAVY) - {"scipy"})
 
 
 def test_characteristics_and_shuffles_need_no_jax() -> None:

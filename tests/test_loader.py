@@ -58,7 +58,7 @@ def sequences_of(loader, rows) -> list[int]:
 @pytest.mark.parametrize("batch_size", [4, 8, 12])
 @pytest.mark.parametrize("drop", [True, False])
 def test_window_contract(tiny, rows, num_hosts, batch_size, drop):
-    order, number = tiny.orders["greedy"], tiny.segments.num_sequences
+    order, number = tiny.orders["balance"], tiny.segments.num_sequences
     hosts = [
         list(
             jd.make_loader(
@@ -84,11 +84,11 @@ def test_window_contract(tiny, rows, num_hosts, batch_size, drop):
 def test_every_sequence_comes_once_an_epoch(tiny, rows, batch_size, num_epochs):
     loader = jd.make_loader(tiny.root, global_batch_size=batch_size, num_epochs=num_epochs, drop_remainder=False)
     came = [sequence for sequence in sequences_of(loader, rows) if sequence >= 0]
-    assert came == tiny.orders["greedy"].tolist() * num_epochs
+    assert came == tiny.orders["balance"].tolist() * num_epochs
 
 
 def test_an_endless_loader_runs_on(tiny, rows):
-    order, number = tiny.orders["greedy"], tiny.segments.num_sequences
+    order, number = tiny.orders["balance"], tiny.segments.num_sequences
     loader = jd.make_loader(tiny.root, global_batch_size=6, num_epochs=None, start_position=10**12)
     assert loader.num_batches is None
     iterator = iter(loader)
@@ -105,11 +105,11 @@ def test_threads_change_nothing(tiny, rows, num_prefetch, num_threads):
         tiny.root, global_batch_size=4, num_epochs=4, num_prefetch=num_prefetch, num_threads=num_threads
     )
     number = tiny.segments.num_sequences
-    assert sequences_of(loader, rows) == (tiny.orders["greedy"].tolist() * 4)[: 4 * number // 4 * 4]
+    assert sequences_of(loader, rows) == (tiny.orders["balance"].tolist() * 4)[: 4 * number // 4 * 4]
     assert sequences_of(loader, rows) == sequences_of(loader, rows)
 
 
-@pytest.mark.parametrize("ordering", ["greedy", "uniform_shuffle", "file", "array", "ordering"])
+@pytest.mark.parametrize("ordering", ["balance", "uniform_shuffle", "file", "array", "ordering"])
 @pytest.mark.parametrize("layout", ["packed", "ordered"])
 def test_any_ordering_over_any_layout(tmp_path, rows, ordering, layout):
     tiny = write_tiny_dataset(tmp_path / "out", layout=layout)
@@ -137,7 +137,7 @@ def test_a_schedule_repeats_and_omits_over_any_layout(tmp_path, rows, layout, nu
 
 
 def test_a_schedule_of_all_is_its_ordering_and_its_states_are_its_own(tiny, rows):
-    ordering = jd.Ordering(tiny.orders["greedy"])
+    ordering = jd.Ordering(tiny.orders["balance"])
     once = jd.make_loader(tiny.root, ordering=jd.repeat(ordering, 2), global_batch_size=4)
     again = jd.make_loader(tiny.root, ordering=ordering, global_batch_size=4, num_epochs=2)
     assert sequences_of(once, rows) == sequences_of(again, rows)
@@ -176,7 +176,7 @@ def test_its_own_layout_is_read_in_ranges(tmp_path):
 
 
 def test_states_resume_at_every_step_with_any_batch_size_and_hosts(tiny, rows):
-    order = np.concatenate([tiny.orders["greedy"]] * 2)
+    order = np.concatenate([tiny.orders["balance"]] * 2)
     dataset = jd.open_dataset(tiny.root)
     settings = {"num_epochs": 2, "drop_remainder": True, "num_prefetch": 2}
     iterator = iter(jd.make_loader(dataset, global_batch_size=4, **settings))
@@ -265,7 +265,7 @@ def test_orbax_saves_and_restores(tiny, tmp_path):
 
 def test_loaders_pickle_small_and_equal(tiny, tmp_path, rows):
     expected = sequences_of(jd.make_loader(tiny.root, global_batch_size=4), rows)
-    for ordering in ("greedy", tiny.orders["greedy"]):
+    for ordering in ("balance", tiny.orders["balance"]):
         loader = jd.make_loader(tiny.root, ordering=ordering, global_batch_size=4)
         list(loader)  # opened and mapped
         stored = pickle.dumps(loader)
@@ -278,17 +278,17 @@ def test_grain_builds_on_it(tiny, rows):
     assert isinstance(loader, grain.IterDataset)
     mapped = loader.map(lambda batch: batch["inputs"] * 2)
     iterator = iter(mapped)
-    np.testing.assert_array_equal(next(iterator), 2 * stacked(rows, tiny.orders["greedy"][:4])["inputs"])
+    np.testing.assert_array_equal(next(iterator), 2 * stacked(rows, tiny.orders["balance"][:4])["inputs"])
     assert next(iterator).shape == (4, 16)
     state = iterator.get_state()
     again = iter(mapped)
     again.set_state(state)
     np.testing.assert_array_equal(next(again), next(iterator))
     batches = loader.batches
-    assert_batch(batches[1], stacked(rows, tiny.orders["greedy"][4:8]))
+    assert_batch(batches[1], stacked(rows, tiny.orders["balance"][4:8]))
     halves = [batches[host::2] for host in (0, 1)]
     assert len(halves[0]) + len(halves[1]) == len(batches) == loader.num_batches
-    assert_batch(halves[1][0], stacked(rows, tiny.orders["greedy"][4:8]))
+    assert_batch(halves[1][0], stacked(rows, tiny.orders["balance"][4:8]))
 
 
 def test_fields(tiny):
@@ -311,7 +311,7 @@ def test_fields(tiny):
         ({"start_position": 10**9}, "start position"),
         ({"num_prefetch": -1}, "num_prefetch >= 0"),
         ({"num_threads": 0}, "num_threads >= 1"),
-        ({"ordering": "best"}, "Unknown ordering 'best'; the dataset has greedy, uniform_shuffle"),
+        ({"ordering": "best"}, "Unknown ordering 'best'; the dataset has balance, uniform_shuffle"),
         ({"ordering": "no.npy"}, "found no such file"),
         ({"ordering": np.arange(5)}, "ordering of the dataset's .* found 5"),
         ({"ordering": np.zeros(3, np.int64)}, "found 0 3 times"),
@@ -361,12 +361,12 @@ def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered")
     loader = jd.make_loader(tiny.root, global_batch_size=4)
     before = next(iter(loader))
-    jd.Ordering(tiny.orders["uniform_shuffle"]).save(tiny.root / "orderings" / "greedy.npy")
+    jd.Ordering(tiny.orders["uniform_shuffle"]).save(tiny.root / "orderings" / "balance.npy")
     assert_batch(next(iter(loader)), before)  # what was opened stays what it was
     with pytest.raises(UserError, match=r"ordering of fingerprint .* made anew after the loader was"):
         next(iter(pickle.loads(pickle.dumps(loader))))
     manifest = json.loads((tiny.root / "manifest.json").read_text())
-    del manifest["stages"]["order/greedy"]["counts"]["fingerprint"]
+    del manifest["stages"]["order/balance"]["counts"]["fingerprint"]
     (tiny.root / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
@@ -409,7 +409,7 @@ def test_counts_that_are_no_whole_numbers_are_a_sentence(tiny, name, value):
 
 
 def test_numpy_counts_and_plain_lists_of_positions(tiny, rows):
-    order = tiny.orders["greedy"]
+    order = tiny.orders["balance"]
     counts = {"global_batch_size": np.int64(4), "num_epochs": np.int32(2), "start_position": np.uint16(8)}
     counts |= {"num_hosts": np.int64(2), "host_index": np.int64(1), "num_prefetch": np.int8(1)}
     loader = jd.make_loader(tiny.root, ordering=order.tolist(), **counts)

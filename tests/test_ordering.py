@@ -1,4 +1,4 @@
-"""The contract of `order`: methods, seeds, objectives, errors."""
+"""The contract of `order`: objectives, errors, files. What every method promises stands in `test_methods`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,7 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Objective, Ordering, order
-from jax_diversity.ordering import METHODS
 from tests.synthetic import synthetic_characteristics
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_a_deterministic_read_only_bijection(method: str) -> None:
-    chars = synthetic_characteristics(150)
-    first, second = (order(chars, method, seed=3) for _ in range(2))
-    np.testing.assert_array_equal(np.sort(first.indices), np.arange(chars.num_sequences))
-    np.testing.assert_array_equal(first.indices, second.indices)
-    assert first.indices.dtype == np.int64
-    assert not first.indices.flags.writeable
-    assert first.info["method"] == method
-    assert first.info["characteristics"] == chars.fingerprint
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "counts", [np.zeros((0, 3), int), np.array([[4, 1]]), np.full((7, 1), 2), np.zeros((4, 2), int)]
-)
-def test_corpora_of_nothing_of_one_and_of_equals(method: str, counts: np.ndarray) -> None:
-    indices = order(Characteristics.from_counts({"topic": counts}), method).indices
-    np.testing.assert_array_equal(np.sort(indices), np.arange(len(counts)))
-
-
-def test_equal_rows_stay_in_order() -> None:
-    chars = Characteristics.from_counts({"topic": np.full((20, 3), 5)})
-    np.testing.assert_array_equal(order(chars, "greedy").indices, np.arange(20))
 
 
 def test_shuffle_depends_on_its_seed_only() -> None:

@@ -6,10 +6,13 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +20,17 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import BuildConfig, OrderConfig, RecordsConfig, as_plain
+from jax_diversity.config import (
+    BuildConfig,
+    CharacteristicsConfig,
+    OrderConfig,
+    RecordsConfig,
+    TrainConfig,
+    as_plain,
+)
+from jax_diversity.ordering import running
 from jax_diversity.pipeline import Build, recorded_config
+from jax_diversity.progress import Advance, Progress, ignore
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -46,11 +58,11 @@ def artifacts(out: Path) -> dict[str, bytes]:
 def test_the_whole_chain(built: Path) -> None:
     dataset = jd.open_dataset(built)
     assert dataset.verify() == []
-    assert {"uniform_shuffle", "greedy"} <= set(dataset.orderings)
+    assert {"uniform_shuffle", "balance"} <= set(dataset.orderings)
     assert (built / "report.html").stat().st_size > 100_000
-    loader = jd.make_loader(built, ordering="greedy", global_batch_size=8)
+    loader = jd.make_loader(built, ordering="balance", global_batch_size=8)
     first = next(iter(loader))
-    indices = dataset.orderings["greedy"].indices
+    indices = dataset.orderings["balance"].indices
     segments = dataset.segments
     for row in range(8):
         mine = segments.sequence_index == indices[row]
@@ -131,7 +143,7 @@ def test_only_what_depends_on_a_setting_is_made_anew(corpus: Path, tmp_path: Pat
     Build(recorded_config(config.out)).run_order(OrderConfig("greedy", name="by_topic", objective="f1"))
     measured = dataclasses.replace(config, windows=(16,))
     made = {result.stage for result in Build(measured).run_all() if not result.kept}
-    assert made == {"measure/uniform_shuffle", "measure/greedy", "report"}
+    assert made == {"measure/uniform_shuffle", "measure/balance", "report"}
     changed = dataclasses.replace(measured, packing=dataclasses.replace(config.packing, seed=9))
     kept = {result.stage for result in Build(changed).run_all() if result.kept}
     assert kept == {"prepare", "tokenize", "embed", "cluster"}
@@ -230,6 +242,18 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"method": "gredy"}, "did you mean 'greedy'"),
         ({"name": "../x"}, "plain file name"),
         ({"objective": "f1", "weights": {"cluster": 2.0}}, "with the default objective only"),
+        ({"weights": {"cluster": 0.0, "length": 0.0}}, "Ordering 'balance': weights: .* weight above zero"),
+        (
+            {"options": {"pool_sise": 64}},
+            "Ordering 'balance': Method 'balance' has no option 'pool_sise': .* did you mean 'pool_size'",
+        ),
+        ({"options": {"seed": 1}}, "Method 'balance' has no option 'seed'"),
+        ({"method": "stratified", "options": {"pool_size": 64}}, "has no option 'pool_size': it takes none"),
+        ({"options": {"pool_size": 0}}, "Ordering 'balance': Expected a pool_size .* found 0"),
+        ({"name": "mine", "options": {"pool_size": 8.5}}, "Ordering 'mine': .* 'pool_size' to be a whole number"),
+        ({"options": {"pool_size": True}}, "the option 'pool_size' to be a whole number, found True"),
+        ({"method": "greedy_pool", "options": {"shuffle": "no"}}, "'shuffle' to be True or False, found 'no'"),
+        ({"method": "greedy", "options": {"mesh": 4}}, "'mesh' of method 'greedy' can only be given in Python"),
     ],
 )
 def test_bad_orders_are_refused_before_any_work(change: dict, sentence: str, corpus: Path, tmp_path: Path) -> None:
@@ -237,6 +261,34 @@ def test_bad_orders_are_refused_before_any_work(change: dict, sentence: str, cor
     with pytest.raises(jd.UserError, match=sentence):
         Build(config).run_all()
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_an_objective_of_more_families_than_there_are(corpus: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        tiny_config(corpus, tmp_path / "out"),
+        characteristics=CharacteristicsConfig(families=("cluster",)),
+        orders=(OrderConfig("greedy", objective="f3"),),
+    )
+    with pytest.raises(jd.UserError, match=r"Ordering 'greedy': .* weighs 2 families"):
+        Build(config).run_all()
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_options_reach_the_method_and_tell_orderings_apart(built: Path) -> None:
+    def fingerprint_of(pool_size: int) -> str:
+        build = Build(recorded_config(built))
+        made, _ = build.run_order(OrderConfig("greedy_pool", name="pool", options={"pool_size": pool_size}))
+        assert not made.kept
+        assert made.counts["options"] == {"pool_size": pool_size}
+        again = Build(recorded_config(built)).run_order(build.config.orders[-1])
+        assert all(result.kept for result in again)
+        return jd.open_dataset(built).orderings["pool"].fingerprint
+
+    expected = [
+        jd.order(jd.open_dataset(built).characteristics, "greedy_pool", pool_size=size).fingerprint
+        for size in (16, 256)
+    ]
+    assert [fingerprint_of(size) for size in (16, 256)] == expected
 
 
 def test_objective_settings_reach_the_selector(built: Path) -> None:
@@ -265,12 +317,46 @@ def test_recorded_settings_are_those_of_the_build(built: Path, corpus: Path) -> 
     assert dataclasses.replace(recorded, orders=given.orders) == given
 
 
+def test_a_manifest_of_an_earlier_version_is_read(built: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    manifest = json.loads((out / "manifest.json").read_text())
+    packing, orders = manifest["settings"]["packing"], manifest["settings"]["orders"]
+    packing["shuffle_documents"] = packing.pop("document_order") == "shuffle"
+    for order in orders:
+        del order["options"]
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    given = recorded_config(built)
+    orders = tuple(dataclasses.replace(order, options={}) for order in given.orders)
+    assert recorded_config(out) == dataclasses.replace(given, out=str(out), orders=orders)
+    assert not Build(recorded_config(out)).run_order(OrderConfig("stratified"))[0].kept
+    packing["shuffle_pages"] = True
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(jd.UserError, match=r"manifest\.json: Unknown setting packing\.shuffle_pages"):
+        recorded_config(out)
+
+
+def test_the_report_judges_what_training_reads(built: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+
+    def judged(config: BuildConfig) -> str:
+        Build(config).run_stage("report")
+        return json.loads((out / "report.json").read_text())["summary"]["main_ordering"]
+
+    config = recorded_config(out)
+    Build(config).run_order(OrderConfig("cluster_sorted"))
+    config = dataclasses.replace(config, orders=(OrderConfig("cluster_sorted"), *config.orders))
+    assert judged(config) == "balance"
+    sorted_one, absent = TrainConfig(ordering="cluster_sorted"), TrainConfig(ordering="absent")
+    assert judged(dataclasses.replace(config, train=sorted_one)) == "cluster_sorted"
+    assert judged(dataclasses.replace(config, train=absent)) == "cluster_sorted"
+
+
 def test_ordered_layout_holds_the_ordering(corpus: Path, built: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(
         tiny_config(corpus, tmp_path / "out"), records=RecordsConfig(layout="ordered", sequences_per_file=50)
     )
     Build(config).run_all()
-    for ordering in ("greedy", "uniform_shuffle"):
+    for ordering in ("balance", "uniform_shuffle"):
         batches = [
             [batch["inputs"] for batch in jd.make_loader(out, ordering=ordering, global_batch_size=16)]
             for out in (built, config.out)
@@ -294,11 +380,11 @@ def test_verification_names_what_was_changed(corpus: Path, tmp_path: Path) -> No
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
-    (out / "orderings" / "greedy.json").unlink()
+    (out / "orderings" / "balance.json").unlink()
     faults = {fault.file: fault for fault in jd.open_dataset(out).verify()}
-    assert set(faults) == {"tokens/tokens-00000.bin", "orderings/greedy.json"}
+    assert set(faults) == {"tokens/tokens-00000.bin", "orderings/balance.json"}
     assert "sha256" in str(faults["tokens/tokens-00000.bin"])
-    assert faults["orderings/greedy.json"].found == "no such file"
+    assert faults["orderings/balance.json"].found == "no such file"
 
 
 def test_two_builds_of_one_folder(corpus: Path, tmp_path: Path) -> None:
@@ -389,6 +475,66 @@ def test_killed_builds_end_byte_for_byte_the_same(corpus: Path, tmp_path: Path) 
     assert jd.open_dataset(tmp_path / "killed" / "out").verify() == []
 
 
+class Stopping(Progress):
+    """Raises something when an ordering has placed so many sequences; keeps what it was told."""
+
+    def __init__(self, error: type[BaseException] | None = None, after: int = 0) -> None:
+        super().__init__(quiet=True)
+        self.told: list[int] = []
+        self._error, self._after = error, after
+
+    @contextmanager
+    def task(self, name: str, total: int | None, unit: str) -> Iterator[Advance]:
+        yield self._advance if name.startswith("order: ") else ignore
+
+    def _advance(self, amount: int) -> None:
+        self.told.append(amount)
+        if self._error is not None and sum(self.told) >= self._after:
+            raise self._error
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@pytest.mark.parametrize("method", ["balance", "greedy", "greedy_pool"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Killed])
+def test_an_ordering_that_was_cut_off_goes_on(
+    method: str, error: type[BaseException], built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = OrderConfig(method, name="long", windows=(8,))
+    whole, cut = (shutil.copytree(built, tmp_path / name / "out") for name in ("whole", "cut"))
+    Build(recorded_config(whole)).run_order(order)
+    monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
+    monkeypatch.setattr(running, "_SECONDS_BETWEEN_SAVES", 0.0)
+    for after in (200, 1000):
+        with pytest.raises(error):
+            Build(recorded_config(cut), Stopping(error, after)).run_order(order)
+        (checkpoint,) = (cut / ".partial").glob("order-long-*/*")
+        assert checkpoint.name == "checkpoint"
+    last = Stopping()
+    Build(recorded_config(cut), last).run_order(order)
+    assert last.told[0] >= 1000 - 64
+    assert sum(last.told) == jd.open_dataset(cut).num_sequences
+    assert artifacts(cut) == artifacts(whole)
+    assert not (cut / ".partial").exists()
+
+
+def test_another_ordering_does_not_go_on_from_the_checkpoint(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
+    with pytest.raises(KeyboardInterrupt):
+        Build(recorded_config(out), Stopping(KeyboardInterrupt, 200)).run_order(OrderConfig(name="long"))
+    other = OrderConfig(name="long", options={"pool_size": 100})
+    fresh = Stopping()
+    Build(recorded_config(out), fresh).run_order(other)
+    assert fresh.told[0] == 64
+    expected = jd.order(jd.open_dataset(out).characteristics, pool_size=100)
+    assert jd.open_dataset(out).orderings["long"].fingerprint == expected.fingerprint
+
+
 @pytest.mark.parametrize("moment", [0, 1, 2, 3, 5, 8, 13, 20])
 def test_a_kill_at_any_step_of_publishing(moment: int, corpus: Path, tmp_path: Path, monkeypatch) -> None:
     """Replacing a stage's files renames one after another: stop after each and build again."""
@@ -415,9 +561,9 @@ def test_the_report_draws_the_runs_of_this_dataset_alone(corpus: Path, tmp_path:
     config = tiny_config(corpus, tmp_path / "out")
     Build(config).run_all()
     dataset = jd.open_dataset(config.out)
-    log = tmp_path / "out" / "training" / "greedy" / "log.jsonl"
+    log = tmp_path / "out" / "training" / "balance" / "log.jsonl"
     log.parent.mkdir(parents=True)
-    header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["greedy"].fingerprint, "settings": {}}
+    header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint, "settings": {}}
     steps = [{"step": 1, "loss": 5.4321, "step_seconds": 1.0}, {"step": 2, "loss": 5.1234, "validation_loss": 5.3}]
     lines = [json.dumps(line) for line in (header, *steps)]
     log.write_text("\n".join(lines) + '\n{"step": 3, "lo')  # as a run leaves it that was killed

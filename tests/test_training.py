@@ -66,10 +66,10 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
     assert max(rates) == rates[3] == pytest.approx(CONFIG.learning_rate)
     header, steps = read_log(folder / "log.jsonl")
     assert steps == list(run.steps)
-    assert (header["dataset"], header["ordering"]) == (dataset.fingerprint, dataset.orderings["greedy"].fingerprint)
+    assert (header["dataset"], header["ordering"]) == (dataset.fingerprint, dataset.orderings["balance"].fingerprint)
     assert header["settings"]["learning_rate"] == CONFIG.learning_rate
     assert "12 steps" in str(run)
-    assert "'greedy'" in str(run)
+    assert "'balance'" in str(run)
     assert run.tokens_per_second > 0
     assert 0 <= run.input_wait_share < 1
 
@@ -137,7 +137,7 @@ def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
     (folder / "log.jsonl").unlink()
     run = train(dataset, CONFIG, folder)
     assert (run.num_steps, run.loss, run.validation_loss, run.tokens_per_second) == (12, None, None, None)
-    assert str(run) == "Trained 7,248 parameters on 'greedy' for 12 steps; the log of their losses is gone."
+    assert str(run) == "Trained 7,248 parameters on 'balance' for 12 steps; the log of their losses is gone."
     assert run.input_wait_share == 0
     header, steps = read_log(folder / "log.jsonl")
     assert header["dataset"] == dataset.fingerprint

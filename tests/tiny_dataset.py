@@ -88,13 +88,13 @@ def write_tiny_dataset(
     seed: int = 0,
     dtype: str = "uint16",
 ) -> TinyDataset:
-    """Write every stage's files and the manifest; orderings `greedy` and `uniform_shuffle` are two permutations."""
+    """Write every stage's files and the manifest; orderings `balance` and `uniform_shuffle` are two permutations."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 3 * sequence_length, num_documents + num_validation_documents)
     store = ListStore([_text(rng, int(length), vocab_size, dtype) for length in lengths])
     segments = pack(lengths[:num_documents].tolist(), sequence_length)
     validation = pack(lengths[num_documents:].tolist(), sequence_length, first_document=num_documents)
-    orders = {name: rng.permutation(segments.num_sequences) for name in ("greedy", "uniform_shuffle")}
+    orders = {name: rng.permutation(segments.num_sequences) for name in ("balance", "uniform_shuffle")}
     folder = OutputFolder(root)
     with folder.lock():
         _write_documents(folder, store, vocab_size, dtype)
@@ -108,7 +108,7 @@ def write_tiny_dataset(
             _publish(folder, f"order/{name}", partial, "orderings", counts)
         partial = folder.partial("write", "0" * 64, resume=False)
         identity = hashlib.sha256(f"{seed} {lengths} {vocab_size} {dtype}".encode()).hexdigest()
-        order = orders["greedy"] if layout == "ordered" else np.arange(segments.num_sequences)
+        order = orders["balance"] if layout == "ordered" else np.arange(segments.num_sequences)
         counts = {
             stem: write_records(
                 part,
@@ -125,7 +125,7 @@ def write_tiny_dataset(
                 ("validation", validation, np.arange(validation.num_sequences)),
             )
         }
-        about = {"layout": layout, "ordering": "greedy" if layout == "ordered" else None, "dtype": dtype}
+        about = {"layout": layout, "ordering": "balance" if layout == "ordered" else None, "dtype": dtype}
         _publish(folder, "write", partial, "records", {**about, "records": counts, "identity": identity})
     return TinyDataset(root, store, segments, validation, orders)
 

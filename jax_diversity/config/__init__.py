@@ -5,7 +5,7 @@ shape. The command line parses the same tree, so `--packing.sequence-length 512`
 """
 
 from jax_diversity.config.checks import check_settings
-from jax_diversity.config.reading import as_plain, config_from_plain, load_config
+from jax_diversity.config.reading import as_plain, config_from_plain, config_from_record, load_config
 from jax_diversity.config.settings import (
     PYTHON_ENVIRONMENT,
     BuildConfig,
@@ -36,6 +36,7 @@ __all__ = [
     "as_plain",
     "check_settings",
     "config_from_plain",
+    "config_from_record",
     "demo_config",
     "load_config",
 ]

@@ -54,6 +54,20 @@ def config_from_plain(values: Any) -> BuildConfig:
     return _build(BuildConfig, values, where="")
 
 
+def config_from_record(values: Any) -> BuildConfig:
+    """The settings that a manifest holds, also one that an earlier version wrote: what it lacks is as the default.
+
+    Raises:
+        UserError: a setting that this version does not know, a value of the wrong type.
+    """
+    packing = values.get("packing") if isinstance(values, dict) else None
+    if isinstance(packing, dict) and "shuffle_documents" in packing:
+        others = {name: value for name, value in packing.items() if name != "shuffle_documents"}
+        document_order = "shuffle" if packing["shuffle_documents"] else "corpus"
+        values = {**values, "packing": {"document_order": document_order, **others}}
+    return config_from_plain(values)
+
+
 def _build(kind: Any, value: Any, where: str) -> Any:
     """Turn plain YAML values into the dataclass, tuple, literal or scalar that `kind` asks for."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -70,9 +84,13 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return _build(next(item for item in arguments if item is not type(None)), value, where)
+        if type(value) in arguments:
+            return value
+        kinds = [item for item in arguments if item is not type(None)]
+        if len(kinds) == 1:
+            return _build(kinds[0], value, where)
+        expected = ", ".join(item.__name__ for item in kinds)
+        raise UserError(f"Expected {where} to be one of {expected}, found {value!r}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"Expected a list for {where}, found {value!r}.")

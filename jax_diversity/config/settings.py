@@ -132,8 +132,8 @@ class OrderConfig:
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family; 1.0 where not given."""
     windows: tuple[int, ...] = ()
-    """Window sizes, in sequences, that are balanced besides the whole prefix. The global batch size of training belongs
-    here: the mean batch is then some per cent nearer to the corpus's mixture, at no cost elsewhere."""
+    """Window sizes, in sequences, that are balanced besides the whole prefix. The global batch size of training
+    belongs here: batches are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
     window_weight: float = 0.5
     """β, the weight of the windows."""
     norm_weight: float | None = None

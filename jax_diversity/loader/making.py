@@ -21,7 +21,7 @@ from jax_diversity.schema import Ordering, Schedule
 def make_loader(
     dataset: str | Path | Dataset,
     *,
-    ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule = "greedy",
+    ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule = "balance",
     global_batch_size: SupportsIndex,
     num_epochs: SupportsIndex | None = 1,
     seed: SupportsIndex = 0,
@@ -63,7 +63,7 @@ def make_loader(
             for another number of sequences.
 
     Example:
-        >>> for batch in make_loader("out/", ordering="greedy", global_batch_size=64):
+        >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
         ...     batch["inputs"].shape
         (64, 512)
     """

@@ -124,7 +124,12 @@ def describe_method(name: str) -> tuple[str, dict[str, str]]:
     return sentence, {option: default for option, default in options.items() if option not in _CONTRACT}
 
 
-def _check_options(method: str, options: Mapping[str, Any]) -> None:
+def check_options(method: str, options: Mapping[str, Any]) -> None:
+    """Whether a method has these options; what values they take is the method's own to check.
+
+    Raises:
+        ValueError: unknown method or option; lists those that there are and suggests the nearest.
+    """
     known = method_options(method)
     for option in options:
         if option not in known:
@@ -218,7 +223,7 @@ def order(
         [2, 1, 3]
     """
     chosen = find_method(method)
-    _check_options(method, options)
+    check_options(method, options)
     objective = Objective() if objective is None else objective
     seed = _checked_seed(seed)
     objective.resolved_weights(characteristics)
@@ -227,7 +232,7 @@ def order(
         "method": method,
         "seed": seed,
         "objective": dataclasses.asdict(objective),
-        "options": {name: value for name, value in options.items() if name != "mesh"},
+        "options": {name: _plain(value) for name, value in options.items() if name != "mesh"},
         "characteristics": characteristics.fingerprint,
     }
     arguments = dict(options)
@@ -239,11 +244,18 @@ def order(
         info["plan"] = plan.fingerprint
     if checkpoint is not None:
         _check_taken(method, "checkpoint", "keep its state in a checkpoint")
-        arguments["checkpoint"] = Checkpoint(Path(checkpoint), fingerprint(info))
+        # As text: the method has not yet checked that its options are of any sensible type.
+        identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
+        arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
     indices = chosen(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
     if consumed is None:
         return Ordering(indices, info)
     return Schedule(indices, characteristics.num_sequences, info)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, so that the ordering's info is JSON."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_taken(method: str, parameter: str, what: str) -> None:

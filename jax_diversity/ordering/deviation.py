@@ -91,10 +91,12 @@ def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
 
 def build_rule(features: Features, objective: Objective) -> Rule:
     """The rule of an objective over the features' columns."""
+    # A window beyond all positions is the whole prefix, however much beyond.
+    sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
     return Rule(
         target_pieces=jnp.asarray(split_into_pieces(features.targets)),
         column_weights=jnp.asarray(features.column_weights, jnp.float32),
-        window_sizes=jnp.asarray(objective.windows, jnp.int32),
+        window_sizes=jnp.asarray(sizes, jnp.int32),
         window_weight=jnp.float32(objective.window_weight),
     )
 

@@ -1,24 +1,24 @@
-"""What refinement does on the accelerator: the best exchanges of sequences between two cells, for many pairs at once.
+"""What refinement does on the accelerator: the best exchanges between two cells, for many pairs at once.
 
 `refinement` says what a cell is, what an exchange changes and why it is a matrix product. Here
 
 - each pair's steering `Y_i - Y_j` is summed in integers: exact, whatever the order in which an accelerator adds;
 - both cells' rows are made dense, dealt at random into blocks, and every block is multiplied with its counterpart;
-- blocks offer their best exchange, the best offers are accepted first, each only if it still gains after those before
-  it, and so on until nothing gains.
+- blocks offer their best exchange, the best offers are accepted first, each only if it still gains after those
+  before it, and so on until nothing gains.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Float64, Int32, PRNGKeyArray
+from jaxtyping import Array, Bool, Float32, Float64, Int32
 
 from jax_diversity.ordering.deviation import Rows, build_rows, padded
 from jax_diversity.ordering.objective import Features
@@ -38,7 +38,7 @@ class Tables(NamedTuple):
 class Pairing(NamedTuple):
     """Which cells are paired, and what their exchange changes.
 
-    `offsets` counts from the first cell of a pair to the cells that `Y_i - Y_j` is made of, `weights` their part in it.
+    `offsets` lead from the first cell of a pair to the cells that `Y_i - Y_j` is made of; `weights` is their part.
     """
 
     distance: Int32[Array, ""]
@@ -114,7 +114,7 @@ def exchange(
     tables: Tables,
     order: Int32[Array, " position"],
     firsts: Int32[Array, " pair"],
-    key: PRNGKeyArray,
+    dealt: Int32[Array, "pair 2 row"],
     pairing: Pairing,
     sizes: Sizes,
 ) -> tuple[Int32[Array, " position"], Int32[Array, ""]]:
@@ -124,7 +124,7 @@ def exchange(
         tables: the corpus.
         order: the sequence at every position.
         firsts: first cells of pairs that share no window; -1 is no pair.
-        key: for the draws.
+        dealt: for both cells of every pair their rows in the order in which they fill the blocks.
         pairing: the distance to the second cells.
         sizes: what is compiled for.
 
@@ -132,20 +132,22 @@ def exchange(
         The new order, and the number of exchanges.
     """
     positions, sequences, num_exchanged = lax.map(
-        lambda first: _exchange_pair(tables, order, first, key, pairing, sizes),
-        firsts,
+        lambda pair: _exchange_pair(tables, order, pair[0], pair[1], pairing, sizes),
+        (firsts, dealt),
         batch_size=sizes.pairs_at_once,
     )
     return order.at[positions.ravel()].set(sequences.ravel(), mode="drop"), num_exchanged.sum()
 
 
 def _exchange_pair(
-    tables: Tables, order: Array, first: Int32[Array, ""], key: PRNGKeyArray, pairing: Pairing, sizes: Sizes
+    tables: Tables,
+    order: Int32[Array, " position"],
+    first: Int32[Array, ""],
+    dealt: Int32[Array, "2 row"],
+    pairing: Pairing,
+    sizes: Sizes,
 ) -> tuple[Int32[Array, "2 row"], Int32[Array, "2 row"], Int32[Array, ""]]:
     cells = jnp.maximum(first, 0) + jnp.stack([jnp.int32(0), pairing.distance])
-    keys = jax.random.split(jax.random.fold_in(key, cells[0]))
-    num_rows = sizes.cell // sizes.num_blocks * sizes.num_blocks
-    dealt = jax.vmap(lambda one: jax.random.permutation(one, sizes.cell)[:num_rows])(keys)
     positions = cells[:, None] * sizes.cell + dealt
     drawn = _draw(tables, order[positions])
     blocks = drawn.dense.reshape(2, sizes.num_blocks, -1, drawn.dense.shape[-1])
@@ -154,7 +156,7 @@ def _exchange_pair(
     spread = pairing.leverage * (squares[0][:, :, None] + squares[1][:, None, :] - 2 * products)
     pulls = 2 * _along(tables, drawn, _difference(tables, order, cells[0], pairing, sizes.cell))
     # Far above the rounding of float32: an exchange must truly gain.
-    least = 1e-4 * pairing.leverage * drawn.squares.mean() + 4e-6 * jnp.abs(pulls).max()
+    least = 1e-4 * pairing.leverage * drawn.squares.max() + 4e-6 * jnp.abs(pulls).max()
     start = Search(pulls, jnp.ones_like(positions, bool), order[positions], jnp.int32(0), jnp.int32(0), first >= 0)
     found = lax.while_loop(
         lambda search: search.going & (search.num_rounds < _MAX_ROUNDS),
@@ -201,7 +203,7 @@ def _accept(
 ) -> Bool[Array, " block"]:
     """Which offers are accepted; each accepted one adds its row of `crossed` to the others' changes."""
 
-    def accept(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def accept(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         changes, taken = state
         best = jnp.where(taken, jnp.inf, changes).argmin()
         gains = ~taken[best] & (changes[best] < -least)
@@ -231,9 +233,9 @@ def _draw(tables: Tables, sequences: Int32[Array, "2 row"]) -> Drawn:
 def _along(tables: Tables, drawn: Drawn, direction: Float32[Array, " feature"]) -> Float32[Array, "2 row"]:
     """`<direction, v_s>` of every row, by its non-zeros."""
     num_columns = len(tables.targets)
-    steady = jnp.dot(direction[:num_columns], tables.targets * tables.scale, precision=lax.Precision.HIGHEST)
+    steady = _halving_sum(direction[:num_columns] * tables.targets * tables.scale)
     read = direction[:num_columns].at[drawn.columns].get(mode="fill", fill_value=0)
-    extras = (drawn.dense[..., num_columns:] * direction[num_columns:]).sum(axis=-1)
+    extras = sum(drawn.dense[..., column] * direction[column] for column in (num_columns, num_columns + 1))
     return (drawn.values * read).sum(axis=-1) - drawn.tokens * steady + extras
 
 
@@ -250,5 +252,15 @@ def _difference(
     summed = jnp.zeros(len(tables.targets), jnp.int32).at[columns].add(weighted, mode="drop")
     tokens = (weights[:, None] * tables.rows.tokens[sequences].astype(jnp.int32)).sum(dtype=jnp.int32)
     excess = (summed.astype(jnp.float32) - tokens.astype(jnp.float32) * tables.targets) * tables.scale
-    extras = (weights[:, None] * tables.extras[sequences].sum(axis=1)).sum(axis=0)
+    extras = _halving_sum((weights[:, None, None] * tables.extras[sequences]).reshape(-1, tables.extras.shape[1]))
     return jnp.concatenate([excess, extras])
+
+
+def _halving_sum(values: Float32[Array, "row *any"]) -> Float32[Array, "*any"]:
+    """The sum over the first axis, halves added to halves: of the same rounding however many pairs run at once."""
+    while len(values) > 1:
+        half = -(-len(values) // 2)
+        values = values[:half] + jnp.pad(
+            values[half:], [(0, 2 * half - len(values))] + [(0, 0)] * (values.ndim - 1)
+        )
+    return values[0]

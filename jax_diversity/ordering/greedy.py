@@ -29,7 +29,6 @@ from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.ordering.deviation import (
     Deviation,
-    Row,
     Rows,
     Rule,
     build_rows,
@@ -46,6 +45,15 @@ from jax_diversity.ordering.mesh import NOBODY, agree_on_rows, flat_mesh, place_
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
+from jax_diversity.ordering.tables import (
+    UNPLACEABLE,
+    Bucket,
+    Candidates,
+    WidthGroup,
+    bucketed,
+    build_candidates,
+    group_by_width,
+)
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
@@ -53,25 +61,6 @@ _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
 # What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
-_UNPLACEABLE = np.float32(np.inf)
-
-
-class Bucket(NamedTuple):
-    """Sequences of about as many non-zeros, as one transposed table; ascending sequence indices."""
-
-    columns: Int32[Array, "feature row"]
-    values: Float32[Array, "feature row"]
-    norms: Float32[Array, " row"]
-    tokens: Float32[Array, " row"]
-    sequence_index: Int32[Array, " row"]
-
-
-class Candidates(NamedTuple):
-    """The sequences left, bucketed, and where each is."""
-
-    buckets: tuple[Bucket, ...]
-    bucket_of: Int32[Array, " sequence"]
-    row_of: Int32[Array, " sequence"]
 
 
 class GreedyState(NamedTuple):
@@ -148,12 +137,14 @@ class GreedySelector:
         left = np.ones(self._plan.num_positions, bool)
         left[placed] = False
         self._remaining = np.flatnonzero(left)
-        self.candidates = self._build_candidates(group_by_width(self._plan.features, self._remaining))
+        self.candidates = self._build_candidates(
+            group_by_width(self._plan.features, self._remaining, _GATHERS_PER_TABLE)
+        )
 
     def _build_rows(self) -> Rows:
         return build_rows(self._plan.features)
 
-    def _build_candidates(self, groups: list[tuple[int, Int64[np.ndarray, " row"]]]) -> Candidates:
+    def _build_candidates(self, groups: list[WidthGroup]) -> Candidates:
         return build_candidates(self._plan.features, groups)
 
     def _bucketed(self, costs: Float32[np.ndarray, " sequence"]) -> tuple[Float32[Array, " _row"], ...]:
@@ -169,7 +160,7 @@ class GreedySelector:
         self._rule = build_rule(features, self._objective)
         gone = self.placed()
         costs = features.own_costs.copy()
-        costs[gone] = _UNPLACEABLE
+        costs[gone] = UNPLACEABLE
         self.state = self.state._replace(costs=self._bucketed(costs))
 
     def run(self, num_steps: int) -> None:
@@ -194,81 +185,6 @@ class GreedySelector:
         self._start(restored_deviation(rule, saved), saved["placed"])
 
 
-def group_by_width(
-    features: Features, remaining: Int64[np.ndarray, " row"]
-) -> list[tuple[int, Int64[np.ndarray, " row"]]]:
-    """Split the remaining sequences into those that share a table, each with the table's width."""
-    nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
-    return [
-        (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
-        for above, width in _partition(nonzeros_left)
-    ]
-
-
-def build_candidates(
-    features: Features, groups: list[tuple[int, Int64[np.ndarray, " row"]]], device: int = 0, num_devices: int = 1
-) -> Candidates:
-    """One device's share of the groups' sequences, in tables of one size on all devices.
-
-    Of W devices number d holds the sequences d, W + d, 2 W + d ...; it knows them as 0, 1, 2 ...
-    """
-    num_own = rounded_size(-(-features.num_sequences // num_devices))
-    bucket_of = np.zeros(num_own, np.int32)
-    row_of = np.zeros(num_own, np.int32)
-    buckets = []
-    for width, members in groups:
-        owners = members % num_devices
-        own = members[owners == device]
-        num_rows = rounded_size(int(np.bincount(owners).max()))
-        bucket_of[own // num_devices] = len(buckets)
-        row_of[own // num_devices] = np.arange(len(own))
-        buckets.append(_bucket(features, own, rounded_size(width), num_rows))
-    return Candidates(tuple(buckets), jnp.asarray(bucket_of), jnp.asarray(row_of))
-
-
-def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
-    """Ranges (above, up to) of non-zeros that share a table, so that a step reads least.
-
-    A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
-    is found by dynamic programming.
-    """
-    widths, counts = np.unique(nonzeros, return_counts=True)
-    rows_up_to = np.concatenate([[0], np.cumsum(counts)])
-    cheapest, cut = [0.0], [0]
-    for last in range(1, len(widths) + 1):
-        costs = [
-            cheapest[first] + (rows_up_to[last] - rows_up_to[first]) * widths[last - 1] + _GATHERS_PER_TABLE
-            for first in range(last)
-        ]
-        cut.append(int(np.argmin(costs)))
-        cheapest.append(costs[cut[-1]])
-    ranges, last = [], len(widths)
-    while last:
-        first = cut[last]
-        ranges.append((int(widths[first - 1]) if first else 0, int(widths[last - 1])))
-        last = first
-    return ranges[::-1]
-
-
-def _bucket(features: Features, members: Int64[np.ndarray, " row"], width: int, num_rows: int) -> Bucket:
-    starts, ends = features.row_starts[members], features.row_starts[members + 1]
-    slots = starts[None, :] + np.arange(width)[:, None]
-    used = slots < ends[None, :]
-    slots = np.where(used, slots, 0)
-    columns = np.zeros((width, num_rows), np.int32)
-    values = np.zeros((width, num_rows), np.float32)
-    if len(features.columns):
-        columns[:, : len(members)] = np.where(used, features.columns[slots], 0)
-        values[:, : len(members)] = np.where(used, features.values[slots], 0)
-    return Bucket(
-        columns=jnp.asarray(columns),
-        values=jnp.asarray(values),
-        norms=padded(features.norms[members], num_rows),
-        tokens=padded(features.tokens[members].astype(np.float32), num_rows),
-        sequence_index=padded(members.astype(np.int32), num_rows, fill=NOBODY),
-    )
-
-
 def init(
     deviation: Deviation,
     costs: tuple[Float32[Array, " _row"], ...],
@@ -283,20 +199,6 @@ def init(
         last=jnp.int32(placed[-1] if len(placed) else 0),
         num_placed=jnp.int32(len(placed)),
     )
-
-
-def bucketed(
-    candidates: Candidates, costs: Float32[np.ndarray, " sequence"]
-) -> tuple[Float32[Array, " _row"], ...]:
-    """Costs of all sequences, as the buckets hold them; infinite where a bucket is padded."""
-    by_bucket = []
-    for bucket in candidates.buckets:
-        members = np.asarray(bucket.sequence_index)
-        own = np.full(len(members), _UNPLACEABLE, np.float32)
-        real = members < len(costs)
-        own[real] = costs[members[real]]
-        by_bucket.append(jnp.asarray(own))
-    return tuple(by_bucket)
 
 
 @functools.partial(jax.jit, static_argnames="equal_tokens")
@@ -353,7 +255,7 @@ def step(
     own, is_own = chosen // num_devices, chosen % num_devices == device
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     costs = tuple(
-        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(_UNPLACEABLE, mode="drop")
+        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(UNPLACEABLE, mode="drop")
         for index, costs in enumerate(state.costs)
     )
     return GreedyState(deviation, costs, state.order, chosen, state.num_placed + 1)

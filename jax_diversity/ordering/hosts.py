@@ -2,11 +2,10 @@
 
     partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
 
-Hosts need not talk to each other: each orders a part that holds the corpus's own mixture, and the merged stream takes
-from all parts in turn. Its deviation is the sum of the parts' deviations, which point in unrelated directions: W parts
-deviate by about the square root of W times one ordering's deviation, while each window is mixed from W balanced
-stretches. How much it is on a given corpus, `jd.measure` says. A run on one mesh of several hosts
-(`jd.order(..., mesh=...)`) loses nothing.
+Hosts need not talk to each other: each orders a part that holds the corpus's own mixture, and the merged stream
+takes from all parts in turn. Its deviation is the sum of the parts' deviations, which know nothing of each other:
+of W parts it is about the square root of W times that of one ordering. How much it is on a given corpus,
+`jd.measure` says. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jax_diversity.schema import Characteristics, Ordering
 
 def partition_sequences(
     characteristics: Characteristics, num_parts: SupportsIndex, seed: SupportsIndex = 0
-) -> list[Int64[np.ndarray, " part_sequence"]]:
+) -> list[Int64[np.ndarray, " _part"]]:
     """Split the sequences into parts that each hold the corpus's mixture; sizes differ by one at most.
 
     Sorted halving makes a stream whose every stretch is balanced (`halving.balanced_stream`); its consecutive
@@ -58,9 +57,7 @@ def partition_sequences(
     return [np.sort(part) for part in np.array_split(stream, num_parts)]
 
 
-def select_sequences(
-    characteristics: Characteristics, sequences: Int64[np.ndarray, " part_sequence"]
-) -> Characteristics:
+def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarray, " part"]) -> Characteristics:
     """The characteristics of some sequences, in the given order, weighed and measured as before.
 
     Raises:
@@ -92,7 +89,8 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
         UserError: no part; an ordering of another size than its part; parts that share a sequence or leave one out.
 
     Example:
-        >>> merge_orderings([([0, 2, 4], Ordering(np.array([2, 0, 1]))), ([1, 3], Ordering(np.array([0, 1])))]).indices
+        >>> even, odd = ([0, 2, 4], Ordering(np.array([2, 0, 1]))), ([1, 3], Ordering(np.array([0, 1])))
+        >>> merge_orderings([even, odd]).indices
         array([4, 1, 0, 3, 2])
     """
     if not len(parts):
@@ -114,7 +112,7 @@ def _ordered_part(number: int, sequences: Any, ordering: Ordering) -> Int64[np.n
         )
     if len(indices) != len(ordering):
         raise UserError(
-            f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found one of {len(ordering)}."
+            f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found {len(ordering)}."
         )
     return indices.astype(np.int64)[ordering.indices]
 
@@ -124,8 +122,8 @@ def _check_cover(streams: list[Int64[np.ndarray, " position"]]) -> None:
     together = np.concatenate(streams)
     if len(together) and (together.min() < 0 or together.max() >= len(together)):
         raise UserError(
-            f"Expected parts of the sequences 0 to {len(together) - 1}, found {together.min()} to {together.max()}; "
-            "pass all parts of one corpus."
+            f"Expected parts of the sequences 0 to {len(together) - 1}, found {together.min()} to "
+            f"{together.max()}; pass all parts of one corpus."
         )
     times = np.bincount(together, minlength=len(together))
     if len(times) and times.max() > 1:

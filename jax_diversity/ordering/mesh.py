@@ -1,9 +1,9 @@
-"""One run on several devices, of one host or of many: arrays on a mesh, a step's collective, one checkpoint for all.
+"""One run on several devices, of one host or of many: arrays on a mesh, a step's collective, one checkpoint.
 
-A run over a mesh of W devices does the arithmetic of one device, row by row, wherever a row is: the same order comes
-out, ties included, for any W. Device d holds the sequences d, W + d, 2 W + d ..., and every device holds the
-deviation and the order, which all update alike. Every process of several hosts runs the same program; what it
-reads back are replicated arrays, of which it has a copy of its own.
+A run over a mesh of W devices does the arithmetic of one device, row by row, wherever a row is: the same order
+comes out, ties included, for any W. Of the exact greedy device d holds the sequences d, W + d, 2 W + d ...; every
+device holds the deviation and the order, which all update alike. Every process of several hosts runs the same
+program; what it reads back are replicated arrays, of which it has a copy of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jax_diversity.ordering.deviation import Row, Rows, read_row
 from jax_diversity.ordering.running import Checkpoint
 
 AXIS = "sequences"
-EVERYWHERE = PartitionSpec()
-BY_ROW = PartitionSpec(AXIS)
-BY_COLUMN = PartitionSpec(None, AXIS)
+EVERYWHERE: Any = PartitionSpec()
+BY_ROW: Any = PartitionSpec(AXIS)
+BY_COLUMN: Any = PartitionSpec(None, AXIS)
 NOBODY = int(np.iinfo(np.int32).max)
 
 
@@ -56,7 +56,7 @@ def assembled(mesh: Mesh, build: Callable[[int], Any], specs: Any) -> Any:
     Args:
         mesh: of one axis.
         build: makes the tree of one device's parts; asked for this process's devices alone.
-        specs: tree of which axis of each array the parts are laid along; replicated ones are the same on all devices.
+        specs: tree of the axis of each array that the parts are laid along; what has none is the same on all.
     """
     parts = []
     for number, device in enumerate(mesh.devices.flat):
@@ -66,8 +66,8 @@ def assembled(mesh: Mesh, build: Callable[[int], Any], specs: Any) -> Any:
 
     def join(spec: PartitionSpec, *arrays: Array) -> Array:
         shape = list(arrays[0].shape)
-        if AXIS in spec:
-            shape[spec.index(AXIS)] *= mesh.size
+        for number, axis in enumerate(spec):
+            shape[number] *= mesh.size if axis == AXIS else 1
         return jax.make_array_from_single_device_arrays(tuple(shape), NamedSharding(mesh, spec), list(arrays))
 
     return jax.tree.map(join, specs, *parts)
@@ -176,41 +176,29 @@ def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh) -> Checkpoint:
 class SharedCheckpoint(Checkpoint):
     """A checkpoint that the process of the mesh's first device reads and writes alone, and tells the others of.
 
-    The other hosts need not see its disk.
+    The other hosts need not see its disk: their checkpoint has no file.
     """
 
     def __init__(self, checkpoint: Checkpoint, mesh: Mesh) -> None:
-        super().__init__(checkpoint.path, checkpoint.identity)
         self._mesh = mesh
-        self._leads = mesh.devices.flat[0].process_index == jax.process_index()
+        leads = mesh.devices.flat[0].process_index == jax.process_index()
+        super().__init__(checkpoint.path if leads else None, checkpoint.identity)
 
     def load(self) -> Mapping[str, np.ndarray] | None:
         """The saved arrays, the same in all processes; None where there is no file.
 
         Raises:
-            ValueError: no such file's format, or another run's state; in all processes.
+            ValueError: what the first process found wrong with its file; in all processes.
         """
-        kind, content = b"", b""
-        if self._leads:
-            try:
-                saved = super().load()
-                kind, content = (b"", b"") if saved is None else (b"s", _packed(saved))
-            except UserError as error:
-                kind, content = b"e", str(error).encode()
-        message = _told_by_the_first(self._mesh, kind + content)
-        if message[:1] == b"e":
+        try:
+            saved = super().load()
+            message = b"" if saved is None else b"+" + _packed(saved)
+        except UserError as error:
+            message = b"-" + str(error).encode()
+        message = _told_by_the_first(self._mesh, message)
+        if message[:1] == b"-":
             raise UserError(message[1:].decode())
         return _unpacked(message[1:]) if message else None
-
-    def save(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the file, from the process that leads."""
-        if self._leads:
-            super().save(arrays)
-
-    def remove(self) -> None:
-        """The run is finished."""
-        if self._leads:
-            super().remove()
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -45,7 +46,10 @@ class Targets:
     shares: Mapping[str, Float64[np.ndarray, "phase group"]]
 
     def __post_init__(self) -> None:
-        starts = tuple(int(start) for start in self.starts)
+        try:
+            starts = tuple(operator.index(start) for start in self.starts)
+        except TypeError:
+            raise UserError(f"Expected the targets' starts as whole numbers, found {self.starts!r}.") from None
         if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
             raise UserError(f"Expected the targets' starts to ascend from 0, found {starts}.")
         shares = {name: _checked_shares(name, values, len(starts)) for name, values in self.shares.items()}
@@ -66,7 +70,7 @@ class Targets:
         """From the shares `first` at position 0 to `last` at `num_positions`, in steps.
 
         Raises:
-            ValueError: the two name different families; fewer positions than phases.
+            ValueError: the two name different families or numbers of groups; fewer positions than phases.
         """
         if set(first) != set(last):
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
@@ -76,6 +80,11 @@ class Targets:
         shares = {}
         for name in first:
             ends = [_checked_shares(name, [values[name]], 1)[0] for values in (first, last)]
+            if len(ends[0]) != len(ends[1]):
+                raise UserError(
+                    f"Expected first and last shares of as many groups of {name!r}, found {len(ends[0])} and "
+                    f"{len(ends[1])}."
+                )
             shares[name] = (1 - middles[:, None]) * ends[0] + middles[:, None] * ends[1]
         return cls(tuple(num_positions * phase // num_phases for phase in range(num_phases)), shares)
 
@@ -208,9 +217,7 @@ def _from_here_on(
     for name, values in shares.items():
         seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
         if np.shape(values) != seen.shape:
-            raise UserError(
-                f"Expected target shares of {len(seen)} groups of {name!r}, found {np.shape(values)}."
-            )
+            raise UserError(f"Expected target shares of {len(seen)} groups of {name!r}, found {np.shape(values)}.")
         before = seen if seen.any() else characteristics.target_share(name)
         both[name] = np.stack([before, np.asarray(values, np.float64)])
     return Targets((0, len(consumed)), both)
@@ -222,7 +229,12 @@ def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " c
     Raises:
         ValueError: not integers, out of range, or a sequence twice.
     """
-    indices = np.asarray(consumed)
+    try:
+        indices = np.asarray(consumed)
+    except ValueError:
+        raise UserError(
+            "Expected consumed sequences as one axis of integers, found rows of many lengths."
+        ) from None
     if indices.size == 0:
         return np.zeros(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":

@@ -1,11 +1,11 @@
-"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next takes its place.
+"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next follows it.
 
-This is what a streaming user can run: memory and time of a step depend on the pool, not on the corpus. A step updates
-the candidates' scores rather than computing them anew:
+This is what a streaming user can run: memory and time of a step depend on the pool, not on the corpus. A step
+updates the candidates' scores rather than computing them anew:
 
-- The pool's counts are one dense table (column, slot). Placing a sequence moves the deviation in its own few columns,
-  and along the target; every candidate's score moves by those columns' rows of the table, which are contiguous: a few
-  multiply-adds over P numbers, no gathers, on any accelerator.
+- The pool's counts are one dense table (column, slot). Placing a sequence moves the deviation in its own few
+  columns, and along the target; every candidate's score moves by those columns' rows of the table, which are
+  contiguous: a few multiply-adds over P numbers, no gathers, on any accelerator.
 - What is written in a step is written before anything is read (the slot left vacant by the step before is filled
   first), so that XLA updates the table in place instead of copying it.
 - Rounding errors of such updates are thrown away every thousand steps, when all scores are computed from the
@@ -16,7 +16,6 @@ A pool as large as the corpus is the exact greedy.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -64,6 +63,7 @@ class Stream(NamedTuple):
     size: Int32[Array, ""]
     own_costs: Float32[Array, " sequence"]
     pulls: Float32[Array, " sequence"]
+    excess_pulls: Float32[Array, " sequence"]
     refresh_every: Int32[Array, ""]
 
 
@@ -106,8 +106,8 @@ def greedy_pool(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of a pool at every step, over a stream of the sequences; ties go to the lowest index.
 
-    Time grows with the number of sequences. The larger the corpus, the more the pool fills up with what no window wants:
-    `balance` feeds the same pool with a better stream.
+    Time grows with the number of sequences. The larger the corpus, the more the pool fills up with what no window
+    wants: `balance` feeds the same pool with a better stream.
 
     Args:
         characteristics: token counts.
@@ -118,8 +118,8 @@ def greedy_pool(
         checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
         shuffle: whether the stream is shuffled, or is the corpus's own order.
-        mesh: devices to share the pool; the result is the same as one device's. All processes of a mesh over several
-            hosts call with the same arguments, and each gets the whole result.
+        mesh: devices to share the pool; the result is the same as one device's. All processes of a mesh over
+            several hosts call with the same arguments, and each gets the whole result.
 
     Raises:
         ValueError: a pool size below 1; a mesh that is none, or has no device of this process.
@@ -236,11 +236,14 @@ class PoolSelector:
 def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"], steps_per_refresh: int) -> Stream:
     """The stream on the device, with the scores' constant parts for these targets."""
     size = rounded_size(features.num_sequences)
+    target_pull = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
+    excess_pulls = features.pulls - target_pull * features.tokens
     return Stream(
         sequences=padded(stream.astype(np.int32), size),
         size=jnp.int32(len(stream)),
         own_costs=padded(features.own_costs, size),
         pulls=padded(features.pulls.astype(np.float32), size),
+        excess_pulls=padded(excess_pulls.astype(np.float32), size),
         refresh_every=jnp.int32(steps_per_refresh),
     )
 
@@ -297,7 +300,7 @@ def run_steps(
         carry = carry._replace(slots=_refreshed(rule, rows, stream, carry.slots, deviation))
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
         carry, recent = lax.fori_loop(
-            0, steps, lambda _, inner: step(rule, rows, stream, *inner, axis), (carry, recent)
+            0, steps, lambda _, inner: step(rule, rows, stream, inner[0], inner[1], axis), (carry, recent)
         )
         return carry._replace(deviation=_folded(rule, carry.deviation, recent))
 
@@ -319,8 +322,7 @@ def step(
     ]
     read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
     leaves = [state.num_placed >= rule.window_sizes[index] for index in range(len(read) - 1)]
-    pulls = [stream.pulls[sequence] for sequence in moved]
-    shift = _shift(rule, read, pulls, leaves)
+    shift = _shift(rule, read, [stream.excess_pulls[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
         slots = slots._replace(scores=_moved_scores(rule, slots, read, shift))
     state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
@@ -335,7 +337,7 @@ def _best(slots: Slots, axis: str | None) -> Int32[Array, ""]:
 
 
 class Shift(NamedTuple):
-    """How a step moves `2 λ (D + β Σ_w (D_t - D_{t-w}))`: the moved rows' weights, and what all candidates share."""
+    """How a step moves `2 λ (D + β Σ_w (D_t - D_{t-w}))`: the moved rows' weights, and what all scores share."""
 
     weights: list[Float32[Array, ""]]
     along_pull: Float32[Array, ""]
@@ -343,18 +345,21 @@ class Shift(NamedTuple):
     per_token: Float32[Array, ""]
 
 
-def _shift(rule: Rule, moved: list[Row], pulls: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]) -> Shift:
+def _shift(
+    rule: Rule, moved: list[Row], excess_pulls: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]
+) -> Shift:
     """The sequence placed counts for the prefix and for every window; one that leaves, against its window alone."""
     weights = [1.0 + len(leaves) * rule.window_weight]
     weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
-    targets = rule.targets
-    square = 2.0 * jnp.dot(rule.column_weights[:-1], targets[:-1] ** 2)
-    along_pull = along_norm = per_token = jnp.float32(0)
-    for row, pull, weight in zip(moved, pulls, weights, strict=True):
-        along_pull -= weight * row.tokens
-        along_norm += weight * 2.0 * rule.column_weights[-1] * (row.norm - targets[-1])
-        per_token += weight * (pull - row.tokens * square)
-    return Shift(weights, along_pull, along_norm, per_token)
+    steer_norm = 2.0 * rule.column_weights[-1]
+    products = [
+        (weight * row.tokens, weight * steer_norm * (row.norm - rule.targets[-1]), weight * excess_pull)
+        for row, excess_pull, weight in zip(moved, excess_pulls, weights, strict=True)
+    ]
+    # Behind the barrier every product is rounded before it is added. A compiler would fuse either of two products
+    # into their sum, not always the same one on one device and on many.
+    along_pull, along_norm, per_token = jax.tree.map(lambda *terms: sum(terms), *lax.optimization_barrier(products))
+    return Shift(weights, -along_pull, along_norm, per_token)
 
 
 def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> Float32[Array, " slot"]:
@@ -362,7 +367,7 @@ def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> F
     scores = slots.scores
     for row, weight in zip(moved, shift.weights, strict=True):
         scores = _along_columns(rule, slots.table, scores, row, weight)
-    # One product an addition: of a sum of two products a compiler fuses either one, which may depend on the table's size.
+    # One product an addition: of a sum of two products a compiler may round either one.
     scores += shift.along_pull * slots.pulls
     scores += shift.along_norm * slots.norms
     return scores - shift.per_token * slots.tokens
@@ -398,8 +403,8 @@ def _along_columns(
 class Recent(NamedTuple):
     """What `D` and the windows' sums gained since the scores were computed anew.
 
-    Whole numbers of tokens, exact in float32, added where a row has its few groups; the compensated sums, all columns
-    long, are touched once in a thousand steps.
+    Whole numbers of tokens, exact in float32, added where a row has its few groups; the compensated sums, all
+    columns long, are touched once in a thousand steps.
     """
 
     counts: Float32[Array, "sum column"]

@@ -1,26 +1,26 @@
 """Exchange sequences between near windows, for training whose batch size is known.
 
-With `E_w` the sum of the excesses `v_s` (`objective`) over window w, *aligned* refinement lowers `Σ_w ||E_w||²` over the
-batches themselves, *sliding* refinement the same sum over the windows at all of some offsets, so that no alignment
-gains at another's cost. Both are one rule. Positions are cut into *cells*, a window is r neighbouring cells (r = 1:
-aligned), and two cells at a distance d lie together in `K(d) = max(r - d, 0)` windows. With `Y_i = Σ_c K(i - c) E_c`,
-exchanging a in cell i with b in cell j changes the sum by
+With `E_w` the sum of the excesses `v_s` (`objective`) over window w, *aligned* refinement lowers `Σ_w ||E_w||²`
+over the batches themselves, *sliding* refinement the same sum over the windows at many offsets, so that no
+alignment gains at another's cost. Both are one rule. Positions are cut into *cells*, a window is r neighbouring
+cells (r = 1: aligned), and two cells at a distance d are in `K(d) = max(r - d, 0)` windows together. With
+`Y_i = Σ_c K(i - c) E_c`, exchanging a in cell i with b in cell j changes the sum by
 
     2 <Y_i - Y_j, v_b - v_a> + κ ||v_b - v_a||²        κ = 2 (K(0) - K(j - i))
 
-which for all a and b is a matrix: `f_b - f_a`, `f_s = 2 <Y_i - Y_j, v_s>`, and `κ (||v_a||² + ||v_b||² - 2 <v_a, v_b>)`,
-one product of the two cells' rows. Each exchange adds `2 κ (v_b - v_a)` to what `f` is made of, and the next is sought.
+which for all a and b is a matrix: `f_b - f_a`, where `f_s = 2 <Y_i - Y_j, v_s>`, and the squared distances from one
+product of the two cells' rows. An exchange adds `κ (v_b - v_a)` to `Y_i - Y_j`, and the next is sought.
 
-- The rows of both cells are dealt at random into blocks and only products of a block with its counterpart are taken,
-  so that work and memory grow with the batch size and not with its square. Each block offers its best exchange; the
-  best offers are accepted first, each only if it still gains after those before it.
-- Pairs of cells that share no window do not touch each other and run in parallel, as many as memory allows. Rows are
-  dense only there: memory does not grow with the corpus beyond its sparse counts.
+- The rows of both cells are dealt at random into blocks and only products of a block with its counterpart are
+  taken, so that work and memory grow with the batch size and not with its square. Each block offers its best
+  exchange; the best offers are accepted first, each only if it still gains after those before it.
+- Pairs of cells that share no window do not touch each other and run in parallel, as many as memory allows. Rows
+  are dense only there: memory does not grow with the corpus beyond its sparse counts.
 - An exchange must gain more than float32 can err by: the sum never rises.
 
 What no order can better, the part of its window's deviation that a sequence brings by being larger than its groups'
-whole share (`floor_parts`), varies between windows by chance. Evened out, the worst windows lie nearer to the mean: a
-*floor column* beside the objective's norm column does that.
+whole share (`floor_parts`), varies between windows by chance. Evened out, the worst windows lie nearer to the mean:
+a *floor column* beside the objective's norm column does that.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from typing import Any, SupportsIndex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Array, Float64, Int32, Int64
 
 from jax_diversity.errors import UserError
+from jax_diversity.ordering.base import _check_size
 from jax_diversity.ordering.compose import checked_whole, origin
 from jax_diversity.ordering.deviation import padded, rounded_size
 from jax_diversity.ordering.exchange import Sizes, build_pairing, build_tables, exchange
@@ -45,7 +46,7 @@ from jax_diversity.schema import Characteristics, Ordering
 
 _REACH, _SLIDING_REACH = 8, 2
 _CELLS_PER_WINDOW = 16
-_BLOCK_SIZE = 64
+_BLOCK_SIZE = 128
 _PAIRS_PER_CALL = 64
 # A processor is fastest while a pair stays in its cache, an accelerator when it has much to do at once.
 _BYTES_AT_ONCE = {"cpu": 8 << 20}
@@ -77,8 +78,9 @@ def refine(
 
     Args:
         characteristics: token counts.
-        ordering: any ordering; only near windows exchange, so that what drifts from beginning to end (a greedy
-            without norm column) keeps its drift. Of one by the window-aware greedy the sliding form makes most.
+        ordering: any ordering. Only near windows exchange: what drifts from beginning to end, such as the
+            published greedy, keeps its drift and gains less than a greedy with norm column. Both forms end lowest
+            when they start from a window-aware order (`Objective(windows=(batch_size,))`).
         batch_size: sequences in a window, from 2 to half of all.
         objective: family weights and norm column of the squares; its windows and self weight are not used. None
             takes the characteristics' weights, those of all families but the first divided by four: with their few
@@ -96,7 +98,7 @@ def refine(
 
     Raises:
         UserError: a batch size, number of sweeps, reach, weight or seed out of its range; an ordering of another
-            dataset; an objective that does not fit the characteristics; counts beyond 32-bit sums.
+            dataset; an objective that does not fit the characteristics; more than 32-bit indices and sums can hold.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -105,6 +107,7 @@ def refine(
         True
     """
     _check_ordering(characteristics, ordering)
+    _check_size(characteristics)
     options = {
         "batch_size": _checked_batch_size(characteristics, batch_size),
         "sliding": bool(sliding),
@@ -167,40 +170,49 @@ class Refiner:
         self._num_cells = features.num_sequences // self._cell
         farthest = min(options["reach"] * self._cells_per_window, self._num_cells - 1)
         self._distances = [1 << power for power in range(farthest.bit_length())]
+        # A power of two, and no more than the parallel pairs of a small corpus.
+        most = min(_PAIRS_PER_CALL, len(self._phases(1)[0]))
+        self._pairs_per_call = 1 << (most - 1).bit_length()
         num_blocks = -(-self._cell // _BLOCK_SIZE)
         self._sizes = Sizes(self._cell, num_blocks, self._pairs_at_once())
 
     def _pairs_at_once(self) -> int:
-        """A power of two up to the pairs of a call: dense rows, and the counts that a pair's steering is made of."""
+        """A power of two up to the pairs of a call; a pair holds dense rows and the counts of its neighbours."""
         allowed = _BYTES_AT_ONCE.get(jax.default_backend(), _BYTES_AT_ONCE_ON_ACCELERATORS)
         dense = 2 * 4 * self._cell * len(self.tables.targets)
         neighbours = 4 * 4 * self._cells_per_window * self._cell * 3 * len(self.tables.rows.slots)
         pairs = max(1, allowed // (dense + neighbours))
-        return 1 << (min(pairs, _PAIRS_PER_CALL).bit_length() - 1)
+        return 1 << (min(pairs, self._pairs_per_call).bit_length() - 1)
 
     def run(
         self, indices: Int64[np.ndarray, " position"], seed: int, advance: Advance
     ) -> Int64[np.ndarray, " position"]:
         """The refined permutation."""
         order = padded(indices.astype(np.int32), rounded_size(len(indices)))
-        words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
-        key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
         rounds = [(distance, firsts) for distance in self._distances for firsts in self._phases(distance)]
         total = self._num_sweeps * sum(len(firsts) for _, firsts in rounds)
         done, counts = 0, []
         for turn in range(self._num_sweeps * len(rounds)):
             distance, firsts = rounds[turn % len(rounds)]
             pairing = build_pairing(distance, self._cells_per_window, self._num_cells)
-            turn_key = jax.random.fold_in(key, turn)
-            for start in range(0, len(firsts), _PAIRS_PER_CALL):
-                chosen = firsts[start : start + _PAIRS_PER_CALL].astype(np.int32)
-                filled = padded(chosen, _PAIRS_PER_CALL, fill=-1)
-                order, num_exchanged = exchange(self.tables, order, filled, turn_key, pairing, self._sizes)
+            rng = np.random.default_rng([seed, turn])
+            for start in range(0, len(firsts), self._pairs_per_call):
+                chosen = firsts[start : start + self._pairs_per_call].astype(np.int32)
+                filled = padded(chosen, self._pairs_per_call, fill=-1)
+                order, num_exchanged = exchange(self.tables, order, filled, self._deal(rng), pairing, self._sizes)
+                if counts:
+                    counts[-1].block_until_ready()  # so that no more than one call waits, and progress is true
                 counts.append(num_exchanged)
                 advance(len(indices) * (done + len(chosen)) // total - len(indices) * done // total)
                 done += len(chosen)
         self.num_exchanges = int(np.sum(jax.device_get(counts), dtype=np.int64))
         return np.asarray(order)[: len(indices)].astype(np.int64)
+
+    def _deal(self, rng: np.random.Generator) -> Int32[Array, "pair 2 row"]:
+        """Rows in random order; those that would leave a block unfilled stay out for once."""
+        rows = np.tile(np.arange(self._cell, dtype=np.int32), (2 * self._pairs_per_call, 1))
+        used = self._cell // self._sizes.num_blocks * self._sizes.num_blocks
+        return jnp.asarray(rng.permuted(rows, axis=1)[:, :used].reshape(-1, 2, used))
 
     def _phases(self, distance: int) -> list[Int64[np.ndarray, " pair"]]:
         """First cells of pairs that run at once; together, of all pairs at the distance."""
@@ -212,7 +224,7 @@ class Refiner:
 
 
 def cut(batch_size: int, most: int) -> tuple[int, int]:
-    """Cells in a window (at most `most`) and sequences in a cell, so that together they come next to the batch size."""
+    """Cells in a window (at most `most`) and sequences in a cell, as near to the batch size as they come."""
     finest = max(min(_CELLS_PER_WINDOW, batch_size, most), 1)
     numbers = range(finest, -(-finest // 2) - 1, -1)
     num_cells = min(numbers, key=lambda number: abs(batch_size - number * round(batch_size / number)))
@@ -222,12 +234,12 @@ def cut(batch_size: int, most: int) -> tuple[int, int]:
 def deviations(
     features: Features, length: int, indices: Int64[np.ndarray, " position"], batch_size: int
 ) -> dict[str, Any]:
-    """How far an ordering's windows and prefixes deviate, in sequence lengths, all columns as the objective weighs them.
+    """How far an ordering's windows and prefixes deviate, in sequence lengths, as the features weigh it.
 
     Returns:
-        `prefix_max`: the largest `||D||` after any multiple of a quarter of the batch; `window_rms`: size -> offset ->
-        root mean square of `||E_w||`, at sizes from half the batch to four batches and two offsets (four at the batch
-        size). JSON's keys are texts, and so are these.
+        `prefix_max`: the largest `||D||` after any multiple of a quarter of the batch; `window_rms`: size -> offset
+        -> root mean square of `||E_w||`, at sizes from half the batch to four batches and two offsets (four at the
+        batch size). JSON's keys are texts, and so are these.
     """
     prefix, worst = np.zeros(len(features.targets)), 0.0
     for sums in window_excess(features, length, indices, max(batch_size // 4, 1)):
@@ -290,8 +302,8 @@ def _check_ordering(characteristics: Characteristics, ordering: Ordering) -> Non
         )
     if len(ordering) != characteristics.num_sequences:
         raise UserError(
-            f"Expected an ordering of {characteristics.num_sequences} sequences, found {len(ordering)}; it was made "
-            "for another dataset."
+            f"Expected an ordering of {characteristics.num_sequences} sequences, found {len(ordering)}; it was "
+            "made for another dataset."
         )
 
 
@@ -305,7 +317,8 @@ def _checked_batch_size(characteristics: Characteristics, batch_size: Any) -> in
         )
     if size * characteristics.sequence_length > _INT32_LIMIT:
         raise UserError(
-            f"Expected batches of fewer than 2^31 tokens, found {size} sequences of {characteristics.sequence_length}."
+            f"Expected batches of fewer than 2^31 tokens, found {size} sequences of "
+            f"{characteristics.sequence_length}; refine for a smaller batch."
         )
     return size
 

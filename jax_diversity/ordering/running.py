@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import time
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -21,10 +21,11 @@ from jax_diversity.progress import Advance
 STEPS_PER_CALL = 4096
 _SECONDS_BETWEEN_SAVES = 30.0
 _IDENTITY = "identity"
+_DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """The state of a run that is not finished, in one file that is whole or as it was.
+    """The state of a run that is not finished, in one file that is whole or as it was: a hash, then an .npz.
 
     Args:
         path: the file; None keeps nothing.
@@ -40,17 +41,24 @@ class Checkpoint:
         """The saved arrays; None where there is no file.
 
         Raises:
-            ValueError: no such file's format, or another run's state.
+            ValueError: no folder to save to; no checkpoint, or a damaged one; another run's state.
         """
         if self.path is None or not self.path.exists():
+            self._check_folder()
             return None
         try:
-            # Read at once: the file may be replaced while its arrays are looked at.
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as stored:
-                arrays = dict(stored)
-            identity = str(arrays.pop(_IDENTITY))
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-            raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; delete it.") from None
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
+        digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
+        if hashlib.sha256(content).digest() != digest:
+            raise UserError(
+                f"Expected a run's checkpoint at {self.path}, found another kind of file or a damaged one; delete "
+                "it or name another file."
+            )
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        identity = str(arrays.pop(_IDENTITY))
         if identity != self.identity:
             raise UserError(
                 f"The checkpoint at {self.path} belongs to another run ({identity[:16]}, this one is "
@@ -58,17 +66,26 @@ class Checkpoint:
             )
         return arrays
 
-    def save_when_due(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Save when half a minute has passed."""
+    def _check_folder(self) -> None:
+        if self.path is not None and not self.path.parent.is_dir():
+            raise UserError(
+                f"Expected a folder for the checkpoint, found none at {self.path.parent}; create it first."
+            )
+
+    def save_when_due(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        """Save when half a minute has passed; the arrays are asked for only then."""
         if self.path is not None and time.monotonic() - self._last_save >= _SECONDS_BETWEEN_SAVES:
-            self.save(arrays)
+            self.save(arrays())
 
     def save(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the file."""
         if self.path is None:
             return
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
         with atomic_path(self.path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **{_IDENTITY: np.array(self.identity)}, **arrays)
+            file.write(hashlib.sha256(packed.getbuffer()).digest())
+            file.write(packed.getbuffer())
         self._last_save = time.monotonic()
 
     def remove(self) -> None:
@@ -122,7 +139,7 @@ def drive(
                 position = first + steps
                 advance(steps)
                 if position < plan.num_positions:
-                    checkpoint.save_when_due(selector.saved())
+                    checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:
         checkpoint.save(selector.saved())
         raise

@@ -1,8 +1,8 @@
-"""The exact greedy and the refilled pool over a mesh of devices: the same steps, each device with its share of rows.
+"""The exact greedy and the refilled pool over a mesh of devices: the same steps, each device with its candidates.
 
-Greedy: sequences are dealt to the devices, tables and rows alike, so that a corpus need fit on no single one. Pool: its slots
-are dealt; the corpus's rows are on every device. In a step each device scores its own candidates, one all-gather
-finds the best of all, the lowest index of several, and every device moves its copy of the deviation alike.
+Greedy: sequences are dealt to the devices, tables and rows alike, so that a corpus need fit on no single one. Pool:
+its slots are dealt; the corpus's rows are on every device. In a step each device scores its own candidates, one
+all-gather finds the best of all, the lowest index of several, and every device moves its own deviation alike.
 
 What a score is does not depend on where it is computed, so that the order is one device's, bit for bit.
 """
@@ -10,22 +10,22 @@ What a score is does not depend on where it is computed, so that the order is on
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.ordering import greedy, pool
-from jax_diversity.ordering.deviation import Deviation, Rows, Rule, rounded_size
+from jax_diversity.ordering.deviation import Rows, Rule, padded, rounded_size
 from jax_diversity.ordering.mesh import AXIS, BY_COLUMN, BY_ROW, EVERYWHERE, assembled, part_of, replicated
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
+from jax_diversity.ordering.tables import Bucket, Candidates, WidthGroup, bucketed, build_candidates
 
 _ROWS = Rows(starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE)
-_BUCKET = greedy.Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
+_BUCKET = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
 _SLOTS = pool.Slots(members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, pulls=BY_ROW)
 
 
@@ -39,15 +39,15 @@ class ShardedGreedySelector(greedy.GreedySelector):
     def _build_rows(self) -> Rows:
         return deal_rows(self._mesh, self._plan.features)
 
-    def _build_candidates(self, groups: list[tuple[int, Int64[np.ndarray, " row"]]]) -> greedy.Candidates:
-        def build(device: int) -> greedy.Candidates:
-            return greedy.build_candidates(self._plan.features, groups, device, self._mesh.size)
+    def _build_candidates(self, groups: list[WidthGroup]) -> Candidates:
+        def build(device: int) -> Candidates:
+            return build_candidates(self._plan.features, groups, device, self._mesh.size)
 
         return assembled(self._mesh, build, _candidate_specs(len(groups)))
 
     def _bucketed(self, costs: Float32[np.ndarray, " sequence"]) -> tuple[Float32[Array, " _row"], ...]:
         def build(device: int) -> tuple[Float32[Array, " _row"], ...]:
-            return greedy.bucketed(part_of(self.candidates, self._mesh, device), costs)
+            return bucketed(part_of(self.candidates, self._mesh, device), costs)
 
         return assembled(self._mesh, build, (BY_ROW,) * len(self.candidates.buckets))
 
@@ -60,7 +60,7 @@ class ShardedGreedySelector(greedy.GreedySelector):
 def run_greedy(
     rule: Rule,
     rows: Rows,
-    candidates: greedy.Candidates,
+    candidates: Candidates,
     state: greedy.GreedyState,
     num_steps: Int32[Array, ""],
     equal_tokens: bool,
@@ -68,13 +68,9 @@ def run_greedy(
 ) -> greedy.GreedyState:
     """`greedy.run`, sequences dealt to the mesh's devices."""
     state_specs = greedy.GreedyState(EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE, EVERYWHERE)
-
-    def run(*arguments: Any) -> greedy.GreedyState:
-        return greedy.run_steps(*arguments, equal_tokens, AXIS)
-
     # That the outputs are replicated cannot be proved, since each device finds the winner by itself.
     over_mesh = jax.shard_map(
-        run,
+        functools.partial(greedy.run_steps, equal_tokens=equal_tokens, axis=AXIS),
         mesh=mesh,
         in_specs=(EVERYWHERE, _ROWS, _candidate_specs(len(candidates.buckets)), state_specs, EVERYWHERE),
         out_specs=state_specs,
@@ -83,8 +79,8 @@ def run_greedy(
     return over_mesh(rule, rows, candidates, state, num_steps)
 
 
-def _candidate_specs(num_buckets: int) -> greedy.Candidates:
-    return greedy.Candidates((_BUCKET,) * num_buckets, BY_ROW, BY_ROW)
+def _candidate_specs(num_buckets: int) -> Candidates:
+    return Candidates((_BUCKET,) * num_buckets, BY_ROW, BY_ROW)
 
 
 def deal_rows(mesh: Mesh, features: Features) -> Rows:
@@ -101,19 +97,15 @@ def deal_rows(mesh: Mesh, features: Features) -> Rows:
         firsts = features.row_starts[device :: mesh.size][: len(own)]
         entries = np.repeat(firsts - ends + own, own) + np.arange(own.sum())
         return Rows(
-            starts=_filled(np.concatenate([[0], ends]).astype(np.int32), num_rows + 1, int(own.sum())),
-            columns=_filled(features.columns[entries], size),
-            values=_filled(features.values[entries], size),
-            norms=_filled(features.norms[device :: mesh.size], num_rows),
-            tokens=_filled(features.tokens[device :: mesh.size].astype(np.float32), num_rows),
+            starts=padded(np.concatenate([[0], ends]).astype(np.int32), num_rows + 1, int(own.sum())),
+            columns=padded(features.columns[entries], size),
+            values=padded(features.values[entries], size),
+            norms=padded(features.norms[device :: mesh.size], num_rows),
+            tokens=padded(features.tokens[device :: mesh.size].astype(np.float32), num_rows),
             slots=jnp.arange(longest, dtype=jnp.int32),
         )
 
     return assembled(mesh, build, _ROWS)
-
-
-def _filled(values: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
-    return np.pad(values, (0, size - len(values)), constant_values=fill)
 
 
 class ShardedPoolSelector(pool.PoolSelector):
@@ -162,12 +154,8 @@ def run_pool(
 ) -> pool.PoolState:
     """`pool.run`, slots dealt to the mesh's devices."""
     state_specs = pool.PoolState(EVERYWHERE, _SLOTS, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
-
-    def run(*arguments: Any) -> pool.PoolState:
-        return pool.run_steps(*arguments, AXIS)
-
     over_mesh = jax.shard_map(
-        run,
+        functools.partial(pool.run_steps, axis=AXIS),
         mesh=mesh,
         in_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, state_specs, EVERYWHERE),
         out_specs=state_specs,

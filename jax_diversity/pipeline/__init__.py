@@ -3,8 +3,8 @@
     prepare -> tokenize -> pack ---> characterize -> order -> measure -> report
     prepare -> embed -> cluster -/                   pack, order -> write
 
-`chain` knows how a stage is skipped, resumed and published; `stages` lists them; `documents`, `sequences` and
-`reporting` hold what each one does. This package is the only place where stages meet.
+`chain` knows how a stage is skipped, resumed and published; `stages` lists them; `documents`, `sequences`,
+`orderings` and `reporting` hold what each one does. This package is the only place where stages meet.
 """
 
 from jax_diversity.pipeline.chain import Build, StageResult, recorded_config

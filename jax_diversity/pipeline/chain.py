@@ -15,10 +15,11 @@ from typing import Any
 
 from jax_diversity import __version__
 from jax_diversity.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
-from jax_diversity.config import BuildConfig, OrderConfig, as_plain, check_settings, config_from_plain
+from jax_diversity.config import BuildConfig, OrderConfig, as_plain, check_settings, config_from_record
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Stage
-from jax_diversity.pipeline.stages import STAGES, check_order, order_stages, ordering_name
+from jax_diversity.pipeline.orderings import check_order, ordering_name
+from jax_diversity.pipeline.stages import STAGES, order_stages
 from jax_diversity.progress import Progress
 
 _BEFORE_ORDERS = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
@@ -78,7 +79,7 @@ class Build:
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         check_settings(self.config)
         for order in self.config.orders:
-            check_order(order)
+            check_order(order, self.config.characteristics.families)
         with self.folder.lock():
             settings = {key: value for key, value in as_plain(self.config).items() if key != "out"}
             former_settings = self.folder.manifest.get("settings")
@@ -159,9 +160,12 @@ def recorded_config(out: str | Path) -> BuildConfig:
     """The settings that a dataset was last made with, as its manifest keeps them.
 
     Raises:
-        UserError: no dataset there.
+        UserError: no dataset there; settings that this version does not know.
     """
     folder = OutputFolder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
-    return config_from_plain({"out": str(out), **folder.manifest["settings"]})
+    try:
+        return dataclasses.replace(config_from_record(folder.manifest["settings"]), out=str(out))
+    except UserError as error:
+        raise UserError(f"{folder.root / 'manifest.json'}: {error}") from None

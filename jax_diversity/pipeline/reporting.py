@@ -11,7 +11,7 @@ import numpy as np
 from jax_diversity.artifacts import fingerprint
 from jax_diversity.measures import Balance, ideal_token_shuffle, measure
 from jax_diversity.pipeline.context import Context, Counts
-from jax_diversity.pipeline.sequences import usable_windows
+from jax_diversity.pipeline.orderings import usable_windows
 from jax_diversity.progress import Advance
 from jax_diversity.report import (
     ClusterInputs,
@@ -75,8 +75,15 @@ def gather_inputs(context: Context) -> ReportInputs:
         },
         training=_training_runs(context),
         settings={name: entry["config"] for name, entry in _shown(context)},
+        main_ordering=_main_ordering(context),
         fingerprints={name: entry["fingerprint"] for name, entry in _shown(context)},
     )
+
+
+def _main_ordering(context: Context) -> str | None:
+    """What training reads, if it is made."""
+    name = context.config.train.ordering
+    return name if f"order/{name}" in context.folder.stages else None
 
 
 def _shown(context: Context) -> list[tuple[str, Any]]:
@@ -107,7 +114,7 @@ def _orderings(context: Context, advance: Advance) -> list[OrderingInputs]:
                 window_tv_floor=balance.window_tv_floor,
                 window_max=balance.window_max,
                 norm_drift=balance.norm_drift,
-                info={key: about[key] for key in ("seed", "objective")},
+                info={key: about[key] for key in ("seed", "objective", "options") if key in about},
             )
         )
     return inputs

@@ -1,23 +1,17 @@
-"""Stages from documents to records: pack, characterize, order, write."""
+"""Stages of the sequences: pack, characterize, write."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.artifacts import atomic_path, write_json
-from jax_diversity.config import OrderConfig
+from jax_diversity.artifacts import write_json
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.schema import Characteristics
-
-if TYPE_CHECKING:
-    from jax_diversity.ordering import Objective
 
 
 def pack(context: Context, partial: Path) -> Counts:
@@ -124,68 +118,6 @@ def characterize(context: Context, partial: Path) -> Counts:
         "weights": dict.fromkeys(families, 1.0),
         "num_groups": {family: len(family_codes.names) for family, family_codes in codes.items()},
     }
-
-
-def order(context: Context, partial: Path, order: OrderConfig, name: str) -> Counts:
-    """Compute one ordering."""
-    from jax_diversity import ordering
-
-    chars = context.dataset.characteristics
-    try:
-        chars = Characteristics.from_counts(
-            chars.counts, weights=order.weights, sequence_length=chars.sequence_length
-        )
-    except ValueError as error:
-        raise UserError(f"orders.weights: {error}") from None
-    objective = objective_of(order)
-    with context.progress.task(f"order: {order.method}", chars.num_sequences, "sequences") as advance:
-        result = ordering.order(chars, order.method, seed=order.seed, objective=objective, advance=advance)
-    with atomic_path(partial / f"{name}.npy") as temporary, temporary.open("wb") as file:
-        np.save(file, result.indices)
-    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, "name": name}
-
-
-def objective_of(order: OrderConfig) -> Objective:
-    """The objective that an ordering's settings describe: a preset, then what they set by themselves.
-
-    Raises:
-        UserError: weights that the preset does not have, or that cannot be.
-    """
-    from jax_diversity.ordering import Objective
-
-    presets = {"default": Objective, "f1": Objective.f1, "f2": Objective.f2, "f3": Objective.f3}
-    if order.weights and order.objective != "default":
-        raise UserError(
-            f"Expected orders.weights with the default objective only, found them with {order.objective!r}, whose "
-            "weights are fixed; take objective=default."
-        )
-    given = {"norm_weight": order.norm_weight, "self_weight": order.self_weight}
-    return dataclasses.replace(
-        presets[order.objective](),
-        windows=order.windows,
-        window_weight=order.window_weight,
-        **{name: value for name, value in given.items() if value is not None},
-    )
-
-
-def measure_order(context: Context, partial: Path, name: str) -> Counts:
-    """Measure one ordering; its figures and how it was made stand beside it."""
-    from jax_diversity.measures import measure
-
-    dataset = context.dataset
-    chars = dataset.characteristics
-    windows = usable_windows(context.config.windows, chars.num_sequences)
-    with context.progress.task(
-        f"measure: {name}", len(chars.families) * chars.num_sequences, "positions"
-    ) as advance:
-        summary = measure(chars, dataset.orderings[name], windows, advance).summary()
-    write_json(partial / f"{name}.json", {**context.counts(f"order/{name}"), "balance": summary})
-    return {"windows": list(windows)}
-
-
-def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
-    """The window sizes that fit twice; all sequences as one window where none does."""
-    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
 def write(context: Context, partial: Path) -> Counts:

@@ -3,53 +3,28 @@
 from __future__ import annotations
 
 from jax_diversity.config import OrderConfig, as_plain
-from jax_diversity.errors import UserError
-from jax_diversity.pipeline import documents, reporting, sequences
+from jax_diversity.pipeline import documents, orderings, reporting, sequences
 from jax_diversity.pipeline.context import Context, Stage
-
-
-def ordering_name(order: OrderConfig) -> str:
-    """The name of an ordering's file.
-
-    Raises:
-        UserError: it could not be one.
-    """
-    name = order.name or order.method
-    if not name or "/" in name or name.startswith("."):
-        raise UserError(f"Expected an ordering's name to be a plain file name, found {name!r}.")
-    return name
-
-
-def check_order(order: OrderConfig) -> None:
-    """Whether an ordering's settings can be: before hours of work rather than after.
-
-    Raises:
-        UserError: an impossible name, an unknown method, an objective that cannot be.
-    """
-    from jax_diversity.ordering import find_method
-
-    ordering_name(order)
-    find_method(order.method)
-    sequences.objective_of(order)
 
 
 def order_stages(order: OrderConfig) -> list[Stage]:
     """The stages of one ordering: the permutation, which may take long, and its measured balance."""
-    name = ordering_name(order)
+    name = orderings.ordering_name(order)
     return [
         Stage(
             f"order/{name}",
             "orderings",
-            lambda context, partial: sequences.order(context, partial, order, name),
+            lambda context, partial: orderings.order(context, partial, order, name),
             settings=lambda config: {"order": as_plain(order)},
             inputs=lambda context: ("characterize",),
+            resumable=True,
             owns_folder=False,
             packages=("jax", "numpy"),
         ),
         Stage(
             f"measure/{name}",
             "orderings",
-            lambda context, partial: sequences.measure_order(context, partial, name),
+            lambda context, partial: orderings.measure_order(context, partial, name),
             settings=lambda config: {"windows": list(config.windows)},
             inputs=lambda context: ("characterize", f"order/{name}"),
             owns_folder=False,
@@ -133,7 +108,7 @@ STAGES = {
             "report",
             "",
             reporting.report,
-            settings=lambda config: {"windows": list(config.windows)},
+            settings=lambda config: {"windows": list(config.windows), "main_ordering": config.train.ordering},
             inputs=reporting.report_inputs,
             outside=reporting.outside_fingerprint,
             owns_folder=False,

@@ -46,7 +46,9 @@ const figures = (() => {
       if (order.is_baseline && order.name === values.ordering.baseline)
         return [order.name, { colour: palette.baseline, dash: "5px,3px", symbol: "circle-open", layer: 0 }];
       const at = next++ % dashes.length;
-      return [order.name, { colour: palette.orders[at], dash: dashes[at], symbol: symbols[at], layer: 1 }];
+      // From the sixth on colours come again, with another line and another symbol.
+      const other = (at + Math.floor((next - 1) / dashes.length)) % dashes.length;
+      return [order.name, { colour: palette.orders[at], dash: dashes[other], symbol: symbols[other], layer: 1 }];
     }));
   }
 

@@ -20,7 +20,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         An empty header where there is none; no steps where none is done, or no such file.
 
     Example:
-        >>> header, steps = read_log(Path("out/training/greedy/log.jsonl"))
+        >>> header, steps = read_log(Path("out/training/balance/log.jsonl"))
         >>> header["dataset"] == open_dataset("out").fingerprint
         True
     """
