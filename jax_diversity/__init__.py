@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.compose import shuffle_blocks as shuffle_blocks
     from jax_diversity.ordering.compose import truncate as truncate
     from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
-    from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.ordering.plan import Targets as Targets
+    from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.schema import Characteristics as Characteristics
     from jax_diversity.schema import Document as Document
     from jax_diversity.schema import Ordering as Ordering

@@ -41,12 +41,12 @@ class Interrupted:
 
 
 def alike_characteristics(num_sequences: int) -> Characteristics:
-    """Sequences of unequal token counts, dozens of each alike, of one to forty groups: ties at every step."""
-    kinds = np.zeros((6, 40), int)
-    kinds[0], kinds[1, 0], kinds[2, 1], kinds[3, :3] = 2, 80, 33, (5, 7, 11)
-    kinds[4, ::4] = 7
+    """Sequences of unequal token counts, dozens of each alike, of one to twelve groups: ties at every step."""
+    kinds = np.zeros((6, 12), int)
+    kinds[0], kinds[1, 0], kinds[2, 1], kinds[3, :3] = 7, 80, 33, (5, 7, 11)
+    kinds[4, ::4] = 27
     rows = kinds[np.random.default_rng(1).integers(0, 6, num_sequences)]
-    return Characteristics.from_counts({"topic": rows, "half": rows.reshape(-1, 2, 20).sum(axis=2)})
+    return Characteristics.from_counts({"topic": rows, "half": rows.reshape(-1, 2, 6).sum(axis=2)})
 
 
 def devices(number: int) -> Mesh:

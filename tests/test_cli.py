@@ -228,6 +228,7 @@ def test_options_of_a_method(built: Path, tmp_path: Path, capsys: pytest.Capture
     assert dataset.manifest["settings"]["orders"][-1]["options"] == {"pool_size": 20, "shuffle": False}
 
 
+@pytest.mark.slow
 def test_an_interrupted_ordering_goes_on_with_the_same_command(built: Path, tmp_path: Path) -> None:
     """The run keeps its state at every call, and is sent the signal after the third."""
     program = (

@@ -61,7 +61,8 @@ def test_the_fingerprint_is_of_the_records_and_their_length(tmp_path):
 
 def test_repr_shows_the_flow(tiny):
     text = repr(jd.open_dataset(tiny.root))
-    for part in ("36 documents", "vocabulary 64", "sequences of 16 tokens", "balance, uniform_shuffle", "as packed"):
+    parts = ("36 documents", "vocabulary 64", "sequences of 16 tokens", "balance, uniform_shuffle", "as packed")
+    for part in parts:
         assert part in text
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     del manifest["stages"]["write"]

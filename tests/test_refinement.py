@@ -162,7 +162,7 @@ def test_the_cut_comes_next_to_the_batch_size() -> None:
         cells_per_window, cell = refinement.cut(batch_size, 10**6)
         assert 1 <= cells_per_window <= 16
         assert cells_per_window >= min(batch_size, 8)
-        assert abs(cells_per_window * cell - batch_size) <= max(1, batch_size // 100)
+        assert abs(cells_per_window * cell - batch_size) <= max(1, 0.04 * batch_size)
     assert refinement.cut(256, 10**6) == (16, 16)
     assert refinement.cut(256, 5) == (4, 64)
 
@@ -203,16 +203,22 @@ def test_same_seed_same_order_another_seed_another(chars: Characteristics, start
     assert once.fingerprint != other.fingerprint
 
 
-@pytest.mark.parametrize("sliding", [False, True])
+@pytest.mark.parametrize(
+    ("sliding", "bytes_at_once", "pairs_per_call"), [(False, 0, 64), (False, 10**5, 4), (True, 10**5, 4)]
+)
 def test_how_many_pairs_run_at_once_changes_nothing(
-    chars: Characteristics, start: Ordering, sliding: bool, monkeypatch: pytest.MonkeyPatch
+    chars: Characteristics,
+    start: Ordering,
+    sliding: bool,
+    bytes_at_once: int,
+    pairs_per_call: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = refine(chars, start, batch_size=BATCH, sliding=sliding, num_sweeps=1).indices
-    for allowed, pairs_per_call in ((0, 64), (10**5, 8)):
-        monkeypatch.setattr(refinement, "_BYTES_AT_ONCE", {jax.default_backend(): allowed})
-        monkeypatch.setattr(refinement, "_PAIRS_PER_CALL", pairs_per_call)
-        found = refine(chars, start, batch_size=BATCH, sliding=sliding, num_sweeps=1).indices
-        np.testing.assert_array_equal(found, expected)
+    monkeypatch.setattr(refinement, "_BYTES_AT_ONCE", {jax.default_backend(): bytes_at_once})
+    monkeypatch.setattr(refinement, "_PAIRS_PER_CALL", pairs_per_call)
+    found = refine(chars, start, batch_size=BATCH, sliding=sliding, num_sweeps=1).indices
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_blocks_and_rows_that_fill_none(
@@ -279,7 +285,7 @@ def test_progress_counts_every_position_once(chars: Characteristics, start: Orde
     ("options", "message"),
     [
         ({"batch_size": 1}, "batch_size >= 2, found 1"),
-        ({"batch_size": 176}, "at most half of the 350 sequences, found 176"),
+        ({"batch_size": 177}, "at most half of the 353 sequences, found 177"),
         ({"batch_size": 32, "num_sweeps": 0}, "num_sweeps >= 1"),
         ({"batch_size": 32, "reach": 0}, "reach >= 1"),
         ({"batch_size": 32, "seed": -1}, "seed >= 0"),

@@ -88,7 +88,7 @@ def write_tiny_dataset(
     seed: int = 0,
     dtype: str = "uint16",
 ) -> TinyDataset:
-    """Write every stage's files and the manifest; orderings `balance` and `uniform_shuffle` are two permutations."""
+    """Write every stage's files and the manifest; `balance` and `uniform_shuffle` are permutations."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 3 * sequence_length, num_documents + num_validation_documents)
     store = ListStore([_text(rng, int(length), vocab_size, dtype) for length in lengths])

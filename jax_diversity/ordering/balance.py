@@ -2,8 +2,8 @@
 
 Exact greedy's time grows with the square of the number of sequences. Here sorted halving (`halving.py`) makes a
 stream whose every stretch holds the corpus's mixture to within a few hundred sequences, and a refilled pool
-(`pool.py`) removes what is left: at every step it places the best of some thousand candidates by the same rule as the
-exact greedy. A pool alone is not enough: over a plain shuffle its leftovers pile up as the stream grows.
+(`pool.py`) removes what is left: at every step it places the best of some thousand candidates by the same rule
+as the exact greedy. A pool alone is not enough: over a plain shuffle its leftovers pile up as the stream grows.
 
 Where the target moves, a stream of one mixture would starve the pool: each group's sequences are moved to where the
 target asks for them first.
@@ -60,8 +60,8 @@ def balance(
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:
     """Move a balanced stream's sequences to the positions where a plan's targets ask for their groups.
 
-    By heaviest group of the first family that is not to be spread evenly: the sequence up to whose middle the group has
-    u tokens goes where the target's integral reaches u. What no position asks for comes last.
+    By heaviest group of the first family that is not to be spread evenly: the sequence up to whose middle
+    the group has u tokens goes where the target's integral reaches u. What no position asks for comes last.
     """
     family = next(
         (columns for columns in plan.features.family_columns.values() if _asks(plan, columns, stream)), None

@@ -194,8 +194,8 @@ def order(
 
     Args:
         characteristics: token counts of every sequence per family.
-        method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic time), `greedy_pool` (a
-            stream's), or one of the literature's.
+        method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
+            time), `greedy_pool` (a stream's), or one of the literature's.
         seed: for the methods that draw; an integer >= 0.
         objective: weights of the rule; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
@@ -211,8 +211,8 @@ def order(
         a schedule of the remaining sequences.
 
     Raises:
-        ValueError: unknown method or option; a method that cannot follow targets, go on or be kept; negative seed; an
-            objective or targets that do not fit the characteristics; consumed sequences that are none of them or
+        ValueError: unknown method or option; a method that cannot follow targets, go on or be kept;
+            negative seed; an objective or targets that do not fit the characteristics; consumed sequences that are none of them or
             come twice; another run's checkpoint; more sequences or non-zeros than 32-bit indices can hold.
 
     Example:

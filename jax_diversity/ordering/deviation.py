@@ -1,9 +1,9 @@
 """The running deviation `D` of what is placed, on the accelerator, without losing precision.
 
 `D` grows by `-τ t_s` at every step, so that a rounded τ would drift by the number of steps. `D` is therefore a pair
-of float32 (a value and the rounding error left over, Knuth's TwoSum), and τ is split into pieces, two of eight bits,
-whose products with token counts below 65,536 are exact, and a small rest. Over ten million steps next to nothing
-accumulates, and no 64-bit type is needed on the accelerator.
+of float32 (a value and the rounding error left over, Knuth's TwoSum), and τ is split into pieces, two of eight
+bits, whose products with token counts below 65,536 are exact, and a small rest. Over ten million steps next to
+nothing accumulates, and no 64-bit type is needed on the accelerator.
 
 All selectors place sequences through `place`, whatever holds their candidates.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -67,8 +68,8 @@ class Deviation(NamedTuple):
     """What a run remembers of the past.
 
     `total` is `D` in tokens, its last column that of the norms; `windows` holds `D_t - D_{t-w}`. `steering` is what
-    scores read of them, `2 λ (D + β Σ_w (D_t - D_{t-w}))`. It is kept rather than computed where it is read: XLA would
-    fuse it into the gathers and repeat its operations for each gathered element.
+    scores read of them, `2 λ (D + β Σ_w (D_t - D_{t-w}))`. It is kept rather than computed where it is
+    read: XLA would fuse it into the gathers and repeat its operations for each gathered element.
     """
 
     total: Compensated
@@ -86,7 +87,8 @@ def rounded_size(size: int) -> int:
 
 def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
     """The values on the device, filled up to `size`."""
-    return jnp.asarray(np.pad(values, (0, size - len(values)), constant_values=fill))
+    # Unlike `jnp.asarray` it compiles nothing.
+    return jax.device_put(np.pad(values, (0, size - len(values)), constant_values=fill))
 
 
 def build_rule(features: Features, objective: Objective) -> Rule:

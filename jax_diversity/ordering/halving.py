@@ -1,20 +1,20 @@
 """Sorted halving: a stream whose every stretch is balanced, in time that grows linearly.
 
-Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a pair
-goes left, one goes right, whichever keeps the running signed sum of their excesses small. Both halves stay sorted, so
-that they are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike, so that little
-has to be balanced in the first place. Signing vectors to keep sums small is the self-balancing walk of Alweiss, Liu
-and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
+Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
+pair goes left, one goes right, whichever keeps the running signed sum of their excesses small. Both halves stay
+sorted, so that they are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike,
+so that little has to be balanced in the first place. Signing vectors to keep sums small is the self-balancing
+walk of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
 Three things make it good and fast:
 
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends, and so ends at twice the
   deviation in the middle: every boundary is steered to zero by itself, and errors of former levels do not add up.
-- A block is walked by several *lanes* at once, each over a stretch of its pairs, which share the running sum; a lane
-  sees what the others did up to the step before. All blocks of a level advance together. In the first levels a
-  second sweep signs every pair again, knowing all others.
-- All sums are whole numbers of tokens (the norms rounded to tokens) far below 2^24, so that float32 adds them exactly,
-  in whatever order: the result is the same on every device.
+- A block is walked by several *lanes* at once, each over a stretch of its pairs, which share the running sum;
+  a lane sees what the others did up to the step before. All blocks of a level advance together. In the first
+  levels a second sweep signs every pair again, knowing all others.
+- All sums are whole numbers of tokens (the norms rounded to tokens) far below 2^24, so that float32 adds them
+  exactly, in whatever order: the result is the same on every device.
 
 It is the stream that `balance` feeds to its pool, and what splits a corpus into balanced parts.
 """
@@ -230,7 +230,7 @@ def _walk(
     start: Float32[Array, "block column"],
     num_sweeps: int,
 ) -> tuple[Int8[Array, "step lane"], Float32[Array, "block column"]]:
-    """Sign every pair; +1 sends its first to the left. Returns the signs and every block's signed sum of excesses."""
+    """Sign every pair; +1 sends its first to the left. Returns the signs and every block's sum of excesses."""
     weighted_targets = walkers.weights * walkers.targets
     square = jnp.dot(weighted_targets, walkers.targets)
     num_blocks = start.shape[0]
@@ -252,10 +252,7 @@ def _walk(
                 sums.pulls.at[block_of].add(sign * pulls),
             )
 
-        if again:
-            others = add(sums, -signs[index].astype(jnp.float32))
-        else:
-            others = sums
+        others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
         # <λ (sum - τ sum_tokens), (difference - τ difference_tokens)>, of all but the pair itself
         shared = (walkers.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
         total = others.tokens[block_of]

@@ -1,8 +1,8 @@
 """What a run aims at, position by position, and what was consumed before it.
 
 The *target* is a share per group; it may change over training (a curriculum, a mixture estimated anew). A selector
-tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, τ(i) being the target in force at
-position i. A run may begin at position k, after the sequences `consumed`, whose deviation it goes on from.
+tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, τ(i) being the target in
+force at position i. A run may begin at position k, after the sequences `consumed`, whose deviation it goes on from.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Targets:
         shares: family -> (phase, group) shares.
 
     Raises:
-        ValueError: starts that do not ascend from 0; shares that are negative, not finite or all zero, or of another
-            number of phases.
+        ValueError: starts that do not ascend from 0; shares that are negative, not finite or all zero,
+            or of another number of phases.
 
     Example:
         >>> Targets((0, 1000), {"source": [[0.9, 0.1], [0.5, 0.5]]}).shares["source"].shape
@@ -138,8 +138,9 @@ class Plan:
     ) -> Plan:
         """Check targets against the characteristics.
 
-        A plain mapping of shares holds from the run's beginning on; in the families that it names, what was consumed
-        before counts as what was wanted then, and owes nothing. In all others it counts against the corpus's shares.
+        A plain mapping of shares holds from the run's beginning on; in the families that it names, what
+        was consumed before counts as what was wanted then, and owes nothing. In all others it counts
+        against the corpus's shares.
 
         Raises:
             ValueError: targets of an unknown family or another number of groups.

@@ -250,7 +250,7 @@ def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"], st
 
 def empty_slots(num_columns: int, num_slots: int, members: Int64[np.ndarray, " member"]) -> Slots:
     """Slots with these members, the others empty; all else comes with `run`."""
-    zeros = jnp.zeros(num_slots, jnp.float32)
+    zeros = jax.device_put(np.zeros(num_slots, np.float32))
     return Slots(
         members=padded(members.astype(np.int32), num_slots, fill=NOBODY),
         scores=zeros,

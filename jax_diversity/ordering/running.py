@@ -121,8 +121,8 @@ def drive(
 ) -> Int64[np.ndarray, " remaining"]:
     """Run a selector to the end of its plan, some thousand steps at a time.
 
-    An interrupt is heard between two calls; what is placed then is saved. A run that goes on from its checkpoint ends
-    with the same ordering as one that was not cut off.
+    An interrupt is heard between two calls; what is placed then is saved. A run that goes on from its
+    checkpoint ends with the same ordering as one that was not cut off.
     """
     position = len(plan.consumed)
     saved = checkpoint.load()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
@@ -102,7 +101,7 @@ def deal_rows(mesh: Mesh, features: Features) -> Rows:
             values=padded(features.values[entries], size),
             norms=padded(features.norms[device :: mesh.size], num_rows),
             tokens=padded(features.tokens[device :: mesh.size].astype(np.float32), num_rows),
-            slots=jnp.arange(longest, dtype=jnp.int32),
+            slots=jax.device_put(np.arange(longest, dtype=np.int32)),
         )
 
     return assembled(mesh, build, _ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, Float32, Int32, Int64
 
@@ -71,7 +71,7 @@ def build_candidates(
         bucket_of[own // num_devices] = len(buckets)
         row_of[own // num_devices] = np.arange(len(own))
         buckets.append(_bucket(features, own, rounded_size(width), num_rows))
-    return Candidates(tuple(buckets), jnp.asarray(bucket_of), jnp.asarray(row_of))
+    return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
 
 
 def _partition(nonzeros: Int64[np.ndarray, " row"], gathers_per_table: int) -> list[tuple[int, int]]:
@@ -109,8 +109,8 @@ def _bucket(features: Features, members: Int64[np.ndarray, " row"], width: int, 
         columns[:, : len(members)] = np.where(used, features.columns[slots], 0)
         values[:, : len(members)] = np.where(used, features.values[slots], 0)
     return Bucket(
-        columns=jnp.asarray(columns),
-        values=jnp.asarray(values),
+        columns=jax.device_put(columns),
+        values=jax.device_put(values),
         norms=padded(features.norms[members], num_rows),
         tokens=padded(features.tokens[members].astype(np.float32), num_rows),
         sequence_index=padded(members.astype(np.int32), num_rows, fill=NOBODY),
@@ -127,5 +127,5 @@ def bucketed(
         own = np.full(len(members), UNPLACEABLE, np.float32)
         real = members < len(costs)
         own[real] = costs[members[real]]
-        by_bucket.append(jnp.asarray(own))
+        by_bucket.append(jax.device_put(own))
     return tuple(by_bucket)

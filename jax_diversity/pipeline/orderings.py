@@ -64,7 +64,8 @@ def _check_method(order: OrderConfig, objective: Objective, families: tuple[str,
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UserError(f"Expected the option {option!r} to be {_KINDS[kind]}, found {value!r}.")
     none = _weighed({family: np.zeros((0, 1), np.int64) for family in families}, order, None)
-    ordering.order(none, order.method, seed=order.seed, objective=objective, **order.options)
+    options: dict[str, Any] = dict(order.options)
+    ordering.order(none, order.method, seed=order.seed, objective=objective, **options)
 
 
 def _weighed(counts: Mapping[str, Any], order: OrderConfig, sequence_length: int | None) -> Characteristics:
