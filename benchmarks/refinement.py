@@ -1,11 +1,10 @@
-"""What refinement for a batch size gains at that size, what it costs elsewhere, and its time, beside exact
-greedy f3.
+"""What refinement for a batch size gains there and costs elsewhere, and its time, beside exact greedy f3.
 
-    python benchmarks/refinement.py [--dataset out/] [--num-sequences 20000] [--write]
+    python benchmarks/refinement.py [--dataset out/] [--num-sequences 20000 60000] [--write]
 
-Corpora: the built datasets that are named, and a synthetic one of `corpora.py`. Figures are ratios to the exact
-greedy with `Objective.f3()` of the same run: the first family's TV in windows, mean / worst, and the largest
-prefix deviation. Refining is run twice and the second run timed; what compilation takes stands apart. Processor
+Corpora: the built datasets that are named, and synthetic ones of `corpora.py`. Figures are ratios to the exact
+greedy with `Objective.f3()` of the same run: the first family's TV in windows, mean / worst, and the largest prefix
+deviation. Refining is run twice and the second run timed; the first run, which compiles, stands apart. Processor
 seconds of both cores are given too, which say more where the machine is shared.
 """
 
@@ -72,6 +71,7 @@ def compare(name: str, chars: jd.Characteristics) -> dict[str, Any]:
         "greedy f3": exact,
         "greedy": jd.order(chars, "greedy"),
         "greedy, windows": jd.order(chars, "greedy", objective=jd.Objective(windows=(BATCH,))),
+        "balance, windows": jd.order(chars, "balance", objective=jd.Objective(windows=(BATCH,))),
     }
     print(f"\n{name}: {chars}\nexact greedy f3: {exact_seconds}", flush=True)
     print("".join([" " * 34, *(f"{title:>14}" for title in reference), f"{'s':>8}{'cpu s':>8}{'first s':>8}"]))
@@ -103,14 +103,11 @@ def main() -> None:
     """Print the tables; with --write, keep them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", action="append", default=[], help="a built dataset; may be given again")
-    parser.add_argument(
-        "--num-sequences", type=int, default=20_000, help="of the synthetic corpus; 0 leaves it out"
-    )
+    parser.add_argument("--num-sequences", type=int, nargs="*", default=[20_000], help="sizes of synthetic corpora")
     parser.add_argument("--write", action="store_true", help="write results/refinement.json")
     options = parser.parse_args()
     tables = [compare(str(path).rstrip("/").split("/")[-1], corpora.from_dataset(path)) for path in options.dataset]
-    if options.num_sequences:
-        tables.append(compare("synthetic", corpora.synthetic(options.num_sequences)))
+    tables += [compare("synthetic", corpora.synthetic(size)) for size in options.num_sequences]
     if options.write:
         about = results_file.environment("jax", "numpy")
         device = str(jax.devices()[0])

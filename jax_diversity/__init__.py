@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.compose import shuffle_blocks as shuffle_blocks
     from jax_diversity.ordering.compose import truncate as truncate
     from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
+    from jax_diversity.ordering.hosts import merge_orderings as merge_orderings
+    from jax_diversity.ordering.hosts import partition_sequences as partition_sequences
+    from jax_diversity.ordering.hosts import select_sequences as select_sequences
     from jax_diversity.ordering.plan import Targets as Targets
     from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.schema import Characteristics as Characteristics
@@ -59,11 +62,14 @@ _HOMES = {
     "duplicate_gaps": "measures",
     "make_loader": "loader",
     "measure": "measures",
+    "merge_orderings": "ordering.hosts",
     "open_dataset": "dataset",
     "order": "ordering",
+    "partition_sequences": "ordering.hosts",
     "refine": "ordering.refinement",
     "repeat": "ordering.compose",
     "reverse": "ordering.compose",
+    "select_sequences": "ordering.hosts",
     "separate_duplicates": "ordering.duplicates",
     "shuffle_blocks": "ordering.compose",
     "truncate": "ordering.compose",
@@ -87,11 +93,14 @@ __all__ = [
     "duplicate_gaps",
     "make_loader",
     "measure",
+    "merge_orderings",
     "open_dataset",
     "order",
+    "partition_sequences",
     "refine",
     "repeat",
     "reverse",
+    "select_sequences",
     "separate_duplicates",
     "shuffle_blocks",
     "truncate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -103,6 +104,12 @@ def make_inputs(num_documents: int = 300, num_clusters: int = 70, text: tuple[st
         settings={"packing": {"sequence_length": 128, "names": text}, "rate": math.nan},
         fingerprints={"tokens": "ab" * 32},
     )
+
+
+def many_inputs() -> ReportInputs:
+    """A shuffle and eight other orderings."""
+    others = (dataclasses.replace(GREEDY, name=f"ordering {index}") for index in range(8))
+    return dataclasses.replace(make_inputs(), orderings=(SHUFFLE, *others), training=())
 
 
 def tiny_inputs() -> ReportInputs:

@@ -316,9 +316,6 @@ def test_lowers_for_tpu(chars: Characteristics) -> None:
     )
     sizes = exchange.Sizes(cell=BATCH, num_blocks=2, pairs_at_once=2)
 
-    def run(tables, order_now, firsts, dealt, pairing):
-        return exchange.exchange.__wrapped__(tables, order_now, firsts, dealt, pairing, sizes)
-
     arguments = (
         tables,
         jnp.arange(350, dtype=jnp.int32),
@@ -326,4 +323,4 @@ def test_lowers_for_tpu(chars: Characteristics) -> None:
         jnp.tile(jnp.arange(BATCH, dtype=jnp.int32), (4, 2, 1)),
         exchange.build_pairing(4, 1, 10),
     )
-    assert export.export(jax.jit(run), platforms=["tpu"])(*arguments).platforms == ("tpu",)
+    assert export.export(exchange.exchange, platforms=["tpu"])(*arguments, sizes).platforms == ("tpu",)

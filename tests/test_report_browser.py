@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from jax_diversity.report import ReportInputs, write_report
-from tests.report_inputs import HOSTILE, make_inputs, nothing_inputs, tiny_inputs
+from tests.report_inputs import HOSTILE, make_inputs, many_inputs, nothing_inputs, tiny_inputs
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 EXECUTABLE = next((path for path in map(shutil.which, NAMES) if path), None)
@@ -148,6 +148,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": lambda: make_inputs(text=HOSTILE),
         "tiny": tiny_inputs,
         "nothing": nothing_inputs,
+        "many": many_inputs,
     }
     paths = {}
     for name, make in makers.items():
@@ -219,6 +220,16 @@ def test_the_selectors_change_the_figures_and_obey_the_keyboard(browser, pages):
     assert "64-sequence window by length" in browser.evaluate("document.getElementById('verdict').textContent")
     browser.evaluate("document.getElementById('log').click()")
     browser.wait_for("document.getElementById('prefix').layout.yaxis.type === 'log'")
+    assert faults(browser) == []
+
+
+def test_many_orderings_look_different(browser, pages):
+    browser.open(pages["many"])
+    looks = browser.evaluate(
+        "document.getElementById('windows').data.filter(trace => trace.marker)"
+        ".map(trace => JSON.stringify([trace.line.color, trace.line.dash, trace.marker.symbol]))"
+    )
+    assert len(looks) == len(set(looks)) == 9
     assert faults(browser) == []
 
 

@@ -21,6 +21,7 @@ from tests.many_devices import Interrupted, alike_characteristics
 OBJECTIVE = Objective(windows=(16, 50), window_weight=0.37)
 CASES = {"greedy": {}, "greedy_pool": {"pool_size": 61}}
 NUM_SEQUENCES = 250
+STEPS_PER_CALL = 50
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     jax.distributed.initialize(coordinator, int(num_processes), int(process), initialization_timeout=240)
     mesh = jax.make_mesh((jax.device_count(),), ("sequences",))
     chars = alike_characteristics(NUM_SEQUENCES)
-    running.STEPS_PER_CALL = 50
+    running.STEPS_PER_CALL = STEPS_PER_CALL
     # Every process has a folder of its own, as hosts have disks: only the first one's is written.
     path = Path(folder) / process / "run.checkpoint"
     path.parent.mkdir()

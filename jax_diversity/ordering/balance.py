@@ -25,6 +25,8 @@ from jax_diversity.schema import Characteristics
 
 # What is left after some consumption is never quite the corpus's mixture: a smaller L1 distance asks for nothing.
 _OTHER_MIXTURE = 0.05
+# Between them the way to where a target asks for a group is taken as straight.
+_NUM_KNOTS = 257
 
 
 def balance(
@@ -61,8 +63,11 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     """Move a balanced stream's sequences to the positions where a plan's targets ask for their groups.
 
     By heaviest group of the first family that is not to be spread evenly: the sequence up to whose middle
-    the group has u tokens goes where the target's integral reaches u. What no position asks for comes last.
+    the group has u tokens goes where the target's integral reaches u, and what was consumed too much or too
+    little is made up for first. What no position asks for comes last.
     """
+    if not len(stream):
+        return stream
     family = next(
         (columns for columns in plan.features.family_columns.values() if _asks(plan, columns, stream)), None
     )
@@ -70,17 +75,21 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
         return stream
     features = plan.features
     first = len(plan.consumed)
-    knots = [first, *(start for start in plan.starts if first < start < plan.num_positions), plan.num_positions]
+    inside = [start for start in plan.starts if first < start < plan.num_positions]
+    knots = np.unique([*np.linspace(first, plan.num_positions, _NUM_KNOTS), *inside])
     phase = np.searchsorted(plan.starts, knots[:-1], side="right") - 1
     per_position = features.tokens[stream].mean() * plan.targets[phase][:, family]
     asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
+    # A last group for sequences without tokens, of which nobody asks for any.
+    asked = np.pad(asked, ((1, 0), (0, 1))) - np.append(plan.excess(plan.consumed)[family], 0.0)
+    asked = np.maximum.accumulate(np.maximum(asked, 0.0), axis=0)
     groups = heaviest_groups(features.counts(family))[stream]
     positions = np.empty(len(stream))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
         middles = np.cumsum(tokens) - tokens / 2
-        reached = np.append(0.0, asked[:, group]) if group < asked.shape[1] else np.zeros(len(knots))
+        reached = asked[:, group]
         late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
         positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
     return stream[np.argsort(positions, kind="stable")]
@@ -90,6 +99,7 @@ def _asks(plan: Plan, columns: slice, stream: Int64[np.ndarray, " remaining"]) -
     """Whether the targets of a family are another mixture than that of the stream."""
     features = plan.features
     first = max(int(np.searchsorted(plan.starts, len(plan.consumed), side="right")) - 1, 0)
+    stop = int(np.searchsorted(plan.starts, plan.num_positions))
     tokens = np.asarray(features.counts(columns)[stream].sum(axis=0)).ravel()
     mixture = tokens / max(tokens.sum(), 1)
-    return float(np.abs(plan.targets[first:, columns] - mixture).sum(axis=1).max()) > _OTHER_MIXTURE
+    return float(np.abs(plan.targets[first:stop, columns] - mixture).sum(axis=1).max()) > _OTHER_MIXTURE

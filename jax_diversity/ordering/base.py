@@ -212,8 +212,9 @@ def order(
 
     Raises:
         ValueError: unknown method or option; a method that cannot follow targets, go on or be kept;
-            negative seed; an objective or targets that do not fit the characteristics; consumed sequences that are none of them or
-            come twice; another run's checkpoint; more sequences or non-zeros than 32-bit indices can hold.
+            negative seed; an objective or targets that do not fit the characteristics; consumed sequences
+            that are none of them or come twice; another run's checkpoint; more sequences or non-zeros than
+            32-bit indices can hold.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})

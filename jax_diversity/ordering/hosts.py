@@ -117,7 +117,7 @@ def _ordered_part(number: int, sequences: Any, ordering: Ordering) -> Int64[np.n
     return indices.astype(np.int64)[ordering.indices]
 
 
-def _check_cover(streams: list[Int64[np.ndarray, " position"]]) -> None:
+def _check_cover(streams: list[Int64[np.ndarray, " _part"]]) -> None:
     """Every sequence from 0 on is in exactly one part."""
     together = np.concatenate(streams)
     if len(together) and (together.min() < 0 or together.max() >= len(together)):

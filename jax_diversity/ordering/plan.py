@@ -107,7 +107,8 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
     totals = shares.sum(axis=1, keepdims=True)
     if not np.isfinite(shares).all() or shares.min(initial=0) < 0 or not (totals > 0).all():
         raise UserError(f"Expected target shares of {name!r} >= 0 with a sum above zero in every phase.")
-    shares /= totals
+    # Shares that add up to 1 but for rounding stay as they are: the corpus's own change nothing.
+    shares /= np.where(np.abs(totals - 1) < 1e-12, 1.0, totals)
     shares.setflags(write=False)
     return shares
 
@@ -212,15 +213,18 @@ def _from_here_on(
         raise UserError(
             f"Targets name unknown families {sorted(unknown)}; the families are {list(characteristics.families)}."
         )
+    given = {name: _checked_shares(name, [values], 1) for name, values in shares.items()}
     if not len(consumed):
-        return Targets((0,), {name: np.asarray(values)[None] for name, values in shares.items()})
+        return Targets((0,), given)
     both = {}
-    for name, values in shares.items():
-        seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
-        if np.shape(values) != seen.shape:
-            raise UserError(f"Expected target shares of {len(seen)} groups of {name!r}, found {np.shape(values)}.")
-        before = seen if seen.any() else characteristics.target_share(name)
-        both[name] = np.stack([before, np.asarray(values, np.float64)])
+    for name, wanted in given.items():
+        seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).reshape(1, -1)
+        if seen.shape != wanted.shape:
+            raise UserError(
+                f"Expected target shares of {seen.shape[1]} groups of {name!r}, found {wanted.shape[1]}."
+            )
+        # Where no tokens were seen any share owes nothing.
+        both[name] = np.concatenate([seen if seen.any() else wanted, wanted])
     return Targets((0, len(consumed)), both)
 
 

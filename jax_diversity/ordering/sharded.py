@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
-from jax_diversity.ordering import greedy, pool
+from jax_diversity.ordering import greedy, pool, pool_steps
 from jax_diversity.ordering.deviation import Rows, Rule, padded, rounded_size
 from jax_diversity.ordering.mesh import AXIS, BY_COLUMN, BY_ROW, EVERYWHERE, assembled, part_of, replicated
 from jax_diversity.ordering.objective import Features, Objective
@@ -25,7 +25,7 @@ from jax_diversity.ordering.tables import Bucket, Candidates, WidthGroup, bucket
 
 _ROWS = Rows(starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE)
 _BUCKET = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
-_SLOTS = pool.Slots(members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, pulls=BY_ROW)
+_SLOTS = pool_steps.Slots(members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, pulls=BY_ROW)
 
 
 class ShardedGreedySelector(greedy.GreedySelector):
@@ -122,11 +122,11 @@ class ShardedPoolSelector(pool.PoolSelector):
         super().__init__(plan, objective, stream, num_slots)
         self.rows = replicated(mesh, self.rows)
 
-    def _empty_slots(self, num_columns: int, members: Int64[np.ndarray, " member"]) -> pool.Slots:
+    def _empty_slots(self, num_columns: int, members: Int64[np.ndarray, " member"]) -> pool_steps.Slots:
         # The slots past the pool's own stay empty for ever: nobody leaves them, so that nobody follows.
         own_slots = -(-self._num_slots // self._mesh.size)
 
-        def build(device: int) -> pool.Slots:
+        def build(device: int) -> pool_steps.Slots:
             return pool.empty_slots(num_columns, own_slots, members[device * own_slots : (device + 1) * own_slots])
 
         return assembled(self._mesh, build, _SLOTS)
@@ -146,15 +146,15 @@ class ShardedPoolSelector(pool.PoolSelector):
 def run_pool(
     rule: Rule,
     rows: Rows,
-    stream: pool.Stream,
-    state: pool.PoolState,
+    stream: pool_steps.Stream,
+    state: pool_steps.PoolState,
     num_steps: Int32[Array, ""],
     mesh: Mesh,
-) -> pool.PoolState:
+) -> pool_steps.PoolState:
     """`pool.run`, slots dealt to the mesh's devices."""
-    state_specs = pool.PoolState(EVERYWHERE, _SLOTS, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
+    state_specs = pool_steps.PoolState(EVERYWHERE, _SLOTS, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
     over_mesh = jax.shard_map(
-        functools.partial(pool.run_steps, axis=AXIS),
+        functools.partial(pool_steps.run_steps, axis=AXIS),
         mesh=mesh,
         in_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, state_specs, EVERYWHERE),
         out_specs=state_specs,
