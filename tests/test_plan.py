@@ -22,7 +22,7 @@ from tests.synthetic import synthetic_characteristics
 # A pool over a plain shuffle follows a target as long as it has room for what the target does not want yet.
 SELECTORS: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "greedy_pool": {"pool_size": 400},
+    "greedy_pool": {"pool_size": 560},
     "balance": {"pool_size": 64},
 }
 

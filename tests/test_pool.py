@@ -276,8 +276,10 @@ def test_a_step_copies_no_table() -> None:
     chars, objective = unequal_corpus(), Objective()
     plan = Plan.build(chars, objective)
     selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
-    compiled = pool_steps.run.lower(selector.rule, selector.rows, selector.stream, selector.state,
-    jnp.int32(9)).compile() columns, slots = selector.state.slots.table.shape copies = [
+    arguments = (selector.rule, selector.rows, selector.stream, selector.state, jnp.int32(9))
+    compiled = pool_steps.run.lower(*arguments).compile()
+    columns, slots = selector.state.slots.table.shape
+    copies = [
         line for line in compiled.as_text().splitlines() if f"f32[{columns},{slots}]" in line and " copy(" in line
     ]
     assert len(copies) <= 4, copies
