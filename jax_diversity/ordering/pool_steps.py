@@ -111,7 +111,7 @@ def step(
     if slots.table.shape[0]:
         slots = slots._replace(scores=_moved_scores(rule, slots, read, shift))
     state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
-    return state, _moved(recent, read, leaves, shift)
+    return state, _moved(rule, recent, read, leaves, shift)
 
 
 def _best(slots: Slots, axis: str | None) -> Int32[Array, ""]:
@@ -208,18 +208,19 @@ def _nothing_recent(rule: Rule, deviation: Deviation) -> Recent:
     )
 
 
-def _moved(recent: Recent, moved: list[Row], leaves: list[Bool[Array, ""]], shift: Shift) -> Recent:
+def _moved(rule: Rule, recent: Recent, moved: list[Row], leaves: list[Bool[Array, ""]], shift: Shift) -> Recent:
     """Add the sequence placed to all sums; take those that leave out of their windows'."""
     counts, tokens, num_sequences = recent.counts, recent.tokens, recent.num_sequences
     chosen = moved[0]
+    coarse_norm = rule.target_pieces[0, -1]
     for index in range(len(tokens)):
         counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
-        counts = counts.at[index, -1].add(chosen.norm)
+        counts = counts.at[index, -1].add(chosen.norm - coarse_norm)
     tokens, num_sequences = tokens + chosen.tokens, num_sequences + 1
     for index, (row, leaving) in enumerate(zip(moved[1:], leaves, strict=True), 1):
         sign = jnp.where(leaving, -1.0, 0.0)
         counts = counts.at[index, row.columns].add(sign * row.values, mode="drop")
-        counts = counts.at[index, -1].add(sign * row.norm)
+        counts = counts.at[index, -1].add(sign * (row.norm - coarse_norm))
         tokens, num_sequences = tokens.at[index].add(sign * row.tokens), num_sequences.at[index].add(sign)
     return Recent(
         counts,
@@ -238,8 +239,10 @@ def _folded(rule: Rule, deviation: Deviation, recent: Recent) -> Deviation:
         # Below 65,536 either way, so that products with a target's pieces of eight bits are exact.
         coarse = jnp.floor(recent.tokens[index] / 4096) * 4096
         for tokens, num_sequences in ((coarse, 0.0), (recent.tokens[index] - coarse, recent.num_sequences[index])):
-            multiplier = jnp.full_like(total.value, tokens).at[-1].set(num_sequences)
-            for piece in rule.target_pieces:
+            for piece_index, piece in enumerate(rule.target_pieces):
+                # The norms' first piece is out of their sum already.
+                counted = num_sequences if piece_index else 0.0
+                multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
                 total = add_compensated(total, -multiplier * piece)
         sums.append(total)
     return Deviation(sums[0], tuple(sums[1:]), deviation.steering)
