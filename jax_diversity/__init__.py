@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from jax_diversity.measures import measure as measure
     from jax_diversity.ordering import Objective as Objective
     from jax_diversity.ordering import order as order
-    from jax_diversity.ordering.blending import Blend as Blend
-    from jax_diversity.ordering.blending import blend as blend
-    from jax_diversity.ordering.compose import concatenate as concatenate
-    from jax_diversity.ordering.compose import repeat as repeat
-    from jax_diversity.ordering.compose import reverse as reverse
-    from jax_diversity.ordering.compose import shuffle_blocks as shuffle_blocks
-    from jax_diversity.ordering.compose import truncate as truncate
-    from jax_diversity.ordering.duplicates import separate_duplicates as separate_duplicates
-    from jax_diversity.ordering.hosts import merge_orderings as merge_orderings
-    from jax_diversity.ordering.hosts import partition_sequences as partition_sequences
-    from jax_diversity.ordering.hosts import select_sequences as select_sequences
+    from jax_diversity.ordering.composition.blending import Blend as Blend
+    from jax_diversity.ordering.composition.blending import blend as blend
+    from jax_diversity.ordering.composition.compose import concatenate as concatenate
+    from jax_diversity.ordering.composition.compose import repeat as repeat
+    from jax_diversity.ordering.composition.compose import reverse as reverse
+    from jax_diversity.ordering.composition.compose import shuffle_blocks as shuffle_blocks
+    from jax_diversity.ordering.composition.compose import truncate as truncate
+    from jax_diversity.ordering.composition.duplicates import separate_duplicates as separate_duplicates
+    from jax_diversity.ordering.composition.hosts import merge_orderings as merge_orderings
+    from jax_diversity.ordering.composition.hosts import partition_sequences as partition_sequences
+    from jax_diversity.ordering.composition.hosts import select_sequences as select_sequences
     from jax_diversity.ordering.plan import Targets as Targets
     from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.schema import Characteristics as Characteristics
@@ -45,7 +45,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Balance": "measures",
-    "Blend": "ordering.blending",
+    "Blend": "ordering.composition.blending",
     "Characteristics": "schema",
     "Comparison": "measures",
     "Dataset": "dataset",
@@ -56,23 +56,23 @@ _HOMES = {
     "Segments": "schema",
     "Targets": "ordering.plan",
     "UserError": "errors",
-    "blend": "ordering.blending",
+    "blend": "ordering.composition.blending",
     "compare": "measures",
-    "concatenate": "ordering.compose",
+    "concatenate": "ordering.composition.compose",
     "duplicate_gaps": "measures",
     "make_loader": "loader",
     "measure": "measures",
-    "merge_orderings": "ordering.hosts",
+    "merge_orderings": "ordering.composition.hosts",
     "open_dataset": "dataset",
     "order": "ordering",
-    "partition_sequences": "ordering.hosts",
+    "partition_sequences": "ordering.composition.hosts",
     "refine": "ordering.refinement",
-    "repeat": "ordering.compose",
-    "reverse": "ordering.compose",
-    "select_sequences": "ordering.hosts",
-    "separate_duplicates": "ordering.duplicates",
-    "shuffle_blocks": "ordering.compose",
-    "truncate": "ordering.compose",
+    "repeat": "ordering.composition.compose",
+    "reverse": "ordering.composition.compose",
+    "select_sequences": "ordering.composition.hosts",
+    "separate_duplicates": "ordering.composition.duplicates",
+    "shuffle_blocks": "ordering.composition.compose",
+    "truncate": "ordering.composition.compose",
 }
 __all__ = [
     "Balance",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity import Blend, Ordering
-from jax_diversity.ordering.blending import interleave
+from jax_diversity.ordering.composition.blending import interleave
 
 
 @pytest.fixture

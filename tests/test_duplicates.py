@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.ordering import duplicates
-from jax_diversity.ordering.duplicates import merge_groups, separate_duplicates
+from jax_diversity.ordering.composition import duplicates
+from jax_diversity.ordering.composition.duplicates import merge_groups, separate_duplicates
 
 
 @pytest.fixture

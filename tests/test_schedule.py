@@ -238,4 +238,4 @@ def test_a_save_that_fails_leaves_the_old_files(tmp_path: Path, monkeypatch: pyt
 
 def test_public_names() -> None:
     assert jd.Schedule is Schedule
-    assert jd.Blend.__module__ == "jax_diversity.ordering.blending"
+    assert jd.Blend.__module__ == "jax_diversity.ordering.composition.blending"

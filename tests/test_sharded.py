@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Ordering, UserError, measure, merge_orderings, order, partition_sequences
 from jax_diversity.ordering import mesh, running
-from jax_diversity.ordering.hosts import select_sequences
+from jax_diversity.ordering.composition.hosts import select_sequences
 from jax_diversity.ordering.running import Checkpoint
 from tests import two_processes
 from tests.many_devices import alike_characteristics

@@ -48,16 +48,16 @@ class Method(Protocol):
 # name -> module below jax_diversity.ordering; modules are imported when asked for, so that baselines need no JAX
 METHODS = {
     "balance": "balance",
-    "buffer_shuffle": "buffers",
-    "cluster_sorted": "baselines",
-    "corpus_order": "baselines",
-    "document_spacing": "spacing",
+    "buffer_shuffle": "literature.buffers",
+    "cluster_sorted": "literature.baselines",
+    "corpus_order": "literature.baselines",
+    "document_spacing": "literature.spacing",
     "greedy": "greedy",
     "greedy_pool": "pool",
-    "sequence_spacing": "spacing",
-    "stratified": "baselines",
-    "uniform_shuffle": "baselines",
-    "window_shuffle": "buffers",
+    "sequence_spacing": "literature.spacing",
+    "stratified": "literature.baselines",
+    "uniform_shuffle": "literature.baselines",
+    "window_shuffle": "literature.buffers",
 }
 
 _CONTRACT = frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"})
@@ -115,7 +115,7 @@ def describe_method(name: str) -> tuple[str, dict[str, str]]:
         >>> describe_method("window_shuffle")[1]
         {'window_size': '10000'}
     """
-    source = Path(__file__).with_name(f"{METHODS[name]}.py").read_text(encoding="utf-8")
+    source = Path(__file__).with_name(f"{METHODS[name].replace('.', '/')}.py").read_text(encoding="utf-8")
     functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
     method = next(function for function in functions if function.name == name)
     defaults = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)

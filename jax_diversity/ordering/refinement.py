@@ -37,7 +37,7 @@ from jaxtyping import Array, Float64, Int32, Int64
 
 from jax_diversity.errors import UserError
 from jax_diversity.ordering.base import _check_size
-from jax_diversity.ordering.compose import checked_whole, origin
+from jax_diversity.ordering.composition.compose import checked_whole, origin
 from jax_diversity.ordering.deviation import padded, rounded_size
 from jax_diversity.ordering.exchange import Sizes, build_pairing, build_tables, exchange
 from jax_diversity.ordering.objective import Features, Objective

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.errors import UserError
-from jax_diversity.ordering.compose import checked_whole, origin
+from jax_diversity.ordering.composition.compose import checked_whole, origin
 from jax_diversity.schema import Characteristics, Ordering
 
 

@@ -29,7 +29,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from jax_diversity.errors import UserError
-from jax_diversity.ordering.compose import checked_whole
+from jax_diversity.ordering.composition.compose import checked_whole
 from jax_diversity.progress import Advance, ignore
 
 _LANE_LENGTH = 4096

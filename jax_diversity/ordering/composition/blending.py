@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from jax_diversity.errors import UserError
-from jax_diversity.ordering.compose import (
+from jax_diversity.ordering.composition.compose import (
     OrderingSource,
     checked_whole,
     epoch_ordering,
