@@ -55,7 +55,9 @@ def test_a_schedule_is_read_only_and_the_users_array_stays_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    "copied", [lambda value: pickle.loads(pickle.dumps(value)), copy.deepcopy, copy.copy], ids=str
+    "copied",
+    [lambda value: pickle.loads(pickle.dumps(value)), copy.deepcopy, copy.copy],
+    ids=("pickle", "deepcopy", "copy"),
 )
 def test_schedules_go_to_other_processes(copied) -> None:
     other = copied(schedule())
