@@ -17,6 +17,7 @@ import numpy as np
 import results_file
 
 from jax_diversity.ordering import Features, Objective, greedy
+from jax_diversity.ordering.plan import Plan
 from jax_diversity.schema import Characteristics
 
 NUM_FEATURES = 8
@@ -90,15 +91,17 @@ def measure(num_sequences: int) -> dict[str, float]:
     scalar_steps(*scalar, 1, tokens)
 
     start = time.perf_counter()
-    tables = greedy.build_tables(features, objective, np.arange(num_sequences))
+    plan = Plan.build(chars, objective)
+    selector = greedy.GreedySelector(plan, objective)
+    selector.retarget(plan.features)
     tables_seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    jax.block_until_ready(greedy.run(tables, greedy.init(tables, features), np.int32(0), True))
+    start, first = time.perf_counter(), selector.state
+    selector.run(0)
     compile_seconds = time.perf_counter() - start
 
     def ours() -> None:
-        state = greedy.init(tables, features)
-        jax.block_until_ready(greedy.run(tables, state, np.int32(num_steps), True))
+        selector.state = first
+        selector.run(num_steps)
 
     jax_step = microseconds(ours, num_steps)
     numba_step = microseconds(lambda: scalar_steps(*scalar, num_steps, tokens), num_steps, repeats=3)

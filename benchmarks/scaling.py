@@ -95,9 +95,9 @@ def judge(rows: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def rounded(row: Mapping[str, float]) -> dict[str, float]:
+def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds and gigabytes to three decimals."""
-    return {name: value if isinstance(value, int) else round(value, 3) for name, value in row.items()}
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def print_row(row: Mapping[str, float]) -> None:

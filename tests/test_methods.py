@@ -201,7 +201,8 @@ def test_pool_sizes_of_numpys_types_are_plain_in_the_info(method: str, chars: Ch
 def test_methods_that_follow_no_plan_name_those_that_do(method: str, chars: Characteristics) -> None:
     able = "balance, greedy, greedy_pool"
     cannot = f"Method '{method}' cannot follow targets or go on from consumed sequences; expected one of {able}."
-    for arguments in ({"consumed": [0]}, {"consumed": []}, {"targets": {"length": [1, 1, 1, 1]}}):
+    asked: tuple[dict[str, Any], ...] = ({"consumed": [0]}, {"consumed": []}, {"targets": {"length": [1, 1, 1, 1]}})
+    for arguments in asked:
         with pytest.raises(UserError) as caught:
             order(chars, method, **arguments)
         assert str(caught.value) == cannot
@@ -228,7 +229,8 @@ def test_every_method_has_one_signature(method: str) -> None:
         ), name
         assert (parameter.default is inspect.Parameter.empty) == (name in ("characteristics", "objective")), name
     chars = Characteristics.from_counts({"topic": DEGENERATE["equals of one group"]()})
-    assert len(find_method(method)(chars, objective=Objective())) == 7
+    made: Callable[..., Any] = find_method(method)
+    assert len(made(chars, objective=Objective())) == 7
 
 
 # Golden orders: the same on every machine and with every supported version of the libraries.

@@ -280,6 +280,8 @@ def test_a_step_copies_no_table() -> None:
     compiled = pool_steps.run.lower(*arguments).compile()
     columns, slots = selector.state.slots.table.shape
     copies = [
-        line for line in compiled.as_text().splitlines() if f"f32[{columns},{slots}]" in line and " copy(" in line
+        line
+        for line in (compiled.as_text() or "").splitlines()
+        if f"f32[{columns},{slots}]" in line and " copy(" in line
     ]
     assert len(copies) <= 4, copies

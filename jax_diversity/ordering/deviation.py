@@ -37,11 +37,21 @@ class Rule(NamedTuple):
     column_weights: Float32[Array, " column"]
     window_sizes: Int32[Array, " window"]
     window_weight: Float32[Array, ""]
+    zero: Float32[Array, ""]
 
     @property
     def targets(self) -> Float32[Array, " column"]:
         """τ, rounded to float32: for scores, never for sums."""
-        return self.target_pieces.sum(axis=0)
+        return self.target_pieces[0] + self.target_pieces[1] + self.target_pieces[2]
+
+    def times(self, left: Array, right: Array) -> Array:
+        """The product, rounded before it is added to anything.
+
+        A compiler fuses a product with the sum that it goes into, which rounds once, or does not, which rounds
+        twice: as it sees fit, on one device otherwise than on many. Fused with a zero that it does not know of, or
+        not, a product rounds to the same; so do then all sums of products, wherever they are computed.
+        """
+        return left * right + self.zero
 
 
 class Rows(NamedTuple):
@@ -100,6 +110,7 @@ def build_rule(features: Features, objective: Objective) -> Rule:
         column_weights=jnp.asarray(features.column_weights, jnp.float32),
         window_sizes=jnp.asarray(sizes, jnp.int32),
         window_weight=jnp.float32(objective.window_weight),
+        zero=jnp.float32(0),
     )
 
 
@@ -189,7 +200,7 @@ def steering(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> 
     """`2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32 once."""
     combined = total.value + total.error
     for window in windows:
-        combined += rule.window_weight * (window.value + window.error)
+        combined += rule.times(rule.window_weight, window.value + window.error)
     return 2.0 * rule.column_weights * combined
 
 
@@ -201,7 +212,7 @@ def add_excess(rule: Rule, total: Compensated, row: Row, sign: Float32[Array, ""
     total = add_compensated(total, placed)
     multiplier = jnp.full_like(total.value, row.tokens).at[-1].set(1)
     for piece in rule.target_pieces:
-        total = add_compensated(total, -sign * multiplier * piece)
+        total = add_compensated(total, rule.times(-sign * multiplier, piece))
     return total
 
 

@@ -280,9 +280,9 @@ def best_candidate(
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
     """The smallest score and the lowest sequence index that has it."""
     steered = state.deviation.steering
-    per_token = None if equal_tokens else jnp.dot(steered[:-1], rule.targets[:-1])
+    per_token = None if equal_tokens else jnp.sum(rule.times(steered[:-1], rule.targets[:-1]))
     scores = [
-        _scores(bucket, costs, steered, per_token)
+        _scores(rule, bucket, costs, steered, per_token)
         for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
     ]
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
@@ -294,21 +294,24 @@ def best_candidate(
 
 
 def _scores(
-    bucket: Bucket, costs: Float32[Array, " row"], steering: Float32[Array, " column"], per_token: Array | None
+    rule: Rule,
+    bucket: Bucket,
+    costs: Float32[Array, " row"],
+    steering: Float32[Array, " column"],
+    per_token: Array | None,
 ) -> Float32[Array, " row"]:
-    score = costs + steering[-1] * bucket.norms
+    score = costs + rule.times(steering[-1], bucket.norms)
     if per_token is not None:
-        score -= per_token * bucket.tokens
+        score -= rule.times(per_token, bucket.tokens)
+
+    def add(feature: int | Int32[Array, ""], total: Array) -> Array:
+        return total + rule.times(_gathered(steering, bucket.columns[feature]), bucket.values[feature])
+
     width = bucket.columns.shape[0]
     for feature in range(min(width, _MAX_UNROLLED)):
-        score += _gathered(steering, bucket.columns[feature]) * bucket.values[feature]
+        score = add(feature, score)
     if width > _MAX_UNROLLED:
-        score = lax.fori_loop(
-            _MAX_UNROLLED,
-            width,
-            lambda feature, total: total + _gathered(steering, bucket.columns[feature]) * bucket.values[feature],
-            score,
-        )
+        score = lax.fori_loop(_MAX_UNROLLED, width, add, score)
     # Without the barrier the reductions would compute every score twice.
     return lax.optimization_barrier(score)
 

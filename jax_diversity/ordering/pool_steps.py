@@ -134,17 +134,15 @@ def _shift(
     rule: Rule, moved: list[Row], excess_pulls: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]
 ) -> Shift:
     """The sequence placed counts for the prefix and for every window; one that leaves, against its window alone."""
-    weights = [1.0 + len(leaves) * rule.window_weight]
+    weights = [1.0 + rule.times(jnp.float32(len(leaves)), rule.window_weight)]
     weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
     steer_norm = 2.0 * rule.column_weights[-1]
-    products = [
-        (weight * row.tokens, weight * steer_norm * (row.norm - rule.targets[-1]), weight * excess_pull)
-        for row, excess_pull, weight in zip(moved, excess_pulls, weights, strict=True)
-    ]
-    # Behind the barrier every product is rounded before it is added. A compiler would fuse either of two products
-    # into their sum, not always the same one on one device and on many.
-    along_pull, along_norm, per_token = jax.tree.map(lambda *terms: sum(terms), *lax.optimization_barrier(products))
-    return Shift(weights, -along_pull, along_norm, per_token)
+    along_pull = along_norm = per_token = jnp.float32(0)
+    for row, excess_pull, weight in zip(moved, excess_pulls, weights, strict=True):
+        along_pull -= rule.times(weight, row.tokens)
+        along_norm += rule.times(weight * steer_norm, row.norm - rule.targets[-1])
+        per_token += rule.times(weight, excess_pull)
+    return Shift(weights, along_pull, along_norm, per_token)
 
 
 def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> Float32[Array, " slot"]:
@@ -152,10 +150,9 @@ def _moved_scores(rule: Rule, slots: Slots, moved: list[Row], shift: Shift) -> F
     scores = slots.scores
     for row, weight in zip(moved, shift.weights, strict=True):
         scores = _along_columns(rule, slots.table, scores, row, weight)
-    # One product an addition: of a sum of two products a compiler may round either one.
-    scores += shift.along_pull * slots.pulls
-    scores += shift.along_norm * slots.norms
-    return scores - shift.per_token * slots.tokens
+    scores += rule.times(shift.along_pull, slots.pulls)
+    scores += rule.times(shift.along_norm, slots.norms)
+    return scores - rule.times(shift.per_token, slots.tokens)
 
 
 def _along_columns(
@@ -171,9 +168,8 @@ def _along_columns(
     def add(index: Int32[Array, ""] | int, total: Array) -> Array:
         for slot in range(_COLUMNS_PER_PASS):
             position = index * _COLUMNS_PER_PASS + slot
-            total = total + factors[position] * lax.dynamic_index_in_dim(
-                table, columns[position], 0, keepdims=False
-            )
+            counts = lax.dynamic_index_in_dim(table, columns[position], 0, keepdims=False)
+            total = total + rule.times(factors[position], counts)
         return total
 
     scores = add(0, scores)
@@ -203,7 +199,7 @@ def _nothing_recent(rule: Rule, deviation: Deviation) -> Recent:
         counts=jnp.zeros((num_sums, len(steered)), jnp.float32),
         tokens=jnp.zeros(num_sums, jnp.float32),
         num_sequences=jnp.zeros(num_sums, jnp.float32),
-        per_token=jnp.dot(steered[:-1], rule.targets[:-1]),
+        per_token=jnp.sum(rule.times(steered[:-1], rule.targets[:-1])),
         norm_steering=steered[-1],
     )
 
@@ -243,7 +239,7 @@ def _folded(rule: Rule, deviation: Deviation, recent: Recent) -> Deviation:
                 # The norms' first piece is out of their sum already.
                 counted = num_sequences if piece_index else 0.0
                 multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
-                total = add_compensated(total, -multiplier * piece)
+                total = add_compensated(total, rule.times(-multiplier, piece))
         sums.append(total)
     return Deviation(sums[0], tuple(sums[1:]), deviation.steering)
 
@@ -290,16 +286,14 @@ def _score_alone(
 ) -> Float32[Array, ""]:
     """One row's score, `D` being read in the row's own columns alone."""
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
-    read = (own_cost, recent.counts[:, columns], recent.tokens, recent.norm_steering, recent.per_token)
-    fixed = (deviation.steering[columns], rule.targets[columns], rule.column_weights[columns])
-    # Between barriers the same code is compiled whatever surrounds it, on one device and on many: sums round alike.
-    read, fixed, row = lax.optimization_barrier((read, fixed, row))
-    own_cost, counts, tokens, norm_steering, per_token = read
-    steered, targets, column_weights = fixed
-    weights = jnp.full(tokens.shape, rule.window_weight).at[0].set(1.0)
-    gained = weights @ (counts - tokens[:, None] * targets)
-    product = jnp.dot(steered + 2.0 * column_weights * gained, row.values)
-    return lax.optimization_barrier(own_cost + product + norm_steering * row.norm - per_token * row.tokens)
+    targets, column_weights = rule.targets[columns], rule.column_weights[columns]
+    gained = jnp.zeros(columns.shape, jnp.float32)
+    for index in range(len(recent.tokens)):
+        excess = recent.counts[index, columns] - rule.times(recent.tokens[index], targets)
+        gained += rule.times(rule.window_weight, excess) if index else excess
+    steered = deviation.steering[columns] + rule.times(2.0 * column_weights, gained)
+    score = own_cost + jnp.sum(rule.times(steered, row.values))
+    return score + rule.times(recent.norm_steering, row.norm) - rule.times(recent.per_token, row.tokens)
 
 
 def _refreshed(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
@@ -309,14 +303,14 @@ def _refreshed(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: 
     steered = deviation.steering
     starts, ends = rows.starts[members], rows.starts[members + 1]
     norms, tokens = rows.norms[members], rows.tokens[members]
-    per_token = jnp.dot(steered[:-1], rule.targets[:-1])
+    per_token = jnp.sum(rule.times(steered[:-1], rule.targets[:-1]))
 
     def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         entry = starts + feature
         value = jnp.where(entry < ends, rows.values[entry], 0)
-        return total + steered[rows.columns[entry]] * value
+        return total + rule.times(steered[rows.columns[entry]], value)
 
-    scores = stream.own_costs[members] + steered[-1] * norms - per_token * tokens
+    scores = stream.own_costs[members] + rule.times(steered[-1], norms) - rule.times(per_token, tokens)
     scores = lax.fori_loop(0, jnp.max(jnp.where(there, ends - starts, 0)), add, scores)
     return slots._replace(
         scores=jnp.where(there, scores, _UNPLACEABLE), norms=norms, tokens=tokens, pulls=stream.pulls[members]
