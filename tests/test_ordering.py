@@ -42,6 +42,7 @@ def test_negative_seed() -> None:
     [
         ({"norm_weight": -1.0}, "norm_weight to be finite and >= 0, found -1.0"),
         ({"self_weight": float("nan")}, "self_weight to be finite"),
+        ({"norm_weight": 1e300}, r"norm_weight to be at most 1e\+09, found 1e\+300"),
         ({"window_weight": float("inf")}, "window_weight to be finite"),
         ({"windows": (0,)}, "windows to be whole numbers >= 1, found 0"),
         ({"family_weights": (1.0, -1.0)}, r"family_weights\[1\] to be finite and >= 0, found -1.0"),

@@ -115,7 +115,8 @@ def describe_method(name: str) -> tuple[str, dict[str, str]]:
         >>> describe_method("window_shuffle")[1]
         {'window_size': '10000'}
     """
-    source = Path(__file__).with_name(f"{METHODS[name].replace('.', '/')}.py").read_text(encoding="utf-8")
+    path = Path(__file__).parent.joinpath(*METHODS[name].split(".")).with_suffix(".py")
+    source = path.read_text(encoding="utf-8")
     functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
     method = next(function for function in functions if function.name == name)
     defaults = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)

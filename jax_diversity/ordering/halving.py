@@ -14,7 +14,7 @@ Three things make it good and fast:
   a lane sees what the others did up to the step before. All blocks of a level advance together. In the first
   levels a second sweep signs every pair again, knowing all others.
 - All sums are whole numbers of tokens (the norms rounded to tokens) far below 2^24, so that float32 adds them
-  exactly, in whatever order: the result is the same on every device.
+  exactly, in whatever order. (Where sequences differ in tokens, one more sum is rounded.)
 
 It is the stream that `balance` feeds to its pool, and what splits a corpus into balanced parts.
 """

@@ -28,6 +28,9 @@ from scipy.sparse import csr_array, hstack
 from jax_diversity.errors import UserError
 from jax_diversity.schema import Characteristics
 
+# Scores are float32: weights beyond this leave no digits for anything else.
+_LARGEST_WEIGHT = 1e9
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -119,6 +122,8 @@ def _weight(name: str, value: Any) -> float:
         weight = math.nan
     if not math.isfinite(weight) or weight < 0:
         raise UserError(f"Expected the objective's {name} to be finite and >= 0, found {value!r}.")
+    if weight > _LARGEST_WEIGHT:
+        raise UserError(f"Expected the objective's {name} to be at most {_LARGEST_WEIGHT:g}, found {value!r}.")
     return weight
 
 

@@ -50,7 +50,7 @@ def greedy_pool(
     shuffle: bool = True,
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Place the best of a pool at every step, over a stream of the sequences; ties go to the lowest index.
+    """Place the best of a pool at every step, over a stream of the sequences; equal scores go to the lowest index.
 
     Time grows with the number of sequences. The larger the corpus, the more the pool fills up with what no window
     wants: `balance` feeds the same pool with a better stream.
