@@ -242,6 +242,8 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(built: Path, tmp_
         "    if len(saves) == 3 and number: os.kill(os.getpid(), number)\n"
         "running.Checkpoint.save = saving\n"
         "running.STEPS_PER_CALL, running._SECONDS_BETWEEN_SAVES = 64, 0.0\n"
+        # A shell's background jobs ignore interrupts, and hand that down.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "status = main(sys.argv[2:])\n"
         "print(saves[0])\n"
         "sys.exit(status)"

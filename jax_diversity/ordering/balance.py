@@ -12,6 +12,7 @@ target asks for them first.
 from __future__ import annotations
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Int64
 
 from jax_diversity.ordering.groups import heaviest_groups
@@ -38,6 +39,7 @@ def balance(
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
     pool_size: int = 4096,
+    mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
     """Balance in linear time: sorted halving, then the best of a refilled pool at every step.
 
@@ -49,6 +51,7 @@ def balance(
         plan: targets and what was consumed; None aims at the corpus's shares from the beginning.
         checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step.
+        mesh: devices to share the pool; the result is the same as one device's.
 
     Raises:
         ValueError: a pool size below 1.
@@ -56,7 +59,7 @@ def balance(
     checked_pool_size(pool_size)
     plan = plan or Plan.build(characteristics, objective)
     stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed))
-    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint)
+    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint, mesh)
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:
