@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from jax_diversity import clustering
+import jax_diversity.clustering.kmeans as kmeans_module
 from jax_diversity.clustering import Clustering, assign, check_vectors, kmeans, nearest_documents, num_rows_passed
 from jax_diversity.config import ClusterConfig
 from jax_diversity.errors import UserError
@@ -152,7 +152,7 @@ def test_rows_of_zeros_share_one_cluster():
 def test_an_emptied_cluster_takes_the_farthest_row(monkeypatch):
     rows = np.concatenate([random_rows(60, 8), np.full((1, 8), 9, np.float32), -np.full((2, 8), 7, np.float32)])
     start = jnp.full((4, 8), 1e3).at[0].set(0.0)
-    monkeypatch.setattr(clustering, "_start", lambda *_: start)
+    monkeypatch.setattr(kmeans_module, "_start", lambda *_: start)
     found = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
     assert found.assignments[60] == 1
     assert found.assignments[61:].tolist() == [2, 2]  # copies count once; the fourth cluster takes another row
@@ -291,13 +291,13 @@ def test_centroids_of_another_width_are_refused():
 
 def test_passes_lower_for_tpu():
     rows, centroids = jnp.zeros((64, 8)), jnp.zeros((4, 8))
-    moments = clustering._Moments.zeros(centroids.shape)
+    moments = kmeans_module._Moments.zeros(centroids.shape)
     clusters = jnp.zeros(64, jnp.int32)
     with jax.enable_checks(False):
-        jax.export.export(clustering._nearest, platforms=["tpu"])(rows, centroids)
-        draw = jax.jit(lambda rows: clustering._draw_centroids(rows, jax.random.key(0), 4))
+        jax.export.export(kmeans_module._nearest, platforms=["tpu"])(rows, centroids)
+        draw = jax.jit(lambda rows: kmeans_module._draw_centroids(rows, jax.random.key(0), 4))
         jax.export.export(draw, platforms=["tpu"])(rows)
-        step = jax.jit(lambda *arrays: clustering._accumulate(moments, *arrays)[1])
+        step = jax.jit(lambda *arrays: kmeans_module._accumulate(moments, *arrays)[1])
         jax.export.export(step, platforms=["tpu"])(rows, 64, clusters, centroids)
 
 
@@ -305,7 +305,7 @@ def test_both_ways_to_add_rows_agree():
     rng = np.random.default_rng(0)
     clusters = jnp.asarray(rng.integers(0, 5, 40), jnp.int32).at[3].set(5)  # 5: padding, added nowhere
     residuals = jnp.asarray(rng.standard_normal((40, 3)), jnp.float32)
-    expected = clustering._add_scattered(jnp.ones((5, 3)), clusters, residuals)
+    expected = kmeans_module._add_scattered(jnp.ones((5, 3)), clusters, residuals)
     np.testing.assert_allclose(
-        clustering._add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
+        kmeans_module._add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
     )

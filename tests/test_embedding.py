@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jax_diversity import embedding as module
 from jax_diversity.config import EmbeddingConfig
-from jax_diversity.embedding import TfidfSvd, _split_terms
+from jax_diversity.embedding.tfidf_svd import TfidfSvd, _split_terms
 from jax_diversity.errors import UserError
 
 TOPICS = {
@@ -291,7 +291,7 @@ def test_hash_order_and_threads_do_not_show_in_the_bytes(tmp_path, num_threads):
     texts, _ = topical_texts(30)
     fit(texts, dimensions=16).save(tmp_path / "here.npz")
     script = (
-        "import sys, json; from jax_diversity.embedding import *;"
+        "import sys, json; from jax_diversity.config import EmbeddingConfig; from jax_diversity.embedding import *;"
         "TfidfSvd.fit(json.load(sys.stdin), EmbeddingConfig(dimensions=16)).save(sys.argv[1])"
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": num_threads, "PYTHONHASHSEED": num_threads}

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from jax_diversity import tokenization
+import jax_diversity.tokenization.tokenizer_json as tokenization
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization import (
     Tokenizer,

@@ -27,7 +27,7 @@ def check_settings(config: BuildConfig) -> None:
     """
     _check_corpus(config.corpus)
     _check_tokenizer(config.tokenizer)
-    _check_at_least(1, "embedding", config.embedding, "dimensions max_characters fit_documents max_terms")
+    _check_at_least(1, "embedding", config.embedding, "dimensions max_tokens fit_documents max_terms")
     _check_at_least(0, "embedding", config.embedding, "seed")
     _check_cluster(config.cluster)
     _check_packing(config.packing)

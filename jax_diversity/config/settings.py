@@ -15,8 +15,9 @@ class CorpusConfig:
     paths: tuple[str, ...] = ()
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
-    format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
-    """What the files are; `auto` goes by their names."""
+    format: Literal["auto", "jsonl", "parquet", "text", "megatron", "tokens"] = "auto"
+    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files; `tokens`: JSONL,
+    Parquet or ArrayRecord files that hold token ids in `tokens_field`."""
     text_field: str = "text"
     """The field that holds a document's text."""
     id_field: str | None = "id"
@@ -25,6 +26,10 @@ class CorpusConfig:
     """The field that names where it comes from; where absent, the file's name serves."""
     language_field: str = "language"
     """The field that holds its language."""
+    url_field: str = "url"
+    """The field that holds its address, whose host is a family."""
+    tokens_field: str = "tokens"
+    """The field that holds a document's token ids (format `tokens`)."""
     title_field: str = "title"
     """The field that holds its title."""
     duplicate_ids: Literal["error", "rename"] = "error"
@@ -42,32 +47,55 @@ class CorpusConfig:
 class TokenizerConfig:
     """How text becomes token ids."""
 
-    kind: Literal["bpe", "bytes", "file"] = "bpe"
-    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json."""
+    kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
+    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json;
+    `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the library of that name; `stored`:
+    the corpus holds tokens already."""
     path: str | None = None
-    """The tokenizer.json (kind `file`)."""
+    """The tokenizer.json (kind `file`) or the SentencePiece model; for kind `stored` a tokenizer.json that turns
+    tokens into text for embeddings and reports, where there is one."""
     end_token: str | None = None
-    """The end-of-document token of a tokenizer.json; None looks for the usual names."""
+    """The end-of-document token of a tokenizer.json or SentencePiece model; None looks for the usual names."""
+    end_id: int | None = None
+    """The end-of-document token's id (kind `stored`); None takes what all documents end with."""
     vocab_size: int = 16_384
     """Vocabulary of a trained BPE, the end token included."""
     train_bytes: int = 16 * 2**20
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
+    normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
+    """Unicode normalisation of the text before it is tokenised, by tensorflow-text."""
+    num_processes: int = 0
+    """Processes that tokenise side by side; 0 takes as many as there are cores. The result is the same."""
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """How documents become vectors (TF-IDF and truncated SVD)."""
+    """How documents become vectors."""
 
+    method: str = "tfidf_svd"
+    """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from a
+    file), or `module:name` of an embedder of your own."""
     dimensions: int = 128
-    """Width of a document's vector."""
-    max_characters: int = 4096
-    """Only a document's first characters are read (about 1,024 tokens)."""
+    """Width of a document's vector (tfidf_svd, hashing)."""
+    max_tokens: int = 1024
+    """Only a document's first tokens are read."""
     fit_documents: int = 20_000
     """Documents the vocabulary, the weights and the SVD are fitted on."""
     max_terms: int = 50_000
     """Terms kept, the most frequent first."""
+    path: str | None = None
+    """The checkpoint's folder (qwen3), or the vectors (precomputed): a .npy, or Parquet files or a glob of them."""
+    column: str = "embedding"
+    """The Parquet column that holds the vectors (precomputed)."""
+    batch_tokens: int = 16_384
+    """Tokens of a batch, padding included (qwen3)."""
     seed: int = 0
-    """Seed of their choice and of the randomised SVD."""
+    """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
+
+    @property
+    def max_characters(self) -> int:
+        """Characters that hold about `max_tokens` tokens."""
+        return 4 * self.max_tokens
 
 
 @dataclass(frozen=True)
@@ -76,12 +104,23 @@ class ClusterConfig:
 
     num_clusters: int = 1000
     """Number of clusters, k."""
+    also: tuple[int, ...] = ()
+    """Further clusterings of the same vectors with so many clusters: the families `cluster_100` ..."""
     backend: Literal["jax", "sklearn"] = "jax"
     """`jax`: jit-compiled Lloyd k-means; `sklearn`: MiniBatchKMeans."""
+    start: Literal["k-means++", "k-means||", "random"] = "k-means++"
+    """How the first centroids are drawn."""
+    spherical: bool = False
+    """Centroids are kept at length one: clusters by cosine alone."""
+    coarse_clusters: int = 0
+    """Two levels: so many coarse clusters first, each of which is then divided. 0 takes one level below 10,000
+    clusters, and about the square root of their number from there on."""
     max_iterations: int = 25
     """Most passes of Lloyd's algorithm."""
     train_documents: int = 200_000
     """Documents the centroids are computed from; the rest are assigned to the nearest."""
+    label_field: str = "domain"
+    """The metadata field that clusters are compared with in the report (purity); the source where it is absent."""
     seed: int = 0
     """Seed of the starting centroids and of the choice of training documents."""
 
@@ -90,10 +129,27 @@ class ClusterConfig:
 class PackingConfig:
     """How documents become sequences of one length."""
 
-    method: Literal["concat"] = "concat"
-    """`concat`: documents end to end, cut every L tokens."""
+    method: Literal[
+        "concat",
+        "pad",
+        "best_fit",
+        "first_fit",
+        "same_cluster",
+        "nearest",
+        "spread",
+        "megatron",
+        "partial_shuffle",
+    ] = "concat"
+    """`concat`: documents end to end, cut every L tokens; docs/packing.md shows all methods with what they lose."""
     sequence_length: int = 512
     """L: tokens a sequence."""
+    atom_size: int | None = None
+    """Tokens of an atom, what is shuffled before sequences are made (concat, pad): L, a multiple of it or a
+    fraction of it; None takes L."""
+    num_epochs: int = 1
+    """Passes over the documents that are packed at once, each shuffled anew (megatron, partial_shuffle)."""
+    num_rows: int = 16
+    """Rows of a contiguous batch (partial_shuffle)."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
     """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
     (`document_spacing`: every cluster near its share all along, short documents first)."""
@@ -109,10 +165,16 @@ class PackingConfig:
 class CharacteristicsConfig:
     """Which families an ordering balances."""
 
-    families: tuple[Literal["cluster", "length", "source", "language"], ...] = ("cluster", "length")
-    """The families that orderings see, the first being the one whose norm is balanced. All four are stored."""
+    families: tuple[str, ...] = ("cluster", "length")
+    """The families that orderings see, the first being the one whose norm is balanced: `cluster` (and `cluster_100`
+    ..., see cluster.also), `length`, `source`, `language`, `host` (of the address), `duplicate` (groups of equal
+    texts), or the name of any metadata field. All that are not metadata fields are stored in any case."""
     length_bins: int = 100
     """Quantile bins of the documents' token counts."""
+    field_bins: int = 10
+    """Quantile bins of a numeric metadata field."""
+    max_groups: int = 1000
+    """Groups of a family of names (source, language, host, metadata field): the largest; the rest are one group."""
 
 
 @dataclass(frozen=True)

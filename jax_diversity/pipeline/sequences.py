@@ -1,4 +1,4 @@
-"""Stages of the sequences: pack, characterize, write."""
+"""Stages of the sequences: pack, write."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.artifacts import write_json
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
+from jax_diversity.pipeline.corpus import duplicate_groups
 from jax_diversity.schema import Characteristics
 
 
@@ -21,7 +21,7 @@ def pack(context: Context, partial: Path) -> Counts:
     config = context.config.packing
     lengths = context.dataset.tokens.document_lengths
     table = corpus.read_columns(context.root / "documents", ["id", "text_hash"])
-    groups = _duplicate_groups(table["text_hash"].to_pylist())
+    groups = duplicate_groups(table["text_hash"].to_pylist())
     validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
     parts = {
         name: packing.concat(
@@ -70,54 +70,6 @@ def _document_order(
     chars = Characteristics.from_counts({"cluster": counts})
     with context.progress.task("space documents", len(documents), "documents") as advance:
         return documents[ordering.order(chars, "document_spacing", advance=advance).indices]
-
-
-def _duplicate_groups(text_hashes: list[bytes]) -> Int64[np.ndarray, " document"]:
-    _, groups = np.unique(np.array(text_hashes, dtype="S16"), return_inverse=True)
-    return groups.astype(np.int64)
-
-
-def characterize(context: Context, partial: Path) -> Counts:
-    """Give every document its codes and count every sequence's tokens per family."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from jax_diversity import characteristics, corpus
-
-    config = context.config.characteristics
-    lengths = context.dataset.tokens.document_lengths
-    segments = context.dataset.segments
-    table = corpus.read_columns(context.root / "documents", ["id", "source", "language", "text_hash"])
-    assignments = np.load(context.root / "clusters" / "assignments.npy")
-    num_clusters = context.counts("cluster")["num_clusters"]
-    codes = {
-        "cluster": characteristics.Codes(assignments, tuple(map(str, range(num_clusters)))),
-        "length": characteristics.length_bins(lengths, config.length_bins),
-        "source": characteristics.categorical(table["source"].to_pylist()),
-        "language": characteristics.categorical(table["language"].to_pylist()),
-    }
-    with context.progress.task("count tokens", len(codes), "families") as advance:
-        for family, family_codes in codes.items():
-            counts = characteristics.count_tokens(segments, family_codes)
-            characteristics.save_counts(partial / f"{family}.npz", counts)
-            advance(1)
-    columns = {
-        "id": table["id"],
-        "num_tokens": lengths,
-        "cluster": assignments,
-        "length_bin": codes["length"].group,
-        "source": table["source"],
-        "language": table["language"],
-        "duplicate_group": _duplicate_groups(table["text_hash"].to_pylist()),
-    }
-    pq.write_table(pa.table(columns), partial / "documents.parquet", compression="zstd")
-    write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
-    families = list(config.families)
-    return {
-        "families": families,
-        "weights": dict.fromkeys(families, 1.0),
-        "num_groups": {family: len(family_codes.names) for family, family_codes in codes.items()},
-    }
 
 
 def write(context: Context, partial: Path) -> Counts:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from jax_diversity.config import OrderConfig, as_plain
-from jax_diversity.pipeline import documents, orderings, reporting, sequences
+from jax_diversity.pipeline import (
+    characteristics,
+    clusters,
+    corpus,
+    embeddings,
+    orderings,
+    reporting,
+    sequences,
+    tokens,
+)
 from jax_diversity.pipeline.context import Context, Stage
 
 
@@ -49,25 +58,25 @@ STAGES = {
         Stage(
             "prepare",
             "documents",
-            documents.prepare,
+            corpus.prepare,
             settings=lambda config: {"corpus": as_plain(config.corpus)},
-            outside=documents.corpus_fingerprint,
+            outside=corpus.corpus_fingerprint,
             packages=("pyarrow",),
         ),
         Stage(
             "tokenize",
             "tokens",
-            documents.tokenize,
+            tokens.tokenize,
             settings=lambda config: {"tokenizer": as_plain(config.tokenizer)},
             inputs=lambda context: ("prepare",),
-            outside=documents.tokenizer_fingerprint,
+            outside=tokens.tokenizer_fingerprint,
             resumable=True,
             packages=("tokenizers",),
         ),
         Stage(
             "embed",
             "embeddings",
-            documents.embed,
+            embeddings.embed,
             settings=lambda config: {"embedding": as_plain(config.embedding)},
             inputs=lambda context: ("prepare",),
             resumable=True,
@@ -76,7 +85,7 @@ STAGES = {
         Stage(
             "cluster",
             "clusters",
-            documents.cluster,
+            clusters.cluster,
             settings=lambda config: {"cluster": as_plain(config.cluster)},
             inputs=lambda context: ("prepare", "embed"),
             packages=("jax", "scikit-learn"),
@@ -91,7 +100,7 @@ STAGES = {
         Stage(
             "characterize",
             "characteristics",
-            sequences.characterize,
+            characteristics.characterize,
             settings=lambda config: {"characteristics": as_plain(config.characteristics)},
             inputs=lambda context: ("prepare", "tokenize", "cluster", "pack"),
         ),

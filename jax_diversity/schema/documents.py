@@ -35,9 +35,12 @@ class Segments:
         document_index: the document, counted over the whole corpus in its stored order.
         document_offset: where in the document the segment begins, in tokens.
         length: number of tokens, the end token included where the segment reaches it.
-        ends_with_eos: whether the segment's last token is its document's end token.
+        ends_with_eos: whether the segment's last token is an end token: its document's own, or, where the segment
+            does not reach its document's end, one that packing inserted after the segment's other tokens.
         num_sequences: number of sequences, empty ones included.
-        sequence_length: L, tokens a sequence can hold.
+        sequence_length: tokens a sequence can hold.
+        overlap: how many of them a sequence shares with the next (Megatron's samples: 1), so that training sees
+            `sequence_length - overlap` positions; 0 elsewhere.
     """
 
     sequence_index: Int64[np.ndarray, " segment"]
@@ -48,6 +51,7 @@ class Segments:
     ends_with_eos: Bool[np.ndarray, " segment"]
     num_sequences: int
     sequence_length: int
+    overlap: int = 0
 
     COLUMNS: ClassVar = (
         "sequence_index",
@@ -60,3 +64,12 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.sequence_index)
+
+    def inserted_ends(self, document_lengths: Int64[np.ndarray, " document"]) -> Bool[np.ndarray, " segment"]:
+        """Which segments' last token is an end token that packing inserted, found nowhere in the document there.
+
+        Args:
+            document_lengths: tokens of every document of the corpus, each ending with its end token.
+        """
+        stop = self.document_offset + self.length
+        return self.ends_with_eos & (stop < document_lengths[self.document_index])
