@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.composition.hosts import select_sequences as select_sequences
     from jax_diversity.ordering.plan import Targets as Targets
     from jax_diversity.ordering.refinement import refine as refine
+    from jax_diversity.packing import Packed as Packed
+    from jax_diversity.packing import PackingReport as PackingReport
+    from jax_diversity.packing import pack as pack
     from jax_diversity.schema import Characteristics as Characteristics
     from jax_diversity.schema import Document as Document
     from jax_diversity.schema import Ordering as Ordering
@@ -52,6 +55,8 @@ _HOMES = {
     "Document": "schema",
     "Objective": "ordering",
     "Ordering": "schema",
+    "Packed": "packing",
+    "PackingReport": "packing",
     "Schedule": "schema",
     "Segments": "schema",
     "Targets": "ordering.plan",
@@ -65,6 +70,7 @@ _HOMES = {
     "merge_orderings": "ordering.composition.hosts",
     "open_dataset": "dataset",
     "order": "ordering",
+    "pack": "packing",
     "partition_sequences": "ordering.composition.hosts",
     "refine": "ordering.refinement",
     "repeat": "ordering.composition.compose",
@@ -83,6 +89,8 @@ __all__ = [
     "Document",
     "Objective",
     "Ordering",
+    "Packed",
+    "PackingReport",
     "Schedule",
     "Segments",
     "Targets",
@@ -96,6 +104,7 @@ __all__ = [
     "merge_orderings",
     "open_dataset",
     "order",
+    "pack",
     "partition_sequences",
     "refine",
     "repeat",

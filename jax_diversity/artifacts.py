@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMAT_VERSION = 1
 _PARTIAL = ".partial"
@@ -60,6 +63,14 @@ def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write one .npy, whole or not at all."""
+    import numpy as np
+
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, values)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -222,6 +222,47 @@ def _measure(arguments: list[str]) -> None:
 
 
 @dataclass(frozen=True)
+class InspectOptions:
+    """Which batch to look into, or which document to look for."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    ordering: str = "balance"
+    """The ordering that training follows."""
+    step: int = 0
+    """The step of training, counted from 0 over all epochs."""
+    batch_size: int = 64
+    """The global batch size."""
+    rank: int | None = None
+    """Show only what this host reads; needs num_hosts."""
+    num_hosts: int = 1
+    """Hosts that share the batch."""
+    document: str | None = None
+    """The id of a document: show where training meets it instead."""
+    rows: int = 10
+    """Rows of the batch that are listed, at most."""
+    json: bool = False
+    """Print JSON for machines, of all rows."""
+
+
+def _inspect(arguments: list[str]) -> None:
+    """Show the documents of a batch, or where a document is used."""
+    options = _parse(InspectOptions, "inspect", arguments)
+    from jax_diversity import inspection, terminal
+    from jax_diversity.dataset import open_dataset
+
+    inspector = inspection.Inspector(open_dataset(options.out), options.ordering, options.batch_size)
+    if options.document is not None:
+        uses = inspector.uses(options.document)
+        print(terminal.as_json(uses) if options.json else terminal.uses_table(options.document, uses))
+        return
+    if options.rank is None and options.num_hosts != 1:
+        raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
+    batch = inspector.batch(options.step, host_index=options.rank or 0, num_hosts=options.num_hosts)
+    print(terminal.as_json(batch) if options.json else terminal.batch_table(batch, options.rows))
+
+
+@dataclass(frozen=True)
 class VerifyOptions:
     """Which dataset to verify."""
 
@@ -301,6 +342,7 @@ _VERBS: dict[str, Callable[[list[str]], None]] = {
     "write": _stage_verb("write", "Write the sequences as ArrayRecord files."),
     "report": _stage_verb("report", "Draw the report page."),
     "measure": _measure,
+    "inspect": _inspect,
     "verify": _verify,
     "train": _train,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+import numpy as np
+from jaxtyping import Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.artifacts import Fault, OutputFolder, fingerprint
@@ -66,8 +69,13 @@ class Dataset:
 
     @property
     def sequence_length(self) -> int:
-        """L, tokens a sequence."""
+        """L, tokens of a sequence that a model sees."""
         return self._count("pack", "sequence_length")
+
+    @property
+    def overlap(self) -> int:
+        """Tokens that a stored sequence shares with the next, and that are targets only; 0 but for `megatron`."""
+        return int(self._stage("pack")["counts"].get("overlap", 0))
 
     @property
     def num_sequences(self) -> int:
@@ -120,8 +128,23 @@ class Dataset:
         counts = self._stage("characterize")["counts"]
         matrices = {family: self._read_counts(family) for family in counts["families"]}
         return Characteristics.from_counts(
-            matrices, weights=counts["weights"], sequence_length=self.sequence_length
+            matrices, weights=counts["weights"], sequence_length=self.sequence_length + self.overlap
         )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that orderings balance."""
+        return tuple(self._stage("characterize")["counts"]["families"])
+
+    @cached_property
+    def group_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Every stored family's groups by name."""
+        return {family: tuple(names) for family, names in self._read_json("groups").items()}
+
+    @cached_property
+    def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
+        """Every stored family's groups: their tokens in the training sequences."""
+        return {family: np.array(totals, np.int64) for family, totals in self._read_json("totals").items()}
 
     @cached_property
     def orderings(self) -> Orderings:
@@ -179,8 +202,12 @@ class Dataset:
             raise UserError(f"{self.root / 'manifest.json'} lacks {name!r} in stage {stage!r}; run it again.")
         return int(counts[name])
 
-    def _file(self, stage: str, name: str) -> Path:
-        """One of a stage's files, there and of its size."""
+    def file(self, stage: str, name: str) -> Path:
+        """The path of one of a stage's files.
+
+        Raises:
+            UserError: the stage has not run, or the file is absent or not of its size.
+        """
         path, about = self.root / name, self._stage(stage)["files"].get(name)
         if about is None:
             raise UserError(
@@ -198,11 +225,11 @@ class Dataset:
         """The stage's files with that start and suffix, in the order of the numbers in their names."""
         # From the 100,000th on a number takes one digit more than those before it.
         names = sorted(self._stage(stage)["files"], key=lambda name: (len(name), name))
-        return [self._file(stage, name) for name in names if name.startswith(start) and name.endswith(suffix)]
+        return [self.file(stage, name) for name in names if name.startswith(start) and name.endswith(suffix)]
 
     def _read_ordering(self, name: str) -> Ordering:
         stage = f"order/{name}"
-        path = self._file(stage, f"orderings/{name}.npy")
+        path = self.file(stage, f"orderings/{name}.npy")
         try:
             ordering = Ordering.load(path)
         except ValueError as error:
@@ -216,10 +243,17 @@ class Dataset:
             )
         return ordering
 
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.file("characterize", f"characteristics/{name}.json")
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} is no JSON ({error}); run `jax-diversity characterize` again.") from None
+
     def _read_counts(self, family: str) -> csr_array:
         from scipy.sparse import load_npz
 
-        path = self._file("characterize", f"characteristics/{family}.npz")
+        path = self.file("characterize", f"characteristics/{family}.npz")
         try:
             return load_npz(path)
         except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
@@ -230,14 +264,19 @@ class Dataset:
     def _read_segments(self, name: str, num_sequences: int) -> Segments:
         import pyarrow.parquet
 
-        path = self._file("pack", f"sequences/{name}.parquet")
+        path = self.file("pack", f"sequences/{name}.parquet")
         try:
             table = pyarrow.parquet.read_table(path, columns=list(Segments.COLUMNS))
             columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
         except (pyarrow.ArrowException, OSError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} does not hold segments ({reason}); run `jax-diversity pack` again.") from None
-        return Segments(**columns, num_sequences=num_sequences, sequence_length=self.sequence_length)
+        return Segments(
+            **columns,
+            num_sequences=num_sequences,
+            sequence_length=self.sequence_length + self.overlap,
+            overlap=self.overlap,
+        )
 
     def _reader(self, stem: str) -> RecordReader:
         from jax_diversity.records import RecordReader
@@ -253,9 +292,10 @@ class Dataset:
         return RecordReader(
             paths,
             per_file,
-            sequence_length=self.sequence_length,
+            sequence_length=self.sequence_length + self.overlap,
             dtype=counts["dtype"],
             identity=counts.get("identity"),
+            overlap=self.overlap,
         )
 
 
@@ -291,10 +331,13 @@ class Orderings(Mapping[str, Ordering]):
 
 
 def _describe_tokens(counts: Mapping[str, Any]) -> str:
-    return (
+    text = (
         f"{counts['num_tokens']:,} tokens of {counts['num_documents']:,} documents, "
         f"vocabulary {counts['vocab_size']:,} ({counts['token_dtype']})"
     )
+    if "bytes_per_token" in counts:
+        text += f", {counts['bytes_per_token']:.3g} bytes a token"
+    return f"{text}, by {counts['implementation']}" if "implementation" in counts else text
 
 
 def _describe_sequences(counts: Mapping[str, Any]) -> str:

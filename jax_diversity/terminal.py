@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from jax_diversity.artifacts import OutputFolder
 
 if TYPE_CHECKING:
+    from jax_diversity.inspection import BatchView, Use
     from jax_diversity.pipeline import StageResult
     from jax_diversity.training import TrainingRun
 
@@ -79,6 +82,64 @@ def methods_list() -> str:
     return "\n".join(lines)
 
 
+def batch_table(batch: BatchView, num_rows: int) -> str:
+    """One batch: how its families lie, and its first rows' documents."""
+    size = len(batch.sequences)
+    place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
+    lines = [f"step {batch.step:,} of {batch.ordering!r}: {place}", ""]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("family")
+    table.add_column("TV", justify="right")
+    table.add_column("largest differences (share here, in the corpus)")
+    for family, view in batch.families.items():
+        differences = ", ".join(
+            f"{name[:24]} {100 * share:.1f} %, {100 * target:.1f} %"
+            for name, share, target in view.largest_differences(2)
+        )
+        table.add_row(family, f"{view.total_variation:.3f}", Text(differences))
+    lines += [_printed(table, 80), ""]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("row", "sequence", "tokens", "cluster"):
+        table.add_column(name, justify="right")
+    table.add_column("document", overflow="ellipsis", no_wrap=True)
+    for sequence in batch.sequences[:num_rows]:
+        for index, segment in enumerate(sequence.segments):
+            place = (str(sequence.row), f"{sequence.sequence_index:,}") if index == 0 else ("", "")
+            name = f"{segment.about['id']} ({segment.about['source']})"
+            # The corpus's text is text: neither markup nor control characters reach the terminal.
+            name = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+            table.add_row(*place, f"{segment.num_tokens:,}", str(segment.codes.get("cluster", "")), Text(name))
+    lines.append(_printed(table, 80))
+    if size > num_rows:
+        lines.append(f"... and {size - num_rows:,} rows more (--rows {size}, --json)")
+    return "\n".join(lines)
+
+
+def uses_table(document: str, uses: Sequence[Use]) -> str:
+    """Where training meets a document."""
+    if not uses:
+        return f"{document}: in no training sequence (kept for validation, or lost in packing)"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("step", "row", "position", "sequence", "tokens", "from token"):
+        table.add_column(name, justify="right")
+    for use in uses:
+        values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
+        table.add_row(*(f"{value:,}" for value in values))
+    return f"{document}, in every epoch:\n{_printed(table, 80)}"
+
+
+def as_json(value: BatchView | list[Use]) -> str:
+    """The same for machines."""
+    plain: Any = (
+        [dataclasses.asdict(use) for use in value] if isinstance(value, list) else dataclasses.asdict(value)
+    )
+    return json.dumps(plain, indent=2, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
 def training_line(run: TrainingRun) -> str:
     """Where a training run ended."""
     return str(run)
@@ -137,7 +198,7 @@ _SKIPPED = {
 }
 
 
-def _printed(table: Table) -> str:
+def _printed(table: Table, width: int = 100) -> str:
     target = io.StringIO()
-    Console(file=target, width=100, highlight=False).print(table)
+    Console(file=target, width=width, highlight=False).print(table)
     return target.getvalue().rstrip()

@@ -166,7 +166,11 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ),
         ("cluster: {num_clusters: 9, train_documents: 8}", r"cluster.train_documents \(8\), found 9"),
         ("corpus: {paths: [a.jsonl], max_bytes: 0}", "corpus.max_bytes >= 1, found 0"),
-        ("tokenizer: {end_token: END}", "tokenizer.end_token only with tokenizer.kind=file, found 'END' with bpe"),
+        ("tokenizer: {end_token: END}", "tokenizer.end_token only with tokenizer.kind=file, .*found 'END' with bpe"),
+        ("tokenizer: {kind: sentencepiece}", "tokenizer.path .*kind=sentencepiece, found nothing; name a Sentence"),
+        ("tokenizer: {kind: tensorflow-text, path: absent.model}", "found no file at absent.model"),
+        ("tokenizer: {kind: bytes, cut_at: sentences}", "cut_at=sentences only with .*found bytes"),
+        ("tokenizer: {num_processes: -1}", "tokenizer.num_processes >= 0, found -1"),
         ("tokenizer: {kind: file, path: absent.json}", "tokenizer.json, found no file at absent.json"),
     ],
 )

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity import embedding as module
 from jax_diversity.config import EmbeddingConfig
-from jax_diversity.embedding.tfidf_svd import TfidfSvd, _split_terms
+from jax_diversity.embedding import TfidfSvd
+from jax_diversity.embedding import tfidf_svd as module
 from jax_diversity.errors import UserError
 
 TOPICS = {
@@ -101,45 +101,6 @@ def test_top_terms_are_the_largest_scores():
     assert found.top_terms(vector, 7) == [[found.terms[place] for place in expected]]
     assert len(found.top_terms(vector, 10**6)[0]) == (scores > 0).sum()
     assert found.top_terms(np.zeros((2, 8), np.float32), 5) == [[], []]
-
-
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
-        ("Hello, wide World! a 42", ["hello", "wide", "world", "42"]),
-        ("get_user_name(x1, y)", ["get", "user", "name", "x1"]),
-        ("_ __ ___", []),
-        ("明月光", ["明", "月", "光", "明月", "月光"]),
-        ("用Python写code。好", ["python", "code", "用", "写", "好"]),
-        ("カタカナ・語", ["カ", "タ", "カ", "ナ", "カタ", "タカ", "カナ", "語"]),
-        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
-        ("Grüße, Straße", ["grüße", "straße"]),
-        ("한국어 문장", ["한국어", "문장"]),
-        ("", []),
-        ("\ud800 lone \udfff", ["lone"]),
-    ],
-)
-def test_terms_of_many_scripts(text, terms):
-    assert _split_terms(text, 4096) == terms
-
-
-def test_a_text_without_spaces_costs_no_more_than_one_with():
-    text = "".join(chr(0x4E00 + number % 5000) for number in range(100_000))
-    assert len(_split_terms(text, 4096)) == 2048
-    assert len(_split_terms("ab " * 100_000, 4096)) == 4096 // 3
-
-
-@given(st.text(max_size=60), st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
-def test_only_the_first_characters_are_read(text, max_characters):
-    assert _split_terms(text, max_characters) == _split_terms(text[:max_characters], max_characters)
-    assert all(term and "\n" not in term and " " not in term for term in _split_terms(text, max_characters))
-
-
-def test_vectors_are_cut_at_max_characters():
-    texts, _ = topical_texts(10)
-    found = fit(texts, max_characters=20)
-    np.testing.assert_array_equal(found.embed(texts), found.embed([text[:20] for text in texts]))
 
 
 @given(st.lists(st.text(alphabet="ab 明月光_1\n", max_size=12), max_size=8), st.integers(1, 6))
@@ -226,7 +187,6 @@ def test_saved_and_loaded_is_the_same(tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     loaded = TfidfSvd.load(tmp_path / "a.npz")
     assert loaded.terms == found.terms
-    assert loaded.max_characters == found.max_characters
     np.testing.assert_array_equal(loaded.embed(texts), found.embed(texts))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
@@ -265,7 +225,6 @@ def test_files_that_are_no_embedding_are_named(tmp_path):
         terms=np.frombuffer(b"a\nb", np.uint8),
         weights=np.zeros(3, np.float32),
         components=np.zeros((2, 2), np.float32),
-        max_characters=1,
     )
     with pytest.raises(UserError, match="found 2 terms, weights"):
         TfidfSvd.load(path)

@@ -27,10 +27,11 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "token_store": FOUNDATION,
     "records": FOUNDATION,
-    "corpus": FOUNDATION,
+    "corpus": FOUNDATION | {"token_store"},
     "tokenization": FOUNDATION,
-    "embedding": FOUNDATION,
-    "clustering": FOUNDATION,
+    "terms": set(),
+    "embedding": FOUNDATION | {"terms"},
+    "clustering": FOUNDATION | {"terms"},
     "packing": FOUNDATION,
     "characteristics": FOUNDATION,
     "ordering": FOUNDATION,
@@ -39,10 +40,11 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": FOUNDATION | FORMATS,
     "loader": FOUNDATION | FORMATS | {"dataset"},
     "training": FOUNDATION | FORMATS | {"dataset", "loader"},
-    "terminal": FOUNDATION | {"ordering", "pipeline", "training"},
+    "inspection": FOUNDATION | FORMATS | {"dataset"},
+    "terminal": FOUNDATION | {"inspection", "ordering", "pipeline", "training"},
     "pipeline": {"*"},
     "__main__": {"cli"},
-    "cli": FOUNDATION | {"pipeline", "terminal"},
+    "cli": FOUNDATION | {"dataset", "inspection", "pipeline", "terminal"},
 }
 HEAVY = ("jax", "flax", "grain", "sklearn", "pyarrow", "scipy", "tokenizers", "plotly", "orbax", "optax")
 

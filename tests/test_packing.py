@@ -1,4 +1,4 @@
-"""Packing against a slow reference, and the promises of the validation split."""
+"""Concatenation against a slow reference, the promises of the validation split, and what codes count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.characteristics import Codes, categorical, count_tokens, length_bins
-from jax_diversity.packing import concat, num_documents_cut, validation_mask
+from jax_diversity.packing import concat, documents_cut, validation_mask
 
 
 def slow_concat(lengths: list[int], order: list[int], length: int, last: str) -> list[list[tuple[int, int]]]:
@@ -42,9 +42,9 @@ def test_concat_places_every_token_once_and_in_order(lengths: list[int], length:
 
 
 def test_documents_that_are_cut_are_counted() -> None:
-    segments = concat(np.array([3, 2, 5]), np.arange(3), 5)
-    assert num_documents_cut(segments) == 0
-    assert num_documents_cut(concat(np.array([3, 2, 5]), np.arange(3), 4)) == 1
+    lengths = np.array([3, 2, 5])
+    assert not documents_cut(concat(lengths, np.arange(3), 5), lengths).any()
+    assert documents_cut(concat(lengths, np.arange(3), 4), lengths).tolist() == [False, True, False]
 
 
 def test_validation_split_is_stable_and_keeps_copies_together() -> None:

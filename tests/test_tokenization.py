@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-import jax_diversity.tokenization.tokenizer_json as tokenization
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization import (
     Tokenizer,
     byte_tokenizer,
+    cutting,
     load_tokenizer,
     spread_texts,
     token_dtype,
@@ -101,7 +101,7 @@ def test_byte_ids_are_bytes(tmp_path: Path) -> None:
     text = "aé\0" + "".join(map(chr, range(1, 256)))
     assert tokenizer.encode_documents([text, ""])[0].tolist() == [*text.encode(), 256]
     assert tokenizer.encode_documents([""])[0].tolist() == [256]
-    tokenizer.save(tmp_path / "tokenizer.json")
+    tokenizer.save(tmp_path)
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert library.encode(text).ids == list(text.encode())
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
@@ -120,7 +120,7 @@ def test_ids_outside_the_vocabulary_are_refused(bpe: Tokenizer) -> None:
 
 
 def test_saved_and_loaded_it_is_the_same(bpe: Tokenizer, tmp_path: Path) -> None:
-    bpe.save(tmp_path / "tokenizer.json")
+    bpe.save(tmp_path)
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     assert loaded.fingerprint == bpe.fingerprint
     for one, other in zip(loaded.encode_documents(TEXTS), bpe.encode_documents(TEXTS), strict=True):
@@ -157,8 +157,8 @@ def test_pieces_give_the_ids_of_the_whole(bpe: Tokenizer, monkeypatch: pytest.Mo
     )
     texts = [text, "short", "", text[::-1]]
     whole = bpe.encode_documents(texts)
-    monkeypatch.setattr(tokenization, "_PIECE_CHARACTERS", 100)
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(cutting, "PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(cutting, "BATCH_CHARACTERS", 1000)
     for one, other in zip(bpe.encode_documents(texts), whole, strict=True):
         assert one.tolist() == other.tolist()
 
@@ -166,13 +166,14 @@ def test_pieces_give_the_ids_of_the_whole(bpe: Tokenizer, monkeypatch: pytest.Mo
 @given(st.text("ab \n", max_size=200), st.integers(1, 50))
 @settings(max_examples=200, deadline=None)
 def test_pieces_join_to_the_text(text: str, size: int) -> None:
-    pieces = list(tokenization._pieces(text, size))
-    assert "".join(pieces) == text
-    assert all(0 < len(piece) <= size for piece in pieces) or text == ""
+    for cut in (cutting.lines_and_blanks, cutting.blanks):
+        pieces = list(cut(text, size))
+        assert "".join(pieces) == text
+        assert all(0 < len(piece) <= size for piece in pieces) or text == ""
 
 
 def test_text_without_any_place_to_cut_comes_back_whole(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(cutting, "PIECE_CHARACTERS", 100)
     text = "0123456789abcdef" * 100
     assert bpe.decode(bpe.encode_documents([text])[0]) == text
 
@@ -190,7 +191,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_memory_does_not_follow_the_document(bpe: Tokenizer, tmp_path: Path) -> None:
-    bpe.save(tmp_path / "tokenizer.json")
+    bpe.save(tmp_path)
     command = [sys.executable, "-c", _HUGE, str(tmp_path / "tokenizer.json")]
     kilobytes = int(subprocess.check_output(command))
     assert kilobytes < 600 * 1024  # a single call of the library takes gigabytes

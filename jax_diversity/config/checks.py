@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.config.settings import (
+    PYTHON_ENVIRONMENT,
     BuildConfig,
+    CharacteristicsConfig,
     ClusterConfig,
     CorpusConfig,
+    EmbeddingConfig,
     OrderConfig,
     PackingConfig,
     RecordsConfig,
@@ -17,6 +20,16 @@ from jax_diversity.config.settings import (
     TrainConfig,
 )
 from jax_diversity.errors import UserError
+
+_MODEL_KINDS = ("sentencepiece", "tensorflow-text")
+_COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
+"""Names that the table and the files of the characteristics have for other things."""
+_PACKING_OPTIONS = {
+    "atom_size": ("concat", "pad"),
+    "num_epochs": ("megatron", "partial_shuffle"),
+    "num_rows": ("partial_shuffle",),
+}
+"""Settings that some packing methods alone have."""
 
 
 def check_settings(config: BuildConfig) -> None:
@@ -27,13 +40,11 @@ def check_settings(config: BuildConfig) -> None:
     """
     _check_corpus(config.corpus)
     _check_tokenizer(config.tokenizer)
-    _check_at_least(1, "embedding", config.embedding, "dimensions max_tokens fit_documents max_terms")
-    _check_at_least(0, "embedding", config.embedding, "seed")
+    _check_stored_tokens(config.corpus, config.tokenizer)
+    _check_embedding(config.embedding)
     _check_cluster(config.cluster)
     _check_packing(config.packing)
-    _check_at_least(1, "characteristics", config.characteristics, "length_bins")
-    if not config.characteristics.families:
-        raise UserError("Expected characteristics.families to name at least one family, found none.")
+    _check_characteristics(config.characteristics)
     for index, order in enumerate(config.orders):
         _check_order(f"orders[{index}]", order, config.characteristics.families)
     names = [order.name or order.method for order in config.orders]
@@ -73,38 +84,146 @@ def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
         raise UserError(
             f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {tokenizer.vocab_size}."
         )
-    if tokenizer.kind == "file":
-        if not tokenizer.path:
-            raise UserError(
-                "Expected tokenizer.path with tokenizer.kind=file, found nothing; name a tokenizer.json."
-            )
-        if "://" not in tokenizer.path and not Path(tokenizer.path).is_file():
-            raise UserError(
-                f"Expected tokenizer.path to be a tokenizer.json, found no file at {tokenizer.path}; "
-                "name one that exists."
-            )
-    elif tokenizer.end_token is not None:
+    _check_at_least(0, "tokenizer", tokenizer, "num_processes")
+    file_kinds = {"file": "a tokenizer.json"} | dict.fromkeys(_MODEL_KINDS, "a SentencePiece model")
+    if tokenizer.kind in file_kinds:
+        _check_tokenizer_file(tokenizer, file_kinds[tokenizer.kind])
+    elif tokenizer.end_token is not None and tokenizer.kind != "stored":
         raise UserError(
-            f"Expected tokenizer.end_token only with tokenizer.kind=file, found {tokenizer.end_token!r} with "
-            f"{tokenizer.kind}, which brings an end token of its own; leave the setting out."
+            f"Expected tokenizer.end_token only with tokenizer.kind={', '.join(file_kinds)}, found "
+            f"{tokenizer.end_token!r} with {tokenizer.kind}, which brings an end token of its own; "
+            "leave the setting out."
+        )
+    if tokenizer.cut_at == "sentences" and tokenizer.kind not in _MODEL_KINDS:
+        raise UserError(
+            f"Expected tokenizer.cut_at=sentences only with tokenizer.kind={', '.join(_MODEL_KINDS)}, found "
+            f"{tokenizer.kind}; leave the setting out."
+        )
+
+
+def _check_stored_tokens(corpus: CorpusConfig, tokenizer: TokenizerConfig) -> None:
+    """A corpus of tokens and `stored` go together, and neither with anything else."""
+    if (corpus.format in ("megatron", "tokens")) != (tokenizer.kind == "stored"):
+        raise UserError(
+            f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
+            f"{tokenizer.kind} with {corpus.format}; set tokenizer.kind to stored where the corpus holds tokens, and "
+            "to another kind where it holds texts."
+        )
+    if tokenizer.kind != "stored":
+        if tokenizer.end_id is not None:
+            raise UserError(
+                f"Expected tokenizer.end_id with tokenizer.kind=stored only, found {tokenizer.end_id} with "
+                f"{tokenizer.kind}; leave the setting out."
+            )
+        return
+    if PYTHON_ENVIRONMENT in corpus.paths:
+        raise UserError(
+            f"Expected files of tokens with corpus.format={corpus.format}, found {PYTHON_ENVIRONMENT}, which holds "
+            "texts; leave it out of corpus.paths."
+        )
+    _check_at_least(0, "tokenizer", tokenizer, "end_id")
+    if tokenizer.end_id is not None and tokenizer.end_id >= 2**31:
+        raise UserError(f"Expected tokenizer.end_id below 2^31, found {tokenizer.end_id}.")
+    if tokenizer.end_token is not None and tokenizer.end_id is None and tokenizer.path is None:
+        raise UserError(
+            f"Expected tokenizer.path with tokenizer.end_token, found {tokenizer.end_token!r} alone; name the "
+            "tokenizer.json that has it, or set tokenizer.end_id."
+        )
+    if tokenizer.path is not None:
+        _check_tokenizer_file(tokenizer, "the tokenizer.json that made the tokens")
+
+
+def _check_tokenizer_file(tokenizer: TokenizerConfig, what: str) -> None:
+    if not tokenizer.path:
+        raise UserError(
+            f"Expected tokenizer.path with tokenizer.kind={tokenizer.kind}, found nothing; name {what}."
+        )
+    if "://" in tokenizer.path or not Path(tokenizer.path).is_file():
+        raise UserError(
+            f"Expected tokenizer.path to be {what}, found no file at {tokenizer.path}; "
+            "name a local one that exists."
+        )
+
+
+def _check_embedding(embedding: EmbeddingConfig) -> None:
+    _check_at_least(1, "embedding", embedding, "dimensions max_tokens fit_documents max_terms batch_tokens")
+    _check_at_least(0, "embedding", embedding, "seed")
+    if not embedding.method:
+        raise UserError("Expected embedding.method to name a method, found nothing; leave it out for tfidf_svd.")
+    if embedding.method in ("qwen3", "precomputed") and not embedding.path:
+        what = "the checkpoint's folder" if embedding.method == "qwen3" else "the file with the vectors"
+        raise UserError(
+            f"Expected embedding.path with embedding.method={embedding.method}, found nothing; name {what}."
+        )
+    if embedding.method == "qwen3" and not Path(embedding.path or "").expanduser().is_dir():
+        raise UserError(
+            f"Expected embedding.path to be a checkpoint's folder with embedding.method=qwen3, found no folder at "
+            f"{embedding.path}; name one that exists."
         )
 
 
 def _check_cluster(cluster: ClusterConfig) -> None:
     _check_at_least(1, "cluster", cluster, "num_clusters max_iterations train_documents")
     _check_at_least(0, "cluster", cluster, "seed")
-    if cluster.num_clusters > cluster.train_documents:
+    _check_at_least(0, "cluster", cluster, "coarse_clusters")
+    for name, number in [("num_clusters", cluster.num_clusters), *(("also", number) for number in cluster.also)]:
+        if not 1 <= number <= cluster.train_documents:
+            raise UserError(
+                f"Expected cluster.{name} from 1 to cluster.train_documents ({cluster.train_documents}), "
+                f"found {number}."
+            )
+    if len({cluster.num_clusters, *cluster.also}) != 1 + len(cluster.also):
         raise UserError(
-            f"Expected cluster.num_clusters of at most cluster.train_documents ({cluster.train_documents}), "
-            f"found {cluster.num_clusters}."
+            f"Expected cluster.also to hold other numbers than cluster.num_clusters ({cluster.num_clusters}), each "
+            f"once, found {', '.join(map(str, cluster.also))}; each makes a family of its own."
+        )
+    if cluster.coarse_clusters >= max(cluster.num_clusters, 2):
+        raise UserError(
+            f"Expected cluster.coarse_clusters below cluster.num_clusters ({cluster.num_clusters}), found "
+            f"{cluster.coarse_clusters}; about the square root of their number is usual."
+        )
+    if cluster.backend == "sklearn" and (cluster.coarse_clusters > 1 or cluster.start == "k-means||"):
+        raise UserError(
+            "Expected cluster.coarse_clusters and cluster.start=k-means|| only with cluster.backend=jax, found "
+            "sklearn; leave them out or change the backend."
         )
 
 
 def _check_packing(packing: PackingConfig) -> None:
     _check_at_least(2, "packing", packing, "sequence_length")
     _check_at_least(0, "packing", packing, "seed")
+    _check_at_least(1, "packing", packing, "num_epochs num_rows")
+    atom, length = packing.atom_size, packing.sequence_length
+    if atom is not None and (atom < 1 or (atom % length and length % atom)):
+        raise UserError(
+            f"Expected packing.atom_size to divide packing.sequence_length={length} or to be a multiple of it, "
+            f"found {atom}."
+        )
+    for name, methods in _PACKING_OPTIONS.items():
+        value = getattr(packing, name)
+        if value != getattr(PackingConfig, name) and packing.method not in methods:
+            raise UserError(
+                f"Expected packing.{name} with packing.method={' or '.join(methods)} only, found {value} with "
+                f"{packing.method}; leave the setting out."
+            )
     if not 0 <= packing.validation_fraction < 1:
         raise UserError(f"Expected packing.validation_fraction in [0, 1), found {packing.validation_fraction}.")
+
+
+def _check_characteristics(characteristics: CharacteristicsConfig) -> None:
+    _check_at_least(1, "characteristics", characteristics, "length_bins field_bins")
+    _check_at_least(2, "characteristics", characteristics, "max_groups")
+    families = characteristics.families
+    if not families:
+        raise UserError("Expected characteristics.families to name at least one family, found none.")
+    if len(set(families)) != len(families):
+        raise UserError(f"Expected characteristics.families without repeats, found {', '.join(families)}.")
+    for family in families:  # each is the name of a file and of a column
+        if not family or family.startswith(".") or "/" in family or family in _COLUMNS:
+            raise UserError(
+                f"Expected characteristics.families to name families or metadata fields, found {family!r}, which "
+                "cannot be one's name; rename the field."
+            )
 
 
 def _check_order(where: str, order: OrderConfig, families: tuple[str, ...]) -> None:

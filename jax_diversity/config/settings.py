@@ -16,8 +16,9 @@ class CorpusConfig:
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
     format: Literal["auto", "jsonl", "parquet", "text", "megatron", "tokens"] = "auto"
-    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files; `tokens`: JSONL,
-    Parquet or ArrayRecord files that hold token ids in `tokens_field`."""
+    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files, or globs of them;
+    `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
+    tokenizer.kind `stored`."""
     text_field: str = "text"
     """The field that holds a document's text."""
     id_field: str | None = "id"
@@ -26,10 +27,11 @@ class CorpusConfig:
     """The field that names where it comes from; where absent, the file's name serves."""
     language_field: str = "language"
     """The field that holds its language."""
-    url_field: str = "url"
-    """The field that holds its address, whose host is a family."""
     tokens_field: str = "tokens"
     """The field that holds a document's token ids (format `tokens`)."""
+    array_record_tokens: Literal["example", "uint16", "int32", "uint32", "int64"] = "example"
+    """What an ArrayRecord file's records are (format `tokens`): `example`, a tf.train.Example with the token ids as
+    an int64 list in `tokens_field`; otherwise the bytes of a little-endian array of that type."""
     title_field: str = "title"
     """The field that holds its title."""
     duplicate_ids: Literal["error", "rename"] = "error"
@@ -38,9 +40,10 @@ class CorpusConfig:
     """Stop at the first broken record instead of counting it and going on."""
     max_bytes: int | None = None
     """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
-    (python-environment) or from the start (files)."""
+    (python-environment) or from the start (files). A token that came with the corpus counts as four bytes."""
     file_bytes: int = 16 * 2**20
-    """Text bytes in a stored file of documents; also what is held in memory at a time."""
+    """Text bytes (and four for a token that came with it) in a stored file of documents; also what is held in memory
+    at a time."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,12 @@ class TokenizerConfig:
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
     """Unicode normalisation of the text before it is tokenised, by tensorflow-text."""
+    cut_at: Literal["blanks", "sentences"] = "blanks"
+    """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
+    sentence, which tensorflow-text finds."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes as many as there are cores. The result is the same."""
+    """Processes that tokenise side by side; 0 takes as many as there are cores, or none but this one where starting
+    them would cost more than it saves. The result is the same."""
 
 
 @dataclass(frozen=True)
@@ -73,29 +80,27 @@ class EmbeddingConfig:
     """How documents become vectors."""
 
     method: str = "tfidf_svd"
-    """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from a
-    file), or `module:name` of an embedder of your own."""
+    """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from
+    files), or `module:name` of an embedder of your own; docs/embeddings.md says which when."""
     dimensions: int = 128
     """Width of a document's vector (tfidf_svd, hashing)."""
     max_tokens: int = 1024
     """Only a document's first tokens are read."""
     fit_documents: int = 20_000
-    """Documents the vocabulary, the weights and the SVD are fitted on."""
+    """Documents that an embedder learns from (tfidf_svd: the vocabulary, its weights and the SVD)."""
     max_terms: int = 50_000
-    """Terms kept, the most frequent first."""
+    """Terms kept, the most frequent first (tfidf_svd)."""
     path: str | None = None
     """The checkpoint's folder (qwen3), or the vectors (precomputed): a .npy, or Parquet files or a glob of them."""
     column: str = "embedding"
     """The Parquet column that holds the vectors (precomputed)."""
+    id_column: str | None = "id"
+    """The Parquet column that holds the documents' ids (precomputed); where the files have no such column, or for
+    None, rows follow the documents' stored order."""
     batch_tokens: int = 16_384
     """Tokens of a batch, padding included (qwen3)."""
     seed: int = 0
     """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
-
-    @property
-    def max_characters(self) -> int:
-        """Characters that hold about `max_tokens` tokens."""
-        return 4 * self.max_tokens
 
 
 @dataclass(frozen=True)
@@ -109,12 +114,12 @@ class ClusterConfig:
     backend: Literal["jax", "sklearn"] = "jax"
     """`jax`: jit-compiled Lloyd k-means; `sklearn`: MiniBatchKMeans."""
     start: Literal["k-means++", "k-means||", "random"] = "k-means++"
-    """How the first centroids are drawn."""
+    """How the first centroids are drawn; `k-means||` draws many at once, for thousands of clusters in one level."""
     spherical: bool = False
-    """Centroids are kept at length one: clusters by cosine alone."""
+    """Vectors and centroids are brought to length one: clusters by cosine alone."""
     coarse_clusters: int = 0
     """Two levels: so many coarse clusters first, each of which is then divided. 0 takes one level below 10,000
-    clusters, and about the square root of their number from there on."""
+    clusters, and about the square root of their number from there on; 1 takes one level in any case."""
     max_iterations: int = 25
     """Most passes of Lloyd's algorithm."""
     train_documents: int = 200_000
@@ -147,18 +152,20 @@ class PackingConfig:
     """Tokens of an atom, what is shuffled before sequences are made (concat, pad): L, a multiple of it or a
     fraction of it; None takes L."""
     num_epochs: int = 1
-    """Passes over the documents that are packed at once, each shuffled anew (megatron, partial_shuffle)."""
+    """Passes over the training documents that are packed at once, each shuffled anew (megatron,
+    partial_shuffle)."""
     num_rows: int = 16
-    """Rows of a contiguous batch (partial_shuffle)."""
+    """Rows of the stream, and so the batch size at which batches continue one another (partial_shuffle)."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
     """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
     (`document_spacing`: every cluster near its share all along, short documents first)."""
     last_sequence: Literal["drop", "pad"] = "drop"
-    """The unfilled last sequence is dropped, or padded."""
+    """The unfilled last sequence is dropped, or padded (concat, pad, megatron; of every row with partial_shuffle).
+    Other methods leave room in many sequences, which is padded."""
     validation_fraction: float = 0.01
     """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
     seed: int = 0
-    """Seed of the documents' random order."""
+    """Seed of the documents' random order, and of what a method draws."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,8 @@ class CharacteristicsConfig:
     texts), or the name of any metadata field. All that are not metadata fields are stored in any case."""
     length_bins: int = 100
     """Quantile bins of the documents' token counts."""
+    url_field: str = "url"
+    """The metadata field that holds a document's address, whose host is a family."""
     field_bins: int = 10
     """Quantile bins of a numeric metadata field."""
     max_groups: int = 1000

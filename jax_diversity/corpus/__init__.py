@@ -1,7 +1,7 @@
 """Corpus: files or the installed Python packages -> documents, one after another, never all in memory.
 
-`read_documents` streams documents, `write_documents` stores them as Parquet files, `read_texts` and `read_columns`
-read those back, and `input_fingerprint` tells whether what would be read has changed.
+`read_documents` streams documents, `write_documents` stores them as Parquet files, `read_texts`, `read_token_lists`
+and `read_columns` read those back, and `input_fingerprint` tells whether what would be read has changed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from jax_diversity.corpus.store import (
     document_paths,
     read_columns,
     read_texts,
+    read_token_lists,
     write_documents,
 )
 from jax_diversity.corpus.text import read_text
+from jax_diversity.corpus.token_document import TokenDocument
+from jax_diversity.corpus.tokens import read_megatron, read_tokens
 from jax_diversity.errors import UserError
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Document
@@ -32,16 +35,25 @@ from jax_diversity.schema import Document
 __all__ = [
     "ReadReport",
     "StoredCorpus",
+    "TokenDocument",
     "document_paths",
     "input_fingerprint",
     "input_size",
     "read_columns",
     "read_documents",
     "read_texts",
+    "read_token_lists",
     "write_documents",
 ]
 
-_READERS = {"jsonl": read_jsonl, "parquet": read_parquet, "text": read_text}
+_READERS = {
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "text": read_text,
+    "megatron": read_megatron,
+    "tokens": read_tokens,
+}
+_TOKEN_BYTES = 4  # of a token that came with its document, as it is stored
 
 
 def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
@@ -64,7 +76,7 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
     """
     ids = IdRegistry()
     for place, document in _read_sources(config, report, advance):
-        if not document.text or document.text.isspace():
+        if _is_empty(document):
             report.num_empty_documents += 1
             continue
         try:
@@ -77,11 +89,12 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
             document = _settle_duplicate(document, place, ids, config, report)
         report.num_documents += 1
         report.text_bytes += text_bytes
+        report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
         yield document
     if not report.num_documents:
         first = f"; the first problem: {report.problems[0]}" if report.problems else ""
         raise UserError(
-            f"Expected at least one document with text in {', '.join(config.paths)}, found {report.num_problems} "
+            f"Expected at least one document that is not empty in {', '.join(config.paths)}, found {report.num_problems} "
             f"broken and {report.num_empty_documents} empty ones{first}."
         )
 
@@ -101,7 +114,8 @@ def input_size(config: CorpusConfig) -> int:
 def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Iterator[tuple[Place, Document]]:
     for file in find_files(config):
         for place, document in _READERS[_format(file, config)](file, config, report, advance):
-            if config.max_bytes is not None and report.text_bytes >= config.max_bytes:
+            read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
+            if config.max_bytes is not None and read_bytes >= config.max_bytes:
                 return
             yield place, document
     if PYTHON_ENVIRONMENT in config.paths:
@@ -111,6 +125,12 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
 
 def _format(file: InputFile, config: CorpusConfig) -> str:
     return file.format if config.format == "auto" else config.format
+
+
+def _is_empty(document: Document) -> bool:
+    if isinstance(document, TokenDocument):
+        return not len(document.tokens)
+    return not document.text or document.text.isspace()
 
 
 def _settle_duplicate(
@@ -123,7 +143,7 @@ def _settle_duplicate(
     # Only hashes are kept, so the first place is found by reading once more: slow, but then the build is over.
     lenient = dataclasses.replace(config, strict=False, max_bytes=None)
     readings = _read_sources(lenient, ReadReport(), ignore)
-    places = (at for at, other in readings if other.id == document.id and other.text.strip())
+    places = (at for at, other in readings if other.id == document.id and not _is_empty(other))
     first = next(places, place)
     if first == place:  # no duplicate: two ids with one hash
         return document

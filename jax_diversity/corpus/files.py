@@ -66,6 +66,11 @@ class InputFile:
         """What the name says the file is."""
         return _FORMATS.get(PurePosixPath(_without_compression(self.name)).suffix.lower(), "text")
 
+    @property
+    def stores_array_records(self) -> bool:
+        """Whether the name says that the file is an ArrayRecord file."""
+        return _PART.sub("", PurePosixPath(self.name).name).endswith((".array_record", ".arrayrecord"))
+
     def open(self) -> io.BufferedReader:
         """The file's stored bytes."""
         if self.filesystem is None:
@@ -131,12 +136,19 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
     for pattern in config.paths:
         if pattern == PYTHON_ENVIRONMENT:
             continue
-        files = _find_remote(pattern) if "://" in pattern or "::" in pattern else _find_local(pattern)
-        if not files:
-            raise UserError(f"Expected files at {pattern}, found none; check corpus.paths.")
-        for file in files:
-            found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
+        for part in _pair(pattern) if config.format == "megatron" else (pattern,):
+            files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)
+            if not files:
+                raise UserError(f"Expected files at {part}, found none; check corpus.paths.")
+            for file in files:
+                found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
     return _with_own_names({address: found[address] for address in sorted(found)})
+
+
+def _pair(prefix: str) -> tuple[str, str]:
+    """Both files of a Megatron dataset, or the globs of both, by their prefix or the name of one of them."""
+    prefix = prefix.removesuffix(".idx").removesuffix(".bin")
+    return f"{prefix}.idx", f"{prefix}.bin"
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:

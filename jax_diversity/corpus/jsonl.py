@@ -10,7 +10,7 @@ from typing import Any
 
 from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile
-from jax_diversity.corpus.records import make_document
+from jax_diversity.corpus.records import TEXT, RecordForm
 from jax_diversity.corpus.report import Place, ReadReport
 from jax_diversity.errors import UserError
 from jax_diversity.progress import Advance
@@ -22,7 +22,7 @@ _LINES_A_STEP = 64
 
 
 def read_jsonl(
-    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance
+    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance, form: RecordForm = TEXT
 ) -> Iterator[tuple[Place, Document]]:
     """A file's documents in order; blank lines are passed over, broken ones counted.
 
@@ -31,12 +31,13 @@ def read_jsonl(
         config: names the fields.
         report: counts what is skipped.
         advance: told the stored bytes read.
+        form: what the records hold.
 
     Raises:
-        UserError: the file is damaged, holds no JSON object or no record with the text field; with
+        UserError: the file is damaged, holds no JSON object or no record with the form's field; with
             `config.strict` the first broken record.
     """
-    num_lines, num_objects, num_with_text = 0, 0, 0
+    num_lines, num_objects, num_with_field = 0, 0, 0
     fields_found: dict[str, None] = {}
     with file.stream() as (stored, content):
         for number, line in _numbered_lines(file, stored, content, advance):
@@ -47,10 +48,10 @@ def read_jsonl(
             if record is None:
                 continue
             num_objects += 1
-            num_with_text += config.text_field in record
-            if not num_with_text and len(fields_found) < 100:
+            num_with_field += form.field(config) in record
+            if not num_with_field and len(fields_found) < 100:
                 fields_found.update(dict.fromkeys(record))
-            document = make_document(record, place, config, report)
+            document = form.make(record, place, config, report)
             del record
             if document is not None:
                 yield place, document
@@ -59,17 +60,8 @@ def read_jsonl(
             f"Expected JSON Lines in {file.address}, found no line that is a JSON object; "
             "write one object a line, or set corpus.format to what it is."
         )
-    if num_objects and not num_with_text:
-        raise missing_text_field(file, config, list(fields_found))
-
-
-def missing_text_field(file: InputFile, config: CorpusConfig, fields: list[str]) -> UserError:
-    """The error of a file in which no record has the text field."""
-    found = ", ".join(sorted(fields)) or "no fields"
-    return UserError(
-        f"Expected the text in field {config.text_field!r} of {file.address}, found only {found}; "
-        "set corpus.text_field."
-    )
+    if num_objects and not num_with_field:
+        raise form.missing(file, config, list(fields_found))
 
 
 def _numbered_lines(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import InputFile, reading_faults
-from jax_diversity.corpus.jsonl import missing_text_field
-from jax_diversity.corpus.records import make_document
+from jax_diversity.corpus.records import TEXT, RecordForm
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.errors import UserError
 from jax_diversity.progress import Advance
 from jax_diversity.schema import Document
 
@@ -21,7 +22,7 @@ _BATCH_ROWS = 1000
 
 
 def read_parquet(
-    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance
+    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance, form: RecordForm = TEXT
 ) -> Iterator[tuple[Place, Document]]:
     """A file's documents in order, about 8 MB at a time.
 
@@ -30,18 +31,22 @@ def read_parquet(
         config: names the columns.
         report: counts what is skipped.
         advance: told the stored bytes read (each row counted as an equal part of the file).
+        form: what the rows hold. Where that is token ids, other columns of lists of numbers are not read.
 
     Raises:
-        UserError: no Parquet, damaged, or without the text column; with `config.strict` the first broken row.
+        UserError: no Parquet, damaged, without the form's column, or one of token ids that holds none; with
+            `config.strict` the first broken row.
     """
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
-        if config.text_field not in table.schema_arrow.names:
-            raise missing_text_field(file, config, table.schema_arrow.names)
+        column = form.field(config)
+        if column not in table.schema_arrow.names:
+            raise form.missing(file, config, table.schema_arrow.names)
+        columns = table.schema_arrow.names if form is TEXT else _columns_with_ids(file, table.schema_arrow, column)
         num_rows = table.metadata.num_rows
         size, row = file.size(), 0
-        for batch in table.iter_batches(_batch_rows(table.metadata)):
-            for record in _records(batch):
+        for batch in table.iter_batches(_batch_rows(table.metadata), columns=columns):
+            for record in _records(batch) if form is TEXT else _token_records(batch, column):
                 row += 1
                 place = Place(file, row)
                 if isinstance(record, UnicodeDecodeError):
@@ -49,7 +54,7 @@ def read_parquet(
                     report.skip("num_invalid_utf8", place, what, strict=config.strict)
                 elif isinstance(record, Exception):
                     report.skip("num_broken_records", place, f"unreadable row: {record}", strict=config.strict)
-                elif (document := make_document(record, place, config, report)) is not None:
+                elif (document := form.make(record, place, config, report)) is not None:
                     yield place, document
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
@@ -74,6 +79,52 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
         except (ValueError, OverflowError, pa.ArrowException) as error:
             yield error
+
+
+def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
+    """The column of token ids and all that are no lists of numbers (attention masks, positions).
+
+    Raises:
+        UserError: the column holds something else than lists of whole numbers.
+    """
+
+    def value_type(kind: pa.DataType) -> pa.DataType | None:
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        return kind.value_type if lists else None
+
+    found = schema.field(column).type
+    entry = value_type(found)
+    if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):
+        raise UserError(
+            f"Expected lists of whole numbers in column {column!r} of {file.address}, found {found}; "
+            "set corpus.tokens_field."
+        )
+    entries = {field.name: value_type(field.type) for field in schema}
+    return [
+        name
+        for name, entry in entries.items()
+        if name == column
+        or entry is None
+        or not (pa.types.is_integer(entry) or pa.types.is_floating(entry) or pa.types.is_boolean(entry))
+    ]
+
+
+def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Exception]:
+    """A batch's rows as plain Python, their token ids as arrays; a list that is null or holds a null is None."""
+    lists = batch.column(column)
+    entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
+    lists = lists.cast(pa.large_list(entry))
+    offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
+    absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
+    ids = lists.values.fill_null(0).to_numpy()
+    others = batch.drop_columns([column])
+    records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
+    for index, record in enumerate(records):
+        begin, end = int(offsets[index]), int(offsets[index + 1])
+        broken = nulls[index] or np.searchsorted(absent, begin) != np.searchsorted(absent, end)
+        if isinstance(record, dict):
+            record[column] = None if broken else ids[begin:end]
+        yield record
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:

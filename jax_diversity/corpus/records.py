@@ -5,12 +5,42 @@ from __future__ import annotations
 import base64
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.errors import UserError
 from jax_diversity.schema import Document
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """What a record cannot do without, and what is made of it.
+
+    Attributes:
+        setting: the setting of `CorpusConfig` that names the field.
+        content: what the field holds, in words.
+        make: the document of a record; None where there is none, which the report counts.
+    """
+
+    setting: str
+    content: str
+    make: Callable[[Mapping[str, Any], Place, CorpusConfig, ReadReport], Document | None]
+
+    def field(self, config: CorpusConfig) -> str:
+        """The field's name."""
+        return getattr(config, self.setting)
+
+    def missing(self, file: InputFile, config: CorpusConfig, fields: list[str]) -> UserError:
+        """The error of a file in which no record has the field."""
+        found = ", ".join(sorted(fields)) or "no fields"
+        return UserError(
+            f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {found}; "
+            f"set corpus.{self.setting}."
+        )
 
 
 def make_document(
@@ -26,7 +56,7 @@ def make_document(
     """
     fields = dict(record)
     if config.text_field not in fields:
-        what = f"no field {config.text_field!r} among {_listed(fields)}"
+        what = f"no field {config.text_field!r} among {listed(fields)}"
         report.skip("num_without_text", place, what, strict=config.strict)
         return None
     text = fields.pop(config.text_field)
@@ -35,14 +65,22 @@ def make_document(
         what = f"field {config.text_field!r} holds {kind}, no string"
         report.skip("num_text_not_string", place, what, strict=config.strict)
         return None
-    return Document(
-        id=_take_label(fields, config.id_field) or place.name,
-        text=text,
-        source=_take_label(fields, config.source_field) or place.file.stem,
-        language=_take_label(fields, config.language_field),
-        title=_take_label(fields, config.title_field),
-        metadata={key: plain_value(value) for key, value in fields.items()},
-    )
+    return Document(text=text, **document_labels(fields, place, config))
+
+
+TEXT = RecordForm("text_field", "the text", make_document)
+"""Records that hold a text."""
+
+
+def document_labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
+    """A document's id, source, language and title, taken from `fields`, and its metadata: what is left there."""
+    return {
+        "id": _take_label(fields, config.id_field) or place.name,
+        "source": _take_label(fields, config.source_field) or place.file.stem,
+        "language": _take_label(fields, config.language_field),
+        "title": _take_label(fields, config.title_field),
+        "metadata": {key: plain_value(value) for key, value in fields.items()},
+    }
 
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
@@ -76,6 +114,7 @@ def plain_value(value: Any) -> Any:
     return str(value)
 
 
-def _listed(fields: Mapping[str, Any]) -> str:
+def listed(fields: Mapping[str, Any]) -> str:
+    """The fields' names for a message, the first twenty."""
     names = sorted(fields)
     return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") if names else "no fields"

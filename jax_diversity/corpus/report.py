@@ -38,8 +38,10 @@ class ReadReport:
     Attributes:
         num_documents: documents given out.
         text_bytes: bytes of their text in UTF-8.
-        num_empty_documents: records skipped because their text is empty or blank.
-        num_broken_records: lines that are no JSON object, rows or files that cannot be read.
+        num_tokens: tokens that came with them; 0 for a corpus of texts.
+        num_empty_documents: records skipped because their text is empty or blank, or because they hold no token.
+        num_broken_records: lines that are no JSON object, rows or files that cannot be read, records whose token
+            ids are missing or none.
         num_without_text: records that lack the text field.
         num_text_not_string: records whose text field holds something else than a string.
         num_invalid_utf8: records that are no valid UTF-8, lone surrogates (`"\\ud800"`) included.
@@ -49,6 +51,7 @@ class ReadReport:
 
     num_documents: int = 0
     text_bytes: int = 0
+    num_tokens: int = 0
     num_empty_documents: int = 0
     num_broken_records: int = 0
     num_without_text: int = 0

@@ -2,24 +2,29 @@
 
 Files are `documents-00000.parquet` ... of about the same number of text bytes each, with the columns `id`, `text`,
 `source`, `language`, `title` (these two may be null), `metadata` (a JSON object, keys sorted) and `text_hash`
-(BLAKE2b of the text, 16 bytes: equal texts are exact duplicates).
+(BLAKE2b of the text, 16 bytes: equal texts are exact duplicates). Of a corpus that came as tokens they have one
+column more, `tokens`, whose little-endian int32 bytes are hashed in place of the text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from jaxtyping import Int32, Int64
 
 from jax_diversity.artifacts import atomic_path
+from jax_diversity.corpus.token_document import TokenDocument
 from jax_diversity.errors import UserError
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Document
@@ -35,8 +40,10 @@ SCHEMA = pa.schema(
         pa.field("text_hash", pa.binary(16), nullable=False),
     ]
 )
+_TOKENS = pa.field("tokens", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False)
 _GROUP_BYTES = 4 * 2**20
 _GROUP_DOCUMENTS = 1000
+_MOST_FIELDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,15 @@ class StoredCorpus:
         num_documents: documents in all files.
         text_bytes: bytes of their text in UTF-8.
         num_files: Parquet files.
+        num_texts: documents that have a text.
+        metadata_fields: metadata field -> documents that have it, the first ten thousand by name.
     """
 
     num_documents: int
     text_bytes: int
     num_files: int
+    num_texts: int
+    metadata_fields: dict[str, int]
 
 
 def write_documents(
@@ -73,19 +84,23 @@ def write_documents(
         for document in documents:
             writer.add(document)
             advance(1)
-    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files)
+    return StoredCorpus(
+        writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, writer.fields()
+    )
 
 
 class _Writer:
     """The file that is being written and the row group that is being gathered."""
 
     def __init__(self, folder: Path, file_bytes: int) -> None:
-        self.num_documents, self.text_bytes, self.num_files = 0, 0, 0
+        self.num_documents, self.text_bytes, self.num_files, self.num_texts = 0, 0, 0, 0
         self._folder, self._most_file_bytes = folder, file_bytes
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
+        self._fields: Counter[str] = Counter()
         self._open = ExitStack()
         self._parquet: pq.ParquetWriter | None = None
+        self._schema = SCHEMA
 
     def __enter__(self) -> _Writer:
         return self
@@ -102,29 +117,38 @@ class _Writer:
 
     def add(self, document: Document) -> None:
         encoded = document.text.encode()
-        size = len(encoded)
+        size, hashed = len(encoded), encoded
+        if isinstance(document, TokenDocument):
+            self._schema = SCHEMA.append(_TOKENS)  # a corpus has texts or tokens, not some of each
+            hashed = document.tokens.astype("<i4").tobytes()
+            size += len(hashed)
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
             self._close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
-        self._rows.append(_row(document, hashlib.blake2b(encoded, digest_size=16).digest()))
+        self._rows.append(_row(document, hashlib.blake2b(hashed, digest_size=16).digest()))
+        self._fields.update(name for name, value in document.metadata.items() if value is not None)
         self.num_documents += 1
-        self.text_bytes += size
+        self.num_texts += bool(encoded)
+        self.text_bytes += len(encoded)
         self._group_bytes += size
         self._file_bytes += size
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
+    def fields(self) -> dict[str, int]:
+        return {name: self._fields[name] for name in sorted(self._fields)[:_MOST_FIELDS]}
+
     def _write_group(self) -> None:
         if self._parquet is None:
             path = self._folder / f"documents-{self.num_files:05d}.parquet"
             temporary = self._open.enter_context(atomic_path(path))
-            self._parquet = self._open.enter_context(_parquet_writer(temporary))
+            self._parquet = self._open.enter_context(_parquet_writer(temporary, self._schema))
         columns = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*self._rows, strict=True), SCHEMA, strict=True)
+            _lists(column) if field.name == "tokens" else pa.array(column, field.type)
+            for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
         ]
-        self._parquet.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+        self._parquet.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         self._rows, self._group_bytes = [], 0
 
     def _close_file(self) -> None:
@@ -139,21 +163,20 @@ class _Writer:
 
 def _row(document: Document, text_hash: bytes) -> tuple:
     metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return (
-        document.id,
-        document.text,
-        document.source,
-        document.language,
-        document.title,
-        metadata,
-        text_hash,
-    )
+    row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
+    return (*row, document.tokens) if isinstance(document, TokenDocument) else row
 
 
-def _parquet_writer(path: Path) -> pq.ParquetWriter:
+def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
+    """Token ids as a column of lists."""
+    offsets = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, np.concatenate(arrays), type=_TOKENS.type)
+
+
+def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         path,
-        SCHEMA,
+        schema,
         compression="zstd",
         use_dictionary=["source", "language"],  # type: ignore[arg-type]
         write_statistics=False,
@@ -188,6 +211,28 @@ def read_texts(path: Path, max_characters: int | None = None) -> Iterator[list[s
             if max_characters is not None:
                 texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
             yield texts.to_pylist()
+
+
+def read_token_lists(
+    path: Path,
+) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
+    """The tokens of one file's documents end to end and their numbers of tokens, some 4 MB at a time.
+
+    Args:
+        path: one of `document_paths`, of a corpus that came as tokens.
+
+    Raises:
+        UserError: absent, damaged, or a corpus of texts.
+    """
+    with _stored_file(path) as table:
+        if "tokens" not in table.schema_arrow.names:
+            raise UserError(
+                f"Expected documents that came as tokens in {path}, found texts; set corpus.format to megatron or "
+                "tokens, or tokenizer.kind to what turns texts into tokens."
+            )
+        for index in range(table.num_row_groups):
+            for lists in table.read_row_group(index, columns=["tokens"])["tokens"].chunks:
+                yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
 
 def read_columns(where: str | Path | Sequence[Path], columns: Sequence[str]) -> pa.Table:

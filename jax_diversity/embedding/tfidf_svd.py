@@ -3,19 +3,15 @@
 This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
 any number of documents in a stream; a document's vector depends on that document alone.
 
-Terms are lower-cased runs of at least two letters and digits, so that `snake_case` is two terms. Scripts that put
-no spaces between words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) give single characters and pairs of
-neighbours instead. There is no list of stop words: a term's weight is `ln((1 + documents) / documents with it)`,
-which is next to nothing for what stands everywhere.
+Terms are those of `jax_diversity.terms`. There is no list of stop words: a term's weight is
+`ln((1 + documents) / documents with it)`, which is next to nothing for what stands everywhere.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from scipy.sparse import csr_array
 from jax_diversity.artifacts import atomic_path
 from jax_diversity.config import EmbeddingConfig
 from jax_diversity.errors import UserError
+from jax_diversity.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""
@@ -37,17 +34,6 @@ _BLOCK_CENTROIDS = 64
 _ROUNDING = 1e-6
 """Share of a unit vector, or of the largest singular value, below which there is nothing but rounding."""
 
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]+"
-)
-# `\w` leaves out the combining marks that words of Indic, Arabic, Hebrew and Tibetan script are full of.
-_MARKS = (
-    "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
-    "\u0f71-\u0f84\u0f8d-\u0fbc\u200c\u200d"
-)
-_WORD = re.compile(f"[\\w{_MARKS}]{{2,}}")
-
 
 @dataclass(frozen=True, eq=False)
 class TfidfSvd:
@@ -58,7 +44,6 @@ class TfidfSvd:
         weights: inverse document frequency of every term.
         components: orthonormal directions, the heaviest first; zero rows where the fitted texts span fewer
             dimensions than were asked for, so that vectors always have the width asked for.
-        max_characters: how many of a text's first characters are read.
 
     Example:
         >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
@@ -70,7 +55,6 @@ class TfidfSvd:
     terms: tuple[str, ...] = field(repr=False)
     weights: Float32[np.ndarray, " term"] = field(repr=False)
     components: Float32[np.ndarray, "dimension term"] = field(repr=False)
-    max_characters: int
 
     @classmethod
     def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> TfidfSvd:
@@ -82,7 +66,7 @@ class TfidfSvd:
         drawn = np.random.default_rng(config.seed).permutation(len(texts))[: config.fit_documents]
         found = _Candidates()
         part = [texts[int(place)] for place in drawn]
-        indices, starts = _look_up(part, found.__getitem__, config.max_characters)
+        indices, starts = _look_up(part, found.__getitem__)
         counts = _count_matrix(indices, starts, len(found))
         frequency = np.bincount(counts.indices, minlength=len(found))
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
@@ -95,7 +79,7 @@ class TfidfSvd:
         components = _principal_directions(rows, len(kept), config)
         for array in (weights, components):
             array.setflags(write=False)
-        return cls(tuple(names[term] for term in kept), weights, components, config.max_characters)
+        return cls(tuple(names[term] for term in kept), weights, components)
 
     @property
     def dimensions(self) -> int:
@@ -122,7 +106,7 @@ class TfidfSvd:
         places = self._places
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             block = texts[start : start + _BLOCK_DOCUMENTS]
-            indices, starts = _look_up(block, lambda term: places.get(term, -1), self.max_characters)
+            indices, starts = _look_up(block, lambda term: places.get(term, -1))
             rows = _weighted_rows(_count_matrix(indices, starts, len(places)), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
@@ -158,7 +142,6 @@ class TfidfSvd:
                 terms=np.frombuffer(lines, np.uint8),
                 weights=self.weights,
                 components=self.components,
-                max_characters=np.int64(self.max_characters),
             )
 
     @classmethod
@@ -172,7 +155,6 @@ class TfidfSvd:
             with np.load(path, allow_pickle=False) as stored:
                 lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
                 weights, components = stored["weights"], stored["components"]
-                max_characters = int(stored["max_characters"])
         except FileNotFoundError:
             raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
         except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
@@ -187,7 +169,7 @@ class TfidfSvd:
             )
         for array in (weights, components):
             array.setflags(write=False)
-        return cls(terms, weights, components, max_characters)
+        return cls(terms, weights, components)
 
 
 class _Candidates(dict[str, int]):
@@ -200,32 +182,11 @@ class _Candidates(dict[str, int]):
         return place
 
 
-def _split_terms(text: str, max_characters: int) -> list[str]:
-    """A text's terms, repeated as they come.
-
-    A text without spaces has two terms a character; it is cut where it has more of them than any spaced text
-    of `max_characters` could have, so that it costs no more.
-    """
-    text = text[:max_characters].lower().replace("_", " ")
-    if text.isascii():
-        return _WORD.findall(text)
-    runs = _UNSPACED.findall(text)
-    if not runs:
-        return _WORD.findall(text)
-    terms = _WORD.findall(_UNSPACED.sub(" ", text))
-    for run in runs:
-        terms += run
-        terms += map(add, run, run[1:])
-    return terms[: max(max_characters // 2, 1)]
-
-
-def _look_up(
-    texts: Sequence[str], place_of: Callable[[str], int], max_characters: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _look_up(texts: Sequence[str], place_of: Callable[[str], int]) -> tuple[np.ndarray, np.ndarray]:
     """Every text's terms as places (unknown ones left out), end to end, and where each text's begin."""
     parts = [np.empty(0, np.int32)]
     for text in texts:
-        terms = _split_terms(text, max_characters)
+        terms = split_terms(text)
         places = np.fromiter(map(place_of, terms), np.int32, len(terms))
         parts.append(places[places >= 0])
     starts = np.cumsum([len(part) for part in parts])

@@ -77,6 +77,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         layout: OrderIndex | None,
         dataset_fingerprint: str,
         fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
     ) -> None:
         super().__init__()
         self.records = records
@@ -85,6 +86,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         self.layout = layout
         self.dataset_fingerprint = dataset_fingerprint
         self.fields = tuple(fields)
+        self.merge_segments = merge_segments
 
     def __len__(self) -> int:
         return self.windows.num_batches(self.windows.position(0))
@@ -111,9 +113,11 @@ class OrderedBatches(grain.MapDataset[Batch]):
             places = self.layout.inverse[sequences]
         missing = self.windows.rows - len(places)
         if not len(places):
-            shape = (self.windows.rows, self.records.sequence_length)
+            shape = (self.windows.rows, self.records.width)
             return {field: np.zeros(shape, np.int32) for field in self.fields}
-        batch = self.records.read_batch(places, expected=sequences, fields=self.fields)
+        batch = self.records.read_batch(
+            places, expected=sequences, fields=self.fields, merge_segments=self.merge_segments
+        )
         if missing:
             batch = {field: np.pad(rows, ((0, missing), (0, 0))) for field, rows in batch.items()}
         return batch

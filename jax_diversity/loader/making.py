@@ -30,6 +30,7 @@ def make_loader(
     host_index: SupportsIndex = 0,
     num_hosts: SupportsIndex = 1,
     fields: Sequence[str] = FIELDS,
+    merge_segments: bool = False,
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
 ) -> Loader:
@@ -49,6 +50,8 @@ def make_loader(
         num_hosts: all hosts (`jax.process_count()`); divides the batch.
         fields: which arrays a batch holds. Each is memory to be written: `("inputs",)` alone comes about twice as
             fast as all six.
+        merge_segments: number all of a sequence's segments 1 and count positions through, so that a document
+            attends to those before it and its first token is a target; False keeps documents apart.
         num_prefetch: batches made ahead in the background; 0 makes each when asked for.
         num_threads: threads that make them.
 
@@ -86,7 +89,9 @@ def make_loader(
     for name, least in (("num_prefetch", 0), ("num_threads", 1)):
         if ahead[name] < least:
             raise UserError(f"Expected {name} >= {least}, found {ahead[name]}.")
-    batches = OrderedBatches(opened.records, order, windows, _layout(opened, order), opened.fingerprint, fields)
+    batches = OrderedBatches(
+        opened.records, order, windows, _layout(opened, order), opened.fingerprint, fields, merge_segments
+    )
     return Loader(batches, **ahead)
 
 

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.packing.checks import checked_atom, one_of
+from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
 
@@ -19,39 +21,55 @@ def concat(
     document_order: Int64[np.ndarray, " chosen"],
     sequence_length: int,
     last_sequence: Literal["drop", "pad"] = "drop",
+    *,
+    atom_size: int | None = None,
+    seed: int = 0,
 ) -> Segments:
     """Pack the documents of `document_order`, in that order.
+
+    With an atom size other than L, the documents' stream is cut into *atoms*, which are shuffled; then L tokens at
+    a time make a sequence, out of several small atoms or a part of a large one. The unfilled last atom stays last.
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token.
         document_order: which documents, and in which order; need not hold all.
         sequence_length: L.
         last_sequence: what becomes of the last sequence where it is not full.
+        atom_size: tokens of an atom, a fraction or a multiple of L; None takes L. Atoms of L stay in their order:
+            to shuffle them would be to shuffle sequences, which is the ordering's to do.
+        seed: of the atoms' shuffle.
+
+    Raises:
+        UserError: an atom size that neither divides L nor is a multiple of it.
 
     Example:
         >>> segments = concat(np.array([3, 2]), np.array([1, 0]), sequence_length=2)
         >>> segments.document_index.tolist(), segments.length.tolist()
         ([1, 0], [2, 2])
     """
-    lengths = document_lengths[document_order]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    num_sequences = total // sequence_length if last_sequence == "drop" else -(-total // sequence_length)
-    used = min(total, num_sequences * sequence_length)
-    # A segment begins wherever a document or a sequence does.
-    starts = np.union1d(ends - lengths, np.arange(num_sequences) * sequence_length)
-    starts = starts[starts < used].astype(np.int64)
-    # Empty documents share their start with the next one and hold nothing: the search passes over them.
-    place = np.searchsorted(ends, starts, side="right")
-    length = np.diff(np.append(starts, used))
-    offset = starts - (ends - lengths)[place]
-    return Segments(
-        sequence_index=starts // sequence_length,
-        position=starts % sequence_length,
-        document_index=document_order[place],
-        document_offset=offset,
-        length=length,
-        ends_with_eos=offset + length == lengths[place],
-        num_sequences=num_sequences,
-        sequence_length=sequence_length,
-    )
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    atom_size = checked_atom(atom_size, sequence_length)
+    pieces = whole_documents(document_lengths, document_order)
+    total = int(pieces.length.sum())
+    if atom_size != sequence_length:
+        start, length = _shuffled_atoms(total, atom_size, seed)
+        pieces, _ = cut_stream(pieces, start, length)
+    num_sequences = num_filled(total, sequence_length, last_sequence)
+    return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
+
+
+def _shuffled_atoms(
+    total: int, atom_size: int, seed: int
+) -> tuple[Int64[np.ndarray, " run"], Int64[np.ndarray, " run"]]:
+    """Where in the stream the atoms begin, in their new order, and their lengths.
+
+    Atoms that follow one another as before are one run: a document is not cut between them.
+    """
+    num_atoms = -(-total // atom_size)
+    atoms = np.arange(num_atoms)
+    full = atoms[: total // atom_size]
+    full[:] = np.random.default_rng(seed).permutation(len(full))
+    begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
+    start = atoms[begins] * atom_size
+    length = np.diff(begins, append=num_atoms) * atom_size
+    return start, np.minimum(length, total - start)

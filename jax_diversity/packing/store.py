@@ -1,10 +1,8 @@
-"""The segments table as a Parquet file, and what can be read off it."""
+"""The segments table as a Parquet file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
 
 from jax_diversity.schema import Segments
 
@@ -16,9 +14,3 @@ def write_segments(path: Path, segments: Segments) -> None:
 
     table = pa.table({name: getattr(segments, name) for name in Segments.COLUMNS})
     pq.write_table(table, path, compression="zstd")
-
-
-def num_documents_cut(segments: Segments) -> int:
-    """Number of documents that lie in more than one segment."""
-    _, times = np.unique(segments.document_index, return_counts=True)
-    return int((times > 1).sum())

@@ -17,6 +17,7 @@ from jax_diversity import __version__
 from jax_diversity.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.config import BuildConfig, OrderConfig, as_plain, check_settings, config_from_record
 from jax_diversity.errors import UserError
+from jax_diversity.pipeline.characteristics import check_families
 from jax_diversity.pipeline.context import Context, Stage
 from jax_diversity.pipeline.orderings import check_order, ordering_name
 from jax_diversity.pipeline.stages import STAGES, order_stages
@@ -84,7 +85,11 @@ class Build:
             settings = {key: value for key, value in as_plain(self.config).items() if key != "out"}
             former_settings = self.folder.manifest.get("settings")
             self.folder.manifest["settings"] = settings
-            results = [self._run_one(stage) for stage in stages]
+            results = []
+            for stage in stages:
+                results.append(self._run_one(stage))
+                if stage.name == "prepare":  # known from here on: before hours of work rather than after
+                    check_families(Context(self.config, self.folder, self.progress))
             if settings != former_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results

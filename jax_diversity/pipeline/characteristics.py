@@ -2,53 +2,156 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_diversity.artifacts import write_json
+from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
+
+if TYPE_CHECKING:
+    from jax_diversity.characteristics import Codes
+
+_STORED = ("length", "source", "language", "host", "duplicate")
+"""Families that every dataset has, besides its clusterings."""
+_ROW_GROUP = 65_536
+"""Documents that are read together when some of them are asked for."""
 
 
 def characterize(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from jax_diversity import characteristics
 
-    from jax_diversity import characteristics, corpus
-
-    config = context.config.characteristics
+    check_families(context)
     lengths = context.dataset.tokens.document_lengths
     segments = context.dataset.segments
-    table = corpus.read_columns(context.root / "documents", ["id", "source", "language", "text_hash"])
-    assignments = np.load(context.root / "clusters" / "assignments.npy")
-    num_clusters = context.counts("cluster")["num_clusters"]
-    codes = {
-        "cluster": characteristics.Codes(assignments, tuple(map(str, range(num_clusters)))),
-        "length": characteristics.length_bins(lengths, config.length_bins),
-        "source": characteristics.categorical(table["source"].to_pylist()),
-        "language": characteristics.categorical(table["language"].to_pylist()),
-    }
+    codes = _all_codes(context, lengths)
+    totals = {}
     with context.progress.task("count tokens", len(codes), "families") as advance:
         for family, family_codes in codes.items():
             counts = characteristics.count_tokens(segments, family_codes)
             characteristics.save_counts(partial / f"{family}.npz", counts)
+            totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
-    columns = {
-        "id": table["id"],
-        "num_tokens": lengths,
-        "cluster": assignments,
-        "length_bin": codes["length"].group,
-        "source": table["source"],
-        "language": table["language"],
-        "duplicate_group": duplicate_groups(table["text_hash"].to_pylist()),
-    }
-    pq.write_table(pa.table(columns), partial / "documents.parquet", compression="zstd")
+    _write_documents(context, partial, lengths, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
-    families = list(config.families)
+    write_json(partial / "totals.json", totals)
+    families = list(context.config.characteristics.families)
     return {
         "families": families,
         "weights": dict.fromkeys(families, 1.0),
         "num_groups": {family: len(family_codes.names) for family, family_codes in codes.items()},
+        "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
+        "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
+
+
+def check_families(context: Context) -> None:
+    """Whether there is something to make every family of: known as soon as the documents are stored.
+
+    Raises:
+        UserError: a family that is neither built in nor a clustering nor a metadata field of any document.
+    """
+    fields = context.counts("prepare").get("metadata_fields", {})
+    clusterings = _clusterings(context)
+    for family in _fields(context):
+        if family not in fields:
+            known = ", ".join([*clusterings, *_STORED])
+            raise UserError(
+                f"Expected characteristics.families to name families ({known}) or metadata fields of the documents "
+                f"({', '.join(fields) or 'there are none'}), found {family!r}; take one of these, or add another "
+                "clustering to cluster.also."
+            )
+
+
+def _clusterings(context: Context) -> dict[str, int]:
+    """The clusterings' families, as the settings have them, each with its number of clusters."""
+    config = context.config.cluster
+    return {"cluster": config.num_clusters} | {f"cluster_{number}": number for number in config.also}
+
+
+def _fields(context: Context) -> list[str]:
+    """The families that are metadata fields."""
+    known = {*_STORED, *_clusterings(context)}
+    return [family for family in context.config.characteristics.families if family not in known]
+
+
+def _all_codes(context: Context, lengths: np.ndarray) -> dict[str, Codes]:
+    """Every family's codes: the clusterings', the built-in ones', the asked-for fields'."""
+    from jax_diversity import characteristics, corpus
+
+    config = context.config.characteristics
+    table = corpus.read_columns(context.root / "documents", ["source", "language", "text_hash"])
+    codes = {family: _cluster_codes(context, family, number) for family, number in _clusterings(context).items()}
+    fields = _fields(context)
+    values = _metadata_values(context, [config.url_field, *fields])
+    codes |= {
+        "length": characteristics.length_bins(lengths, config.length_bins),
+        "source": characteristics.categorical(_strings(table["source"]), config.max_groups),
+        "language": characteristics.categorical(_strings(table["language"]), config.max_groups),
+        "host": characteristics.hosts(values[config.url_field], config.max_groups),
+        "duplicate": characteristics.copies(duplicate_groups(table["text_hash"].to_pylist())),
+    }
+    for name in fields:
+        codes[name] = characteristics.field_codes(name, values[name], config.field_bins, config.max_groups)
+    return codes
+
+
+def _cluster_codes(context: Context, family: str, num_clusters: int) -> Codes:
+    from jax_diversity.characteristics import Codes
+
+    name = family.replace("cluster", "assignments", 1)
+    assignments = np.load(context.root / "clusters" / f"{name}.npy")
+    return Codes(assignments, tuple(map(str, range(num_clusters))))
+
+
+def _strings(column: Any) -> Iterator[str | None]:
+    """An Arrow column's values, a chunk in Python's memory at a time."""
+    for chunk in column.chunks:
+        yield from chunk.to_pylist()
+
+
+def _metadata_values(context: Context, names: list[str]) -> dict[str, list[Any]]:
+    """Some metadata fields of every document; None where a document lacks one."""
+    from jax_diversity import corpus
+
+    values: dict[str, list[Any]] = {name: [] for name in names}
+    for path in corpus.document_paths(context.root / "documents"):
+        for stored in _strings(corpus.read_columns([path], ["metadata"])["metadata"]):
+            metadata = json.loads(stored or "{}")
+            for name, column in values.items():
+                column.append(metadata.get(name))
+    return values
+
+
+def _write_documents(context: Context, partial: Path, lengths: np.ndarray, codes: dict[str, Codes]) -> None:
+    """Two tables of one row a document: what is known of it, to be read; its group's number in every family."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from jax_diversity import corpus
+
+    table = corpus.read_columns(context.root / "documents", ["id", "source", "language", "text_hash"])
+    columns: dict[str, Any] = {"id": table["id"], "num_tokens": lengths}
+    for family, code in codes.items():
+        if family in _clusterings(context):
+            columns[family] = code.group
+        elif family == "length":
+            columns["length_bin"] = code.group
+        elif family in ("source", "language"):
+            columns[family] = table[family]
+        elif family == "duplicate":
+            columns["duplicate_group"] = duplicate_groups(table["text_hash"].to_pylist())
+        else:
+            columns[family] = pa.DictionaryArray.from_arrays(
+                pa.array(code.group), pa.array(code.names, pa.string())
+            )
+    numbers = {family: code.group for family, code in codes.items()}
+    for name, table in (("documents", columns), ("codes", numbers)):
+        path = partial / f"{name}.parquet"
+        pq.write_table(pa.table(table), path, compression="zstd", row_group_size=_ROW_GROUP)

@@ -21,7 +21,11 @@ def prepare(context: Context, partial: Path) -> Counts:
     report = corpus.ReadReport()
     with context.progress.task("prepare documents", corpus.input_size(config), "bytes") as advance:
         stored = corpus.write_documents(corpus.read_documents(config, report, advance), partial, config.file_bytes)
-    return dataclasses.asdict(report) | {"num_files": stored.num_files}
+    return dataclasses.asdict(report) | {
+        "num_files": stored.num_files,
+        "metadata_fields": stored.metadata_fields,
+        "has_text": stored.num_texts == stored.num_documents,
+    }
 
 
 def corpus_fingerprint(context: Context) -> str:

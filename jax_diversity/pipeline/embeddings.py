@@ -1,58 +1,139 @@
-"""The stage of the embeddings: documents' beginnings -> vectors, a file at a time."""
+"""The stage of the embeddings: documents' beginnings -> vectors, a stored file of documents at a time."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jax_diversity.artifacts import atomic_path
+from jax_diversity.config import CorpusConfig, EmbeddingConfig
 from jax_diversity.pipeline.context import Context, Counts
-from jax_diversity.pipeline.corpus import all_texts
+from jax_diversity.pipeline.texts import Beginnings
+from jax_diversity.progress import Advance
+
+if TYPE_CHECKING:
+    from jax_diversity.embedding import Embedder
+
+_BLOCK_ROWS = 65_536
 
 
 def embed(context: Context, partial: Path) -> Counts:
-    """Fit the embedding on a part of the documents and apply it to all, one file a document file."""
-    from jax_diversity import corpus
-    from jax_diversity.embedding import TfidfSvd
+    """Give every document its vector: from its beginning, or from files with `embedding.method=precomputed`."""
+    from jax_diversity.embedding import PRECOMPUTED
+
+    target = partial / "embeddings.npy"
+    about: Counts = {}
+    if context.config.embedding.method == PRECOMPUTED:
+        about["num_unused_vectors"] = _copy_vectors(context, target)
+    else:
+        _embed_documents(context, partial, target)
+    vectors = np.load(target, mmap_mode="r")
+    num_documents, dimensions = vectors.shape
+    return about | {
+        "num_documents": num_documents,
+        "dimensions": dimensions,
+        "num_zero_vectors": _num_zero_rows(vectors),
+    }
+
+
+def embedding_fingerprint(context: Context) -> str:
+    """A hash of the files besides the corpus that the vectors depend on; content hashes are remembered."""
+    from jax_diversity import corpus, embedding
+
+    files = embedding.outside_files(context.config.embedding)
+    if not files:
+        return ""
+    cache = context.root / ".cache" / "embedding.json"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    return corpus.input_fingerprint(CorpusConfig(paths=tuple(map(str, files))), cache)
+
+
+def _embed_documents(context: Context, partial: Path, target: Path) -> None:
+    """Embed all documents, one file of vectors a stored file; those of a try that was cut off are kept."""
+    from jax_diversity.embedding import make_embedder
 
     config = context.config.embedding
-    num_documents = context.counts("prepare")["num_documents"]
-    model_path = partial / "embedding.npz"
-    if model_path.exists():
-        model = TfidfSvd.load(model_path)
-    else:
-        with context.progress.task("fit embedding", None, "documents") as advance:
-            model = TfidfSvd.fit(_drawn_texts(context, num_documents), config)
-            advance(num_documents)
-        with atomic_path(model_path) as temporary:
-            model.save(temporary)
+    beginnings = Beginnings(context, config.max_tokens)
+    num_documents = beginnings.num_documents
+    with context.progress.task("fit embedding", min(config.fit_documents, num_documents), "documents") as advance:
+        embedder = make_embedder(
+            config, lambda: _drawn_texts(beginnings, config, advance), partial / "embedding.npz"
+        )
     parts = []
     with context.progress.task("embed documents", num_documents, "documents") as advance:
-        for index, path in enumerate(corpus.document_paths(context.root / "documents")):
+        for index, path in enumerate(beginnings.paths):
             parts.append(partial / f"part-{index:05d}.npy")
             if parts[-1].exists():
                 advance(len(np.load(parts[-1], mmap_mode="r")))
-                continue
-            vectors = []
-            for texts in corpus.read_texts(path, config.max_characters):
-                vectors.append(model.embed(texts))
-                advance(len(texts))
-            save_array(parts[-1], np.concatenate(vectors))
-    join_arrays(partial / "embeddings.npy", parts, num_documents)
+            else:
+                save_array(parts[-1], _embed_file(context, embedder, beginnings, path, advance))
+    join_arrays(target, parts, num_documents)
     for part in parts:
         part.unlink()
-    return {"num_documents": num_documents, "dimensions": config.dimensions}
 
 
-def _drawn_texts(context: Context, num_documents: int) -> list[str]:
-    """The beginnings of the documents that the embedding is fitted on, in corpus order."""
-    config = context.config.embedding
-    wanted = np.zeros(num_documents, bool)
-    count = min(config.fit_documents, num_documents)
-    wanted[np.random.default_rng(config.seed).choice(num_documents, count, replace=False)] = True
-    texts = all_texts(context, config.max_characters)
-    return [text for text, chosen in zip(texts, wanted, strict=True) if chosen]
+def _embed_file(
+    context: Context, embedder: Embedder, beginnings: Beginnings, path: Path, advance: Advance
+) -> np.ndarray:
+    from jax_diversity import corpus
+    from jax_diversity.embedding import check_embedded
+
+    def name_document(row: int) -> str:
+        index = first + row
+        names = corpus.read_columns([path], ["id"])["id"]
+        return f"document {names[index - beginnings.first_document(path)].as_py()!r} (number {index})"
+
+    vectors = []
+    first = beginnings.first_document(path)
+    for texts in beginnings.of_file(path):
+        vectors.append(embedder.embed(texts))
+        check_embedded(vectors[-1], len(texts), embedder.dimensions, name_document)
+        first += len(texts)
+        advance(len(texts))
+    return np.concatenate(vectors)
+
+
+def _drawn_texts(beginnings: Beginnings, config: EmbeddingConfig, advance: Advance) -> list[str]:
+    """The beginnings of the documents that the embedder learns from, in stored order."""
+    wanted = np.zeros(beginnings.num_documents, bool)
+    count = min(config.fit_documents, len(wanted))
+    wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
+    drawn: list[str] = []
+    for path in beginnings.paths:
+        for texts in beginnings.of_file(path, wanted):
+            drawn += texts
+            advance(len(texts))
+    return drawn
+
+
+def _copy_vectors(context: Context, target: Path) -> int:
+    """Write the vectors of the user's files in the documents' order; returns how many rows are no document's."""
+    from jax_diversity import corpus
+    from jax_diversity.embedding import open_precomputed
+
+    def document_ids() -> list[str]:
+        return corpus.read_columns(context.root / "documents", ["id"])["id"].to_pylist()
+
+    num_documents = context.counts("prepare")["num_documents"]
+    found = open_precomputed(context.config.embedding, document_ids)
+    shape = (num_documents, found.dimensions)
+    with (
+        atomic_path(target) as temporary,
+        context.progress.task("copy vectors", num_documents, "documents") as advance,
+    ):
+        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape)
+        for documents, rows in found.blocks():
+            vectors[documents] = rows
+            advance(len(rows))
+        vectors.flush()
+    return found.num_unused
+
+
+def _num_zero_rows(vectors: np.ndarray) -> int:
+    starts = range(0, len(vectors), _BLOCK_ROWS)
+    return sum(int((~vectors[start : start + _BLOCK_ROWS].any(axis=1)).sum()) for start in starts)
 
 
 def save_array(path: Path, values: np.ndarray) -> None:

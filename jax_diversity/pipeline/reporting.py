@@ -19,6 +19,7 @@ from jax_diversity.report import (
     DocumentGroups,
     OrderingInputs,
     PackingInputs,
+    PurityInputs,
     ReportInputs,
     TrainingInputs,
     write_report,
@@ -145,7 +146,7 @@ def _corpus(context: Context) -> CorpusInputs:
 
 
 def _clusters(context: Context) -> ClusterInputs:
-    folder = context.root / "clusters"
+    folder, counts = context.root / "clusters", context.counts("cluster")
     clusters = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
     lengths = context.dataset.tokens.document_lengths
     assignments = np.load(folder / "assignments.npy")
@@ -154,12 +155,25 @@ def _clusters(context: Context) -> ClusterInputs:
         num_tokens=np.bincount(assignments, weights=lengths, minlength=len(clusters)).astype(np.int64),
         top_terms=[cluster["top_terms"] for cluster in clusters],
         example_titles=[cluster["titles"] for cluster in clusters],
+        names=[cluster["name"] for cluster in clusters],
+        positions=np.array([cluster["position"] or [np.nan, np.nan] for cluster in clusters], np.float64),
+        labels=[cluster["label"] for cluster in clusters],
+        purity=PurityInputs(
+            field=counts["label_field"],
+            num_labels=counts["num_labels"],
+            largest_label=counts["largest_label"],
+            shares={number: counts["purity"][family] for family, number in counts["clusterings"].items()},
+            embedding=context.folder.stages["embed"]["config"]["embedding"]["method"],
+        ),
     )
 
 
 def _packing(context: Context) -> PackingInputs:
+    from jax_diversity.packing import cluster_mix
+
     counts = context.counts("pack")
     segments = context.dataset.segments
+    mix = cluster_mix(segments, np.load(context.root / "clusters" / "assignments.npy").astype(np.int32))
     return PackingInputs(
         method=context.folder.stages["pack"]["config"]["packing"]["method"],
         sequence_length=counts["sequence_length"],
@@ -169,6 +183,11 @@ def _packing(context: Context) -> PackingInputs:
         num_tokens_dropped=counts["num_tokens_dropped"],
         num_documents_cut=counts["num_documents_cut"],
         segments_per_sequence=np.bincount(segments.sequence_index, minlength=segments.num_sequences),
+        num_padding_tokens=counts["num_padding_tokens"],
+        num_inserted_ends=counts["num_inserted_ends"],
+        num_tokens_repeated=counts["num_tokens_repeated"],
+        clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
+        largest_cluster_share=None if mix is None else mix.largest_share,
     )
 
 

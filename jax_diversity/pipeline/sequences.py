@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -11,7 +12,21 @@ from scipy.sparse import csr_array
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
+from jax_diversity.progress import Advance
 from jax_diversity.schema import Characteristics
+
+if TYPE_CHECKING:
+    from jax_diversity.packing import Packed
+
+# What is counted over training and validation sequences together.
+_COUNTED = (
+    "num_tokens_kept",
+    "num_tokens_dropped",
+    "num_tokens_repeated",
+    "num_inserted_ends",
+    "num_padding_tokens",
+    "num_documents_cut",
+)
 
 
 def pack(context: Context, partial: Path) -> Counts:
@@ -23,32 +38,57 @@ def pack(context: Context, partial: Path) -> Counts:
     table = corpus.read_columns(context.root / "documents", ["id", "text_hash"])
     groups = duplicate_groups(table["text_hash"].to_pylist())
     validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
-    parts = {
-        name: packing.concat(
-            lengths, _document_order(context, lengths, chosen), config.sequence_length, config.last_sequence
-        )
-        for name, chosen in (("segments", ~validation), ("validation", validation))
-    }
-    if not parts["segments"].num_sequences:
+    with context.progress.task("pack documents", len(lengths), "documents") as advance:
+        training = _packed(context, lengths, ~validation, advance)
+        apart = _packed(context, lengths, validation, advance, num_epochs=1)
+    if not training.report.num_sequences:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
             f"{config.sequence_length} tokens, found {int(lengths[~validation].sum())} tokens; "
             "choose shorter sequences or more text."
         )
-    for name, segments in parts.items():
-        packing.write_segments(partial / f"{name}.parquet", segments)
-    segments = parts["segments"]
-    kept = sum(int(part.length.sum()) for part in parts.values())
+    packing.write_segments(partial / "segments.parquet", training.segments)
+    packing.write_segments(partial / "validation.parquet", apart.segments)
     return {
         "sequence_length": config.sequence_length,
-        "num_sequences": segments.num_sequences,
-        "num_validation_sequences": parts["validation"].num_sequences,
+        "overlap": training.segments.overlap,
+        "num_sequences": training.report.num_sequences,
+        "num_validation_sequences": apart.report.num_sequences,
         "num_validation_documents": int(validation.sum()),
         "num_duplicate_documents": int(len(groups) - len(np.unique(groups))),
-        "num_tokens_kept": kept,
-        "num_tokens_dropped": int(lengths.sum()) - kept,
-        "num_documents_cut": sum(packing.num_documents_cut(part) for part in parts.values()),
+        **{name: getattr(training.report, name) + getattr(apart.report, name) for name in _COUNTED},
     }
+
+
+def _packed(
+    context: Context,
+    lengths: Int64[np.ndarray, " document"],
+    chosen: Bool[np.ndarray, " document"],
+    advance: Advance,
+    **instead: Any,
+) -> Packed:
+    """Some of the documents packed by the method and the options of the settings, but for those given `instead`."""
+    from jax_diversity import packing
+
+    config = context.config.packing
+    options = {
+        name: getattr(config, name) for name in packing.method_options(config.method) if hasattr(config, name)
+    }
+    options |= {name: value for name, value in instead.items() if name in options}
+    if packing.takes(config.method, "clusters"):
+        options["clusters"] = np.load(context.root / "clusters" / "assignments.npy")
+    if packing.takes(config.method, "vectors"):
+        options["vectors"] = np.load(context.root / "embeddings" / "embeddings.npy", mmap_mode="r")
+    order = _document_order(context, lengths, chosen)
+    return packing.pack(
+        lengths,
+        config.sequence_length,
+        method=config.method,
+        document_order=order,
+        seed=config.seed,
+        advance=advance,
+        **options,
+    )
 
 
 def _document_order(
@@ -85,6 +125,8 @@ def write(context: Context, partial: Path) -> Counts:
         order_of["train"] = dataset.orderings[config.ordering].indices
     # Every record tells what it was packed from: a dataset that is rebuilt under an open reader shows.
     identity = context.folder.stages["pack"]["fingerprint"]
+    inserted = context.counts("pack").get("num_inserted_ends", 0)
+    lengths = dataset.tokens.document_lengths
     records = {}
     total = sum(part.num_sequences for part in parts.values())
     with context.progress.task("write records", total, "sequences") as advance:
@@ -99,6 +141,8 @@ def write(context: Context, partial: Path) -> Counts:
                     name,
                     sequences_per_file=config.sequences_per_file,
                     identity=identity,
+                    inserted_ends=part.inserted_ends(lengths) if inserted else None,
+                    end_id=dataset.end_id,
                     advance=advance,
                 )
             )

@@ -42,8 +42,12 @@ def order_stages(order: OrderConfig) -> list[Stage]:
 
 
 def _pack_inputs(context: Context) -> tuple[str, ...]:
-    needs = ("prepare", "tokenize")
-    return (*needs, "cluster") if context.config.packing.document_order == "spacing" else needs
+    from jax_diversity.packing import takes
+
+    config = context.config.packing
+    by_vectors = takes(config.method, "vectors")
+    by_clusters = takes(config.method, "clusters") or config.document_order == "spacing"
+    return ("prepare", "tokenize", *["embed"] * by_vectors, *["cluster"] * by_clusters)
 
 
 def _write_inputs(context: Context) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ STAGES = {
             "tokenize",
             "tokens",
             tokens.tokenize,
-            settings=lambda config: {"tokenizer": as_plain(config.tokenizer)},
+            settings=tokens.token_settings,
             inputs=lambda context: ("prepare",),
             outside=tokens.tokenizer_fingerprint,
             resumable=True,
@@ -78,17 +82,20 @@ STAGES = {
             "embeddings",
             embeddings.embed,
             settings=lambda config: {"embedding": as_plain(config.embedding)},
-            inputs=lambda context: ("prepare",),
+            inputs=lambda context: ("prepare", "tokenize"),
+            outside=embeddings.embedding_fingerprint,
             resumable=True,
-            packages=("numpy", "scikit-learn", "scipy"),
+            packages=("jax", "numpy", "scikit-learn", "scipy"),
         ),
         Stage(
             "cluster",
             "clusters",
             clusters.cluster,
             settings=lambda config: {"cluster": as_plain(config.cluster)},
-            inputs=lambda context: ("prepare", "embed"),
-            packages=("jax", "scikit-learn"),
+            inputs=lambda context: ("prepare", "tokenize", "embed"),
+            resumable=True,
+            packages=("jax", "numpy", "scikit-learn"),
+            version=2,
         ),
         Stage(
             "pack",

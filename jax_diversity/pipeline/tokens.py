@@ -2,72 +2,147 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_diversity.artifacts import atomic_path, file_hash
+from jax_diversity.artifacts import file_hash
+from jax_diversity.config import BuildConfig, TokenizerConfig, as_plain
+from jax_diversity.pipeline import token_workers
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import all_texts, counted
 
 if TYPE_CHECKING:
+    from jax_diversity.token_store import TokenStore
     from jax_diversity.tokenization import Tokenizer
+
+# Text below which starting processes costs more than they save: the libraries use all cores by threads anyway.
+_POOL_BYTES = 64 * 2**20
+_POOL_BYTES_TENSORFLOW = 2**30  # whose import takes every process ten seconds and 600 MB
 
 
 def tokenize(context: Context, partial: Path) -> Counts:
     """Train or load the tokenizer and write every document's tokens, one file pair a document file."""
-    from jax_diversity import corpus, tokenization
-    from jax_diversity.token_store import TokenStore, TokenWriter
+    if context.config.tokenizer.kind == "stored":
+        from jax_diversity.pipeline import stored_tokens
+
+        return stored_tokens.tokenize(context, partial)
+    from jax_diversity import corpus
+    from jax_diversity.token_store import TokenStore
 
     prepared = context.counts("prepare")
     tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
-    dtype = tokenization.token_dtype(tokenizer.vocab_size)
     paths = corpus.document_paths(context.root / "documents")
+    prefixes = [partial / f"tokens-{index:05d}" for index in range(len(paths))]
+    waiting = [pair for pair in zip(paths, prefixes, strict=True) if not _is_finished(pair[1])]
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
-        for index, path in enumerate(paths):
-            prefix = partial / f"tokens-{index:05d}"
-            if prefix.with_suffix(".idx").exists() and prefix.with_suffix(".bin").exists():
-                advance(TokenStore([prefix]).num_documents)
-                continue
-            with TokenWriter(prefix, dtype) as writer:
-                for texts in corpus.read_texts(path):
-                    writer.add_documents(tokenizer.encode_documents(texts))
-                    advance(len(texts))
-    store = TokenStore([partial / f"tokens-{index:05d}" for index in range(len(paths))])
+        finished = [prefix for prefix in prefixes if _is_finished(prefix)]
+        advance(TokenStore(finished).num_documents if finished else 0)
+        num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
+        if num_processes > 1:
+            token_workers.encode_in_processes(partial, waiting, num_processes, advance)
+        else:
+            token_workers.encode_here(tokenizer, waiting, advance)
     return {
-        "num_documents": store.num_documents,
-        "num_tokens": store.num_tokens,
         "vocab_size": tokenizer.vocab_size,
         "end_id": tokenizer.end_id,
-        "token_dtype": str(np.dtype(dtype)),
+        "end_token": tokenizer.end_token,
+        "token_dtype": str(tokenizer.dtype),
+        "implementation": tokenizer.implementation,
+        **token_statistics(TokenStore(prefixes), prepared["text_bytes"], tokenizer.unknown_id),
     }
 
 
+def token_statistics(store: TokenStore, text_bytes: int | None = None, unknown_id: int | None = None) -> Counts:
+    """What there is to say of tokens, end tokens included.
+
+    Args:
+        store: the tokens.
+        text_bytes: bytes of the texts in UTF-8, where there are texts.
+        unknown_id: the token of text that the vocabulary cannot write, where there is one.
+
+    Returns:
+        `num_documents`, `num_tokens`, `tokens_per_document` (`mean`, `median`, `largest`), `text_bytes`,
+        `bytes_per_token` and `tokens_per_byte` (where there are texts), `unknown_share` (of all tokens).
+    """
+    lengths = store.document_lengths
+    num_tokens = store.num_tokens
+    unknown = 0
+    if unknown_id is not None:
+        unknown = sum(int(np.count_nonzero(file.tokens == unknown_id)) for file in store.files)
+    counts: Counts = {
+        "num_documents": store.num_documents,
+        "num_tokens": num_tokens,
+        "tokens_per_document": {
+            "mean": _rounded(num_tokens / max(len(lengths), 1)),
+            "median": _rounded(float(np.median(lengths)) if len(lengths) else 0.0),
+            "largest": int(lengths.max(initial=0)),
+        },
+        "unknown_share": _rounded(unknown / max(num_tokens, 1)),
+    }
+    if text_bytes:
+        counts["text_bytes"] = text_bytes
+        counts["bytes_per_token"] = _rounded(text_bytes / max(num_tokens, 1))
+        counts["tokens_per_byte"] = _rounded(num_tokens / text_bytes)
+    return counts
+
+
+def token_settings(config: BuildConfig) -> dict[str, Any]:
+    """The settings that decide the tokens; the number of processes is none of them."""
+    settings = as_plain(config.tokenizer)
+    del settings["num_processes"]
+    return {"tokenizer": settings}
+
+
 def tokenizer_fingerprint(context: Context) -> str:
-    """A hash of the tokenizer file that the settings name."""
-    config = context.config.tokenizer
-    if config.kind != "file" or not config.path or not Path(config.path).is_file():
+    """A hash of the tokenizer's file that the settings name."""
+    path = context.config.tokenizer.path
+    if not path or not Path(path).is_file():
         return ""  # trained on the corpus, or reported as missing when it is loaded
-    return file_hash(Path(config.path))
+    return file_hash(Path(path))
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
-    """The tokenizer that the settings ask for; its file is in the partial folder afterwards."""
+    """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
     from jax_diversity import tokenization
 
     config = context.config.tokenizer
-    stored = partial / "tokenizer.json"
-    if stored.exists():
-        return tokenization.load_tokenizer(stored, config.end_token)
-    if config.kind == "bytes":
-        tokenizer = tokenization.byte_tokenizer()
-    elif config.kind == "file":
-        tokenizer = tokenization.load_tokenizer(config.path or "", config.end_token)
-    else:
-        texts = tokenization.spread_texts(all_texts(context), text_bytes, config.train_bytes)
-        with context.progress.task("train tokenizer", None, "documents") as advance:
-            tokenizer = tokenization.train_bpe(counted(texts, advance), config.vocab_size)
-    with atomic_path(stored) as temporary:
-        tokenizer.save(temporary)
+    recorded = tokenization.recorded_implementation(partial)
+    if recorded is not None:
+        tokenizer = tokenization.load_saved(partial)
+        if tokenizer.implementation == recorded:
+            return tokenizer
+        for leftover in partial.iterdir():  # of a try with another version of the library
+            leftover.unlink()
+    with context.progress.task("train tokenizer", None, "documents") as advance:
+        tokenizer = tokenization.make_tokenizer(
+            config, counted(_training_texts(context, text_bytes), advance) if config.kind == "bpe" else ()
+        )
+    tokenizer.save(partial)
     return tokenizer
+
+
+def _training_texts(context: Context, text_bytes: int) -> Iterable[str]:
+    from jax_diversity import tokenization
+
+    return tokenization.spread_texts(all_texts(context), text_bytes, context.config.tokenizer.train_bytes)
+
+
+def _is_finished(prefix: Path) -> bool:
+    return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
+
+
+def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
+    """Processes to work in; 1 is this one."""
+    uses_tensorflow = (
+        config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
+    )
+    worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
+    wanted = config.num_processes or (token_workers.num_cores() if worthwhile else 1)
+    return min(wanted, num_files)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

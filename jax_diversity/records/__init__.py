@@ -11,6 +11,7 @@ from jax_diversity.records.codec import (
     decode,
     document_indices,
     encode,
+    segment_lengths,
 )
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
@@ -25,5 +26,6 @@ __all__ = [
     "encode",
     "file_counts",
     "record_paths",
+    "segment_lengths",
     "write_records",
 ]

@@ -156,17 +156,19 @@ def decode(
     expected: Int64[np.ndarray, " row"] | None = None,
     identity: str | None = None,
     fields: Sequence[str] = FIELDS,
+    merge_segments: bool = False,
     pool: BufferPool | None = None,
 ) -> dict[str, Int32[np.ndarray, "row token"]]:
     """Turn records into a batch, many rows at a time.
 
     Args:
         records: one sequence each.
-        sequence_length: L.
+        sequence_length: L, tokens that a record has place for.
         dtype: the stored type of a token.
         expected: the sequence index that each record must carry; None checks nothing.
         identity: fingerprint of the build that the records must be of; None checks nothing.
         fields: which of `FIELDS` to make.
+        merge_segments: make one segment of all of a sequence's, so that documents see those before them.
         pool: gives the memory; None takes fresh memory.
 
     Returns:
@@ -197,6 +199,7 @@ def decode(
         part = {field: array[rows] for field, array in batch.items()}
         try:
             runs = _runs(bits[rows], header[rows], sequence_length) if batch.keys() != {"inputs"} else None
+            runs = _merged(runs, sequence_length) if merge_segments and runs is not None else runs
         except CorruptRecordError as error:
             raise CorruptRecordError(first + error.row, error.reason) from None
         _fill(part, tokens[rows], runs)
@@ -240,6 +243,16 @@ def document_indices(record: bytes) -> Int64[np.ndarray, " segment"]:
     return np.frombuffer(record[_fixed_bytes(int(header["sequence_length"]), dtype) :], "<i8").astype(np.int64)
 
 
+def segment_lengths(record: bytes) -> Int64[np.ndarray, " segment"]:
+    """The tokens of a record's segments, in the segments' order."""
+    header = np.frombuffer(record, _HEADER, 1)
+    dtype = np.dtype("<u2" if header["mark"][0] == _mark(np.dtype("<u2")) else "<i4")
+    length = int(header["sequence_length"][0])
+    fixed = np.frombuffer(record, np.uint8, _fixed_bytes(length, dtype)).reshape(1, -1)
+    runs = _runs(_fixed_parts(fixed, length, dtype)[1], header, length)
+    return runs.length[runs.number > 0]
+
+
 def _check_headers(
     header: np.ndarray,
     tail_bytes: Int64[np.ndarray, " row"],
@@ -281,6 +294,15 @@ class _Runs(NamedTuple):
     start: Int64[np.ndarray, " run"]
     length: Int64[np.ndarray, " run"]
     number: Int32[np.ndarray, " run"]  # 1, 2 ... in its sequence; 0: padding
+
+
+def _merged(runs: _Runs, sequence_length: int) -> _Runs:
+    """The runs with one segment a sequence."""
+    first = (runs.start % sequence_length == 0) | (runs.number == 0)
+    start = runs.start[first]
+    end = runs.start[-1:] + runs.length[-1:]
+    number = np.minimum(runs.number[first], 1)
+    return _Runs(start, np.diff(start, append=end), number)
 
 
 def _runs(packed_bits: np.ndarray, header: np.ndarray, sequence_length: int) -> _Runs:

@@ -30,10 +30,11 @@ class RecordReader:
     Args:
         paths: the files, in order; records are counted over all of them.
         counts: the number of records of each.
-        sequence_length: L.
+        sequence_length: tokens that a record has place for.
         dtype: the stored type of a token, uint16 or int32.
         identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
             any build's.
+        overlap: tokens of a record that are targets only (`Segments.overlap`).
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class RecordReader:
         sequence_length: int,
         dtype: np.dtype | str,
         identity: str | None = None,
+        overlap: int = 0,
     ) -> None:
         if len(paths) != len(counts):
             raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
@@ -52,6 +54,7 @@ class RecordReader:
         self.sequence_length = sequence_length
         self.dtype = checked_dtype(dtype)
         self.identity = identity
+        self.overlap = overlap
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
@@ -62,10 +65,15 @@ class RecordReader:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str, self.identity)
+        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str, self.identity, self.overlap)
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
+
+    @property
+    def width(self) -> int:
+        """L, the tokens of a row of a batch."""
+        return self.sequence_length - self.overlap
 
     def read(self, indices: Int64[np.ndarray, " row"]) -> list[bytes]:
         """The records at some places, in the order asked for.
@@ -100,20 +108,24 @@ class RecordReader:
         *,
         expected: Int64[np.ndarray, " row"] | None = None,
         fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
     ) -> dict[str, Int32[np.ndarray, "row token"]]:
         """`read`, then `decode`; `expected` are the sequences that should lie there.
+
+        Rows are `width` tokens long: where sequences overlap, a row's last target is the token after it.
 
         Raises:
             UserError: as `read`, or a record that is another build's or not the expected sequence's.
         """
         try:
-            return decode(
+            batch = decode(
                 self.read(indices),
                 self.sequence_length,
                 self.dtype,
                 expected=expected,
                 identity=self.identity,
                 fields=fields,
+                merge_segments=merge_segments,
                 pool=self._pool,
             )
         except OtherBuildError as error:
@@ -124,6 +136,9 @@ class RecordReader:
             ) from None
         except CorruptRecordError as error:
             raise UserError(self._sentence(int(indices[error.row]), error.reason)) from None
+        if not self.overlap:
+            return batch
+        return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""
@@ -164,6 +179,12 @@ class RecordReader:
 
 
 def _reopen(
-    paths: tuple[Path, ...], counts: tuple[int, ...], sequence_length: int, dtype: str, identity: str | None
+    paths: tuple[Path, ...],
+    counts: tuple[int, ...],
+    sequence_length: int,
+    dtype: str,
+    identity: str | None,
+    overlap: int,
 ) -> RecordReader:
-    return RecordReader(paths, counts, sequence_length=sequence_length, dtype=dtype, identity=identity)
+    settings: dict[str, Any] = {"sequence_length": sequence_length, "dtype": dtype}
+    return RecordReader(paths, counts, **settings, identity=identity, overlap=overlap)

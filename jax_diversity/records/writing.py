@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from jax_diversity.artifacts import atomic_path
 from jax_diversity.errors import UserError
@@ -32,6 +33,8 @@ def write_records(
     *,
     sequences_per_file: int,
     identity: str = "",
+    inserted_ends: Bool[np.ndarray, " segment"] | None = None,
+    end_id: int = 0,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
     """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
@@ -50,6 +53,8 @@ def write_records(
         sequences_per_file: records a file holds at most.
         identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds; its first eight bytes
             stand in every record, so that a reader of one build never takes those of another for its own.
+        inserted_ends: segments whose last token is not the document's but an end token (`Segments.inserted_ends`).
+        end_id: that end token.
         advance: told the number of sequences done.
 
     Returns:
@@ -63,12 +68,14 @@ def write_records(
     counts = file_counts(len(order), sequences_per_file)
     row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
+    closed = partial(_gather_closed, segments, gather, inserted_ends, end_id)
     start = 0
     for path, count in zip(record_paths(folder, stem, len(counts)), counts, strict=True):
         if path.exists() and _is_written(path, count, identity):
             advance(count)
         else:
-            chunks = _encoded_chunks(segments, row_starts, gather, dtype, order[start : start + count], identity)
+            chosen = order[start : start + count]
+            chunks = _encoded_chunks(segments, row_starts, closed, dtype, chosen, identity)
             _write_file(path, count, chunks, advance)
         start += count
     return counts
@@ -118,10 +125,26 @@ def _is_written(path: Path, count: int, identity: str) -> bool:
     return record_identity(first) == identity_number(identity)
 
 
+def _gather_closed(
+    segments: Segments,
+    gather: Gather,
+    inserted_ends: Bool[np.ndarray, " segment"] | None,
+    end_id: int,
+    rows: Int64[np.ndarray, " row"],
+) -> np.ndarray:
+    """The tokens of some segments end to end, with the end tokens that packing inserted."""
+    length = segments.length[rows]
+    tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
+    if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
+        tokens = np.array(tokens)  # the document goes on there: its next token stands in the end token's place
+        tokens[np.cumsum(length)[inserted] - 1] = end_id
+    return tokens
+
+
 def _encoded_chunks(
     segments: Segments,
     row_starts: Int64[np.ndarray, " sequence_plus_1"],
-    gather: Gather,
+    gather_rows: Callable[[np.ndarray], np.ndarray],
     dtype: np.dtype,
     sequence_indices: Int64[np.ndarray, " chunk"],
     identity: str,
@@ -133,15 +156,13 @@ def _encoded_chunks(
         # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
         first = np.cumsum(num_segments) - num_segments
         rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
-        document_index, length = segments.document_index[rows], segments.length[rows]
-        tokens = gather(document_index, segments.document_offset[rows], length)
         yield encode(
             sequence_indices=chunk,
             num_segments=num_segments,
             position=segments.position[rows],
-            length=length,
-            document_index=document_index,
-            tokens=np.asarray(tokens, dtype=dtype),
+            length=segments.length[rows],
+            document_index=segments.document_index[rows],
+            tokens=np.asarray(gather_rows(rows), dtype=dtype),
             sequence_length=segments.sequence_length,
             identity=identity,
         )

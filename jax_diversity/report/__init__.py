@@ -14,6 +14,7 @@ from jax_diversity.report.inputs import (
     DocumentGroups,
     OrderingInputs,
     PackingInputs,
+    PurityInputs,
     ReportInputs,
     TrainingInputs,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "DocumentGroups",
     "OrderingInputs",
     "PackingInputs",
+    "PurityInputs",
     "ReportInputs",
     "TrainingInputs",
     "render",

@@ -6,10 +6,10 @@ const figures = (() => {
   const palettes = {
     light: { orders: ["#0072b2", "#d55e00", "#009e73", "#b0578d", "#7a6a00"], baseline: "#858c94", floor: "#1c2024",
       ideal: "#8a5fbf", ink: "#1c2024", soft: "#59616a", line: "#e9eaeb", axis: "#c9cdd1", surface: "#ffffff",
-      bar: "#8fb9d9" },
+      bar: "#8fb9d9", topics: ["#0072b2", "#d55e00", "#009e73", "#b0578d", "#7a6a00", "#56b4e9", "#e69f00"] },
     dark: { orders: ["#56b4e9", "#f2a65a", "#35c79b", "#e3a3c9", "#f0e442"], baseline: "#98a1ab", floor: "#e8eaed",
       ideal: "#bda3e6", ink: "#e8eaed", soft: "#a9b1ba", line: "#272d33", axis: "#454d56", surface: "#191d21",
-      bar: "#3f6f95" },
+      bar: "#3f6f95", topics: ["#56b4e9", "#f2a65a", "#35c79b", "#e3a3c9", "#f0e442", "#8d9bff", "#ff8f8f"] },
   };
   const dashes = ["solid", "10px,3px", "3px,3px", "12px,3px,3px,3px", "6px,6px"];
   const symbols = ["circle", "square", "diamond", "triangle-up", "cross"];
@@ -181,6 +181,38 @@ const figures = (() => {
       y: { title: "share", ticksuffix: " %", rangemode: "tozero" } }), bargap: 0, hovermode: "x" } };
   }
 
+  // The largest circles' names, each where no larger one's name stands already.
+  function written(rows) {
+    const kept = [];
+    for (const row of rows) {
+      if (kept.length === 24) break;
+      if (row.name && kept.every((other) => Math.abs(other.x - row.x) > 0.36 || Math.abs(other.y - row.y) > 0.07)) kept.push(row);
+    }
+    return kept;
+  }
+
+  function topics(values, palette) {
+    const { labels, rows } = values.clusters.map;
+    const largest = Math.max(...rows.map((row) => row.share), 1e-9);
+    const widest = Math.min(54, 420 / Math.sqrt(rows.length || 1));
+    const trace = (group, name, colour) => ({
+      x: group.map((row) => row.x), y: group.map((row) => row.y), name: label(name), mode: "markers", type: "scatter",
+      marker: { color: faded(colour, 0.55), size: group.map((row) => Math.max(5, widest * Math.sqrt(row.share / largest))),
+        line: { color: colour, width: 1 } },
+      customdata: group.map((row) => [plain(row.name), 100 * row.share, row.documents]),
+      hovertemplate: "%{customdata[0]}<br>%{customdata[1]:.3~g} % of tokens, %{customdata[2]:,d} documents<extra></extra>",
+    });
+    const data = [...labels.map((name, at) => [rows.filter((row) => row.label === at), name, palette.topics[at]]),
+      [rows.filter((row) => row.label < 0), labels.length ? "others" : "clusters", labels.length ? palette.baseline : palette.topics[0]]]
+      .filter(([group]) => group.length).map((parts) => trace(...parts));
+    const named = written(rows);
+    if (named.length) data.push({ x: named.map((row) => row.x), y: named.map((row) => row.y), mode: "text", hoverinfo: "skip",
+      text: named.map((row) => label(row.name.split(", ").slice(0, 2).join(", "))), textfont: { color: palette.ink, size: 11 }, showlegend: false });
+    const bare = { showgrid: false, zeroline: false, showline: false, showticklabels: false, ticks: "", title: "", range: [-1.12, 1.12] };
+    return { data: rows.length ? data : [], layout: { ...layout(palette, { x: bare, y: bare, legend: labels.length > 0 }),
+      hovermode: "closest", margin: { l: 8, r: 8, t: 42, b: 8 } } };
+  }
+
   function ranks(values, palette) {
     const { position, mean } = values.clusters.share_by_rank;
     const data = [{ x: position, y: mean.map((share) => 100 * share), mode: "lines", line: { color: palette.orders[0], width: 2 },
@@ -202,5 +234,5 @@ const figures = (() => {
       x: { title: "segments in a sequence", tickformat: ",d", ...(few ? { dtick: 1 } : {}) }, y: { title: "sequences", tickformat: "~s" } }), hovermode: "closest" } };
   }
 
-  return { palettes, windows, sizes, prefix, drift, loss, lengths, ranks, segments };
+  return { palettes, windows, sizes, prefix, drift, loss, lengths, topics, ranks, segments };
 })();

@@ -74,6 +74,25 @@ class CorpusInputs:
 
 
 @dataclass(frozen=True, eq=False)
+class PurityInputs:
+    """How clusters agree with a label that the documents came with.
+
+    Attributes:
+        field: the label's name, such as `domain`.
+        num_labels: different labels.
+        largest_label: share of documents with the commonest label: what one cluster of all would give.
+        shares: a clustering's number of clusters -> share of documents whose cluster's majority label is their own.
+        embedding: the name of what made the vectors.
+    """
+
+    field: str
+    num_labels: int
+    largest_label: float
+    shares: Mapping[int, float]
+    embedding: str
+
+
+@dataclass(frozen=True, eq=False)
 class ClusterInputs:
     """The topic clusters.
 
@@ -82,15 +101,24 @@ class ClusterInputs:
         num_tokens: tokens of every cluster.
         top_terms: the terms that tell a cluster from the rest, the strongest first.
         example_titles: titles (or first words) of documents near the cluster's centre.
+        names: what the clusters are called on the map; None takes the first terms.
+        positions: where they stand on the map, NaN for those that are not on it; None leaves the map out.
+        labels: the majority label of every cluster's documents, which colours the map; None for one colour.
+        purity: how clusters agree with labels; None leaves the sentence out.
     """
 
     num_documents: Int64[np.ndarray, " cluster"]
     num_tokens: Int64[np.ndarray, " cluster"]
     top_terms: Sequence[Sequence[str]]
     example_titles: Sequence[Sequence[str]]
+    names: Sequence[str] | None = None
+    positions: Float64[np.ndarray, "cluster 2"] | None = None
+    labels: Sequence[str | None] | None = None
+    purity: PurityInputs | None = None
 
     def __post_init__(self) -> None:
-        lengths = {name: len(getattr(self, name)) for name in self.__dataclass_fields__}
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "purity"}
+        lengths = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"Expected one entry a cluster in every column, found {lengths}.")
 
@@ -108,6 +136,11 @@ class PackingInputs:
         num_tokens_dropped: tokens that stand in none.
         num_documents_cut: documents that lie in more than one sequence.
         segments_per_sequence: number of segments of every training sequence.
+        num_padding_tokens: places of sequences that hold nothing.
+        num_inserted_ends: end tokens that packing inserted.
+        num_tokens_repeated: places of sequences whose token stands elsewhere too.
+        clusters_per_sequence: mean number of topic clusters in a training sequence; None where nobody counted.
+        largest_cluster_share: mean share of a training sequence's largest cluster, likewise.
     """
 
     method: str
@@ -118,6 +151,11 @@ class PackingInputs:
     num_tokens_dropped: int
     num_documents_cut: int
     segments_per_sequence: Int64[np.ndarray, " sequence"]
+    num_padding_tokens: int = 0
+    num_inserted_ends: int = 0
+    num_tokens_repeated: int = 0
+    clusters_per_sequence: float | None = None
+    largest_cluster_share: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

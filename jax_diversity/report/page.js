@@ -127,6 +127,8 @@
     const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
     find("clusters-words").textContent = `Documents with similar vocabulary were put into ${noun(about.num_clusters, "cluster")}. The terms are those that tell a cluster from the rest of the corpus.${empty}${rest}`;
+    find("purity").append(...(about.purity ? sentence(about.purity).childNodes : []));
+    find("purity").hidden = !about.purity;
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
     const rows = about.rows.map((row) => ({
       text: [...row.terms, ...row.titles].join("\n").toLowerCase(),
@@ -147,20 +149,28 @@
   }
 
   // ---- packing, training, settings
+  function stack(parts) {
+    const all = parts.reduce((sum, [, number]) => sum + number, 0) || 1;
+    return [element("div", { class: "track", "aria-hidden": "true" }, parts.filter(([, number]) => number > 0).map(([, number, colour]) =>
+        element("i", { style: { flex: `${number / all} 1 0`, background: colour } }))),
+      element("ul", {}, parts.map(([name, number, colour]) => element("li", { style: { "--swatch": colour } }, `${name} (${percent(number / all)})`)))];
+  }
+
   function packing() {
     const about = values.packing;
-    const all = about.num_tokens_kept + about.num_tokens_dropped || 1;
     find("packing-words").textContent = `Packing (${about.method}) made ${noun(about.num_sequences, "training sequence")} and ` +
       `${noun(about.num_validation_sequences, "validation sequence")} of ${noun(about.sequence_length, "token")}; ` +
       `${noun(about.num_documents_cut, "document")} lie${about.num_documents_cut === 1 ? "s" : ""} in more than one sequence` +
       `${about.mean_segments == null ? "." : `, and a training sequence holds ${decimal(about.mean_segments, 3)} segments on average.`}`;
-    const parts = [["kept in sequences", about.num_tokens_kept, "var(--bar)"], ["dropped", about.num_tokens_dropped, "var(--warn)"]];
-    const used = parts.filter(([, number]) => number > 0);
-    find("packing-bar").append(
-      element("div", { class: "track", "aria-hidden": "true" }, used.map(([, number, colour]) =>
-        element("i", { style: { flex: `${number / all} 1 0`, background: colour } }))),
-      element("ul", {}, parts.map(([name, number, colour]) => element("li", { style: { "--swatch": colour } },
-        `${count(number)} tokens ${name} (${percent(number / all)})`))));
+    if (about.clusters_per_sequence != null) find("packing-words").textContent +=
+      ` They come from ${decimal(about.clusters_per_sequence, 3)} clusters, the largest of which takes ${percent(about.largest_cluster_share)} of a sequence's tokens.`;
+    find("packing-bar").append(...stack([[`${noun(about.num_tokens_kept, "token")} kept in sequences`, about.num_tokens_kept, "var(--bar)"],
+      [`${noun(about.num_tokens_dropped, "token")} dropped`, about.num_tokens_dropped, "var(--warn)"]]));
+    const others = [["taken by tokens that stand elsewhere too", about.num_tokens_repeated, "var(--good)"],
+      ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--faint)"], ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
+    const used = others.filter(([, number]) => number > 0).map(([name, number, colour]) => [`${noun(number, "place")} ${name}`, number, colour]);
+    if (used.length) find("packing-bar").append(element("p", { class: "hint" }, "What fills the sequences' places:"),
+      ...stack([[`${noun(about.num_tokens_kept, "token")} of documents`, about.num_tokens_kept, "var(--bar)"], ...used]));
   }
 
   function training() {
@@ -184,7 +194,7 @@
   }
 
   // ---- figures and theme
-  const all = ["windows", "sizes", "prefix", "drift", "loss", "lengths", "ranks", "segments"];
+  const all = ["windows", "sizes", "prefix", "drift", "loss", "lengths", "topics", "ranks", "segments"];
   const config = {
     responsive: true, displaylogo: false, displayModeBar: true, plotlyServerURL: "",
     // The whole list of buttons: plotly's own would offer to send the figure to a server.

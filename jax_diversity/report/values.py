@@ -34,6 +34,8 @@ MAX_GROUPS = 30
 MAX_CLUSTERS = 60
 MAX_TERMS = 12
 MAX_TITLES = 5
+MAX_CIRCLES = 1000
+MAX_LABELS = 7
 BASELINE_METHOD = "uniform_shuffle"
 
 
@@ -126,7 +128,38 @@ def _clusters(clusters: ClusterInputs) -> dict[str, Any]:
         "rows": rows,
         "rest": rest_row(rest, documents, tokens),
         "share_by_rank": envelope(tokens[order] / total),
+        "map": _cluster_map(clusters, order),
+        "purity": None if clusters.purity is None else words.purity_sentence(clusters.purity),
     }
+
+
+def _cluster_map(clusters: ClusterInputs, order: np.ndarray) -> dict[str, Any]:
+    """The circles of the map, the largest first, which is drawn first; labels beyond the commonest are one."""
+    positions = clusters.positions
+    if positions is None:
+        return {"labels": [], "rows": []}
+    shown = [int(index) for index in order if np.isfinite(positions[index]).all()][:MAX_CIRCLES]
+    tokens, total = clusters.num_tokens, max(int(clusters.num_tokens.sum()), 1)
+    labels_given = clusters.labels or [None] * len(tokens)
+    label_of = {index: clean_text(labels_given[index] or "", 40) for index in shown}
+    tokens_of: dict[str, int] = {}
+    for index, label in label_of.items():
+        tokens_of[label] = tokens_of.get(label, 0) + int(tokens[index])
+    tokens_of.pop("", None)
+    labels = sorted(tokens_of, key=lambda label: (-tokens_of[label], label))[:MAX_LABELS]
+    names = clusters.names or [", ".join(terms[:3]) for terms in clusters.top_terms]
+    rows = [
+        {
+            "x": round_value(positions[index, 0], 4),
+            "y": round_value(positions[index, 1], 4),
+            "name": clean_text(names[index], 60),
+            "share": round_value(int(tokens[index]) / total),
+            "documents": int(clusters.num_documents[index]),
+            "label": labels.index(label) if label in labels else -1,
+        }
+        for index, label in label_of.items()
+    ]
+    return {"labels": labels, "rows": rows}
 
 
 def _clean_list(texts: Sequence[str], max_characters: int) -> list[str]:
@@ -144,6 +177,11 @@ def _packing(packing: PackingInputs) -> dict[str, Any]:
         "num_tokens_kept": int(packing.num_tokens_kept),
         "num_tokens_dropped": int(packing.num_tokens_dropped),
         "num_documents_cut": int(packing.num_documents_cut),
+        "num_padding_tokens": int(packing.num_padding_tokens),
+        "num_inserted_ends": int(packing.num_inserted_ends),
+        "num_tokens_repeated": int(packing.num_tokens_repeated),
+        "clusters_per_sequence": _rounded(packing.clusters_per_sequence),
+        "largest_cluster_share": _rounded(packing.largest_cluster_share),
         "mean_segments": round_value(segments.mean()) if len(segments) else None,
         "segments_per_sequence": count_histogram(segments),
     }

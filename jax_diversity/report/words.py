@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_diversity.report.inputs import PurityInputs
+
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
     """Two numbers with just so many decimals (three to six) that different numbers look different.
@@ -64,6 +66,26 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
         f"{counted(corpus['num_documents'], 'document')} with {size_in_words(corpus['text_bytes'])} of text became "
         f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
         f"tokens to train on{kept_apart}."
+    )
+
+
+def purity_sentence(purity: PurityInputs) -> str:
+    """How many documents lie among their own kind, and what that is worth.
+
+    Example:
+        >>> purity_sentence(PurityInputs("domain", 19, 0.2, {1000: 0.97, 100: 0.95}, "tfidf_svd"))[:75]
+        '97 % of documents lie in a cluster whose majority domain is their own, with'
+    """
+    field, embedding = purity.field, purity.embedding
+    if purity.num_labels < 2:
+        return f"The documents have no two different values of `{field}` that clusters could be compared with."
+    (number, share), *others = purity.shares.items()
+    further = [f"{percent(part)} with {counted(count, 'cluster')}" for count, part in others]
+    among = f"; {listing(further)}" if further else ""
+    return (
+        f"{percent(share)} of documents lie in a cluster whose majority {field} is their own, with "
+        f"{counted(number, 'cluster')} of `{embedding}` vectors{among}. One cluster of all documents would give "
+        f"{percent(purity.largest_label)}."
     )
 
 

@@ -87,16 +87,25 @@ class TokenWriter:
 
     def add_documents(self, documents: Sequence[Integer[np.ndarray, " _"]]) -> None:
         """Append documents: one conversion and one write for all of them."""
+        if documents:
+            self.add_runs(np.concatenate(documents), np.array([len(tokens) for tokens in documents], np.int64))
+
+    def add_runs(self, tokens: Integer[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"]) -> None:
+        """Append documents that stand end to end.
+
+        Args:
+            tokens: all of their tokens.
+            lengths: each one's number of tokens, `len(tokens)` in all.
+        """
         if self._bin is None:
             raise ValueError("A TokenWriter writes inside its `with` block only.")
-        if not documents:
-            return
-        longest = max(map(len, documents))
+        if lengths.sum() != len(tokens):
+            raise ValueError(f"Expected lengths of {len(tokens)} tokens in all, found {lengths.sum()}.")
+        longest = lengths.max(initial=0)
         if longest > _LONGEST:
             raise UserError(
                 f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document."
             )
-        tokens = np.concatenate(documents)
         if tokens.dtype != self.dtype and len(tokens):
             bounds = np.iinfo(self.dtype)
             low, high = int(tokens.min()), int(tokens.max())
@@ -106,7 +115,7 @@ class TokenWriter:
                     f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type."
                 )
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
-        self._lengths.extend(map(len, documents))
+        self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
     def _write_index(self) -> None:
         if self._index_path is None:
@@ -161,6 +170,16 @@ class TokenFile:
     def lengths(self) -> Int64[np.ndarray, " document"]:
         """Every document's number of tokens."""
         return np.diff(self.starts)
+
+    @property
+    def sequence_lengths(self) -> Int64[np.ndarray, " sequence"]:
+        """Number of tokens of every run that Megatron calls a sequence, read from the file.
+
+        The same as `lengths` but where documents consist of several; `GPTDataset` takes each for a document.
+        """
+        index = np.fromfile(_path(self.prefix, ".idx"), np.uint8)
+        _, _, _, num_runs, _ = _HEADER.unpack_from(index)
+        return index[_HEADER.size : _HEADER.size + 4 * num_runs].view("<i4").astype(np.int64)
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
         """One document's tokens, a read-only view of the file.

@@ -1,22 +1,31 @@
-"""Text -> token ids; one library a file."""
+"""Text -> token ids: one contract, `Tokenizer`, and one library a file."""
 
+from jax_diversity.tokenization.base import USUAL_END_TOKENS, PiecewiseTokenizer, Tokenizer, token_dtype
+from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.saving import recorded_implementation
+from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
 from jax_diversity.tokenization.tokenizer_json import (
     END_TOKEN,
-    USUAL_END_TOKENS,
-    Tokenizer,
+    JsonTokenizer,
     byte_tokenizer,
     load_tokenizer,
     spread_texts,
-    token_dtype,
     train_bpe,
 )
 
 __all__ = [
     "END_TOKEN",
     "USUAL_END_TOKENS",
+    "JsonTokenizer",
+    "PiecewiseTokenizer",
     "Tokenizer",
     "byte_tokenizer",
+    "load_saved",
     "load_tokenizer",
+    "make_tokenizer",
+    "normalize_texts",
+    "recorded_implementation",
+    "split_sentences",
     "spread_texts",
     "token_dtype",
     "train_bpe",

@@ -1,0 +1,342 @@
+"""What packing takes, and what every method keeps, loses, pads and cuts.
+
+    python benchmarks/packing.py [--quick] [--write]                 # seconds and memory
+    python benchmarks/packing.py --dataset FOLDER [--write]          # figures of a built dataset, as in docs/packing.md
+
+Speed: documents' lengths are log-normal, 700 tokens in the mean, L = 2048; topics are 1,000 Zipf clusters. Every
+method runs in a process of its own. Seconds are of the whole of `jd.pack`, the report and its counts included; the
+peak of resident memory is the process's, lengths, order and result included. Beside it, on fewer documents and in
+this process, a plain loop over documents that makes the same sequences (as many, and as full), and how many times
+longer it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import results_file
+
+import jax_diversity as jd
+from jax_diversity.packing import METHODS
+
+SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH = 2048, 1000, 64
+LOOP_DOCUMENTS = 20_000
+
+
+class Case(NamedTuple):
+    """A method with options on so many documents, and what it may take."""
+
+    method: str
+    num_documents: int
+    options: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    seconds: float | None = None
+    gigabytes: float | None = None
+
+
+CASES = [
+    Case("concat", 10_000_000, {}, 30, 2),
+    Case("pad", 10_000_000, {}, 30, 2),
+    Case("megatron", 10_000_000, {}, 30, 2),
+    Case("best_fit", 1_000_000, {}, 20),
+    Case("best_fit", 10_000_000),
+    Case("first_fit", 1_000_000, {}, 60),
+    Case("concat", 1_000_000, {"atom_size": 512}),
+    Case("concat", 1_000_000, {"atom_size": 8192}),
+    Case("pad", 1_000_000, {"atom_size": 512}),
+    Case("pad", 1_000_000, {"atom_size": 8192}),
+    Case("partial_shuffle", 1_000_000, {"num_rows": 64, "num_epochs": 2}),
+    Case("same_cluster", 1_000_000),
+    Case("spread", 1_000_000),
+    Case("nearest", 50_000),
+]
+FIGURES: list[tuple[str, dict[str, Any]]] = [
+    ("concat", {}),
+    ("concat", {"atom_size": "L/4"}),
+    ("concat", {"atom_size": "4L"}),
+    ("pad", {}),
+    ("pad", {"atom_size": "L/4"}),
+    ("pad", {"atom_size": "4L"}),
+    ("best_fit", {}),
+    ("first_fit", {}),
+    ("same_cluster", {}),
+    ("nearest", {}),
+    ("spread", {}),
+    ("megatron", {}),
+    ("partial_shuffle", {}),
+]
+
+
+class Corpus(NamedTuple):
+    """What methods may want to know of documents."""
+
+    lengths: np.ndarray
+    order: np.ndarray
+    clusters: np.ndarray | None = None
+    vectors: np.ndarray | None = None
+
+
+def draw_corpus(num_documents: int, needs: tuple[str, ...] = ()) -> Corpus:
+    """Log-normal lengths, a random order; clusters and vectors around their centres where they are needed."""
+    rng = np.random.default_rng(0)
+    lengths = np.maximum(rng.lognormal(6.05, 1.0, num_documents), 2).astype(np.int64)
+    order = rng.permutation(num_documents)
+    if not needs:
+        return Corpus(lengths, order)
+    weights = 1 / np.arange(1, NUM_CLUSTERS + 1)
+    clusters = rng.choice(NUM_CLUSTERS, num_documents, p=weights / weights.sum()).astype(np.int32)
+    if "vectors" not in needs:
+        return Corpus(lengths, order, clusters)
+    vectors = rng.normal(size=(num_documents, WIDTH), scale=0.1).astype(np.float32)
+    vectors += rng.normal(size=(NUM_CLUSTERS, WIDTH)).astype(np.float32)[clusters]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Corpus(lengths, order, clusters, vectors)
+
+
+def needs_of(method: str) -> tuple[str, ...]:
+    """What a method cannot do without."""
+    return {"nearest": ("clusters", "vectors"), "same_cluster": ("clusters",), "spread": ("clusters",)}.get(
+        method, ()
+    )
+
+
+def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -> jd.Packed:
+    """`jd.pack` of a corpus, with all that is known of it."""
+    return jd.pack(
+        corpus.lengths,
+        length,
+        method=method,
+        document_order=corpus.order,
+        clusters=corpus.clusters,
+        vectors=corpus.vectors,
+        **options,
+    )
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """Seconds and peak memory of one case, in this process."""
+    corpus = draw_corpus(case.num_documents, needs_of(case.method))
+    before = peak_gigabytes()
+    start, cpu_start = time.perf_counter(), time.process_time()
+    report = pack(corpus, SEQUENCE_LENGTH, case.method, case.options).report
+    return {
+        "method": case.method,
+        "options": case.options,
+        "num_documents": case.num_documents,
+        "num_tokens": report.num_tokens,
+        "num_sequences": report.num_sequences,
+        "num_segments": report.num_segments,
+        "seconds": round(time.perf_counter() - start, 3),
+        "cpu_seconds": round(time.process_time() - cpu_start, 3),
+        "input_gigabytes": round(before, 3),
+        "gigabytes": round(peak_gigabytes(), 3),
+    }
+
+
+def peak_gigabytes() -> float:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def in_a_process(case: Case) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--case", json.dumps(case)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+# ---- plain loops: the number of sequences, and of tokens in them
+
+
+def loop_concat(lengths: list[int], length: int) -> tuple[int, int]:
+    rows, sequence, room = [], 0, length
+    for document, number in enumerate(lengths):
+        offset = 0
+        while offset < number:
+            taken = min(room, number - offset)
+            rows.append((sequence, length - room, document, offset, taken, offset + taken == number))
+            offset, room = offset + taken, room - taken
+            if not room:
+                sequence, room = sequence + 1, length
+    return sequence, sum(row[4] for row in rows if row[0] < sequence)
+
+
+def loop_pad(lengths: list[int], length: int) -> tuple[int, int]:
+    rows: list[tuple[int, ...]] = []
+    for document, number in enumerate(lengths):
+        offset = 0
+        while True:
+            rest = number - offset
+            rows.append((len(rows), 0, document, offset, min(rest, length), True))
+            if rest <= length:
+                break
+            offset += length - 1
+    return len(rows), sum(row[4] for row in rows)
+
+
+def loop_first_fit(lengths: list[int], length: int) -> tuple[int, int]:
+    rooms: list[int] = []
+    num_full = 0
+    for number in lengths:
+        num_full += number // length
+        rest = number % length
+        for place, room in enumerate(rooms):
+            if rest and room >= rest:
+                rooms[place] -= rest
+                break
+        else:
+            if rest:
+                rooms.append(length - rest)
+    return num_full + len(rooms), sum(lengths)
+
+
+def loop_best_fit(lengths: list[int], length: int) -> tuple[int, int]:
+    rooms: list[int] = []  # rising
+    for rest in sorted((number % length for number in lengths if number % length), reverse=True):
+        place = bisect.bisect_left(rooms, rest)
+        room = rooms.pop(place) if place < len(rooms) else length
+        bisect.insort(rooms, room - rest)
+    return sum(number // length for number in lengths) + len(rooms), sum(lengths)
+
+
+LOOPS: dict[str, Callable[[list[int], int], tuple[int, int]]] = {
+    "concat": loop_concat,
+    "pad": loop_pad,
+    "first_fit": loop_first_fit,
+    "best_fit": loop_best_fit,
+}
+
+
+def against_loop(method: str) -> dict[str, float]:
+    """How many times longer the plain loop takes.
+
+    Raises:
+        ValueError: it makes other sequences.
+    """
+    corpus = draw_corpus(LOOP_DOCUMENTS)
+    ordered = corpus.lengths[corpus.order].tolist()
+    start = time.perf_counter()
+    expected = LOOPS[method](ordered, SEQUENCE_LENGTH)
+    loop_seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    packed = pack(corpus, SEQUENCE_LENGTH, method, {})
+    seconds = time.perf_counter() - start
+    found = packed.segments.num_sequences, int(packed.segments.length.sum())
+    if found != expected:
+        raise ValueError(f"{method}: the loop makes {expected} sequences and tokens, packing {found}.")
+    return {"num_documents": LOOP_DOCUMENTS, "loop_seconds": loop_seconds, "ratio": loop_seconds / seconds}
+
+
+# ---- the two tables
+
+
+def measure_speed(quick: bool) -> dict[str, Any]:
+    """Every case's row, printed as it is done."""
+    print(f"{'method':<44}{'documents':>12}{'seconds':>9}{'CPU s':>8}{'peak GB':>9}  verdict")
+    rows = []
+    for case in CASES:
+        if case.method not in METHODS:
+            continue
+        if quick:
+            case = Case(case.method, case.num_documents // 100, case.options)
+        row = in_a_process(case)
+        limits = [("seconds", case.seconds), ("gigabytes", case.gigabytes)]
+        verdicts = [f"{name} {'<' if row[name] < most else 'NOT <'} {most:g}" for name, most in limits if most]
+        rows.append({**row, "verdicts": verdicts})
+        print(
+            f"{named(case.method, case.options):<44}{row['num_documents']:>12,}{row['seconds']:>9.2f}"
+            f"{row['cpu_seconds']:>8.2f}{row['gigabytes']:>9.2f}  {', '.join(verdicts)}",
+            flush=True,
+        )
+    print(f"\nA plain loop on {LOOP_DOCUMENTS:,} documents takes longer by a factor of")
+    loops = {method: against_loop(method) for method in LOOPS}
+    for method, about in loops.items():
+        print(f"  {method:<12}{about['ratio']:>8.1f}")
+    return {"cases": rows, "loops": loops}
+
+
+def named(method: str, options: Mapping[str, Any]) -> str:
+    """`pad, atom_size L/4`."""
+    return ", ".join([method, *(f"{name} {value}" for name, value in options.items())])
+
+
+def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
+    """What every method makes of all documents of a built dataset, as a Markdown table."""
+    dataset = jd.open_dataset(folder)
+    length = length or dataset.sequence_length
+    lengths = dataset.tokens.document_lengths
+    clusters = np.load(folder / "clusters" / "assignments.npy")
+    vectors = np.load(folder / "embeddings" / "embeddings.npy", mmap_mode="r")
+    corpus = Corpus(lengths, np.random.default_rng(0).permutation(len(lengths)), clusters, vectors)
+    print(
+        f"{len(lengths):,} documents of {lengths.sum():,} tokens, L = {length:,}, {clusters.max() + 1:,} clusters; "
+        f"{(lengths > length).mean():.1%} of the documents are longer than L.\n"
+    )
+    print(
+        "| method | sequences | tokens lost | padding | documents cut | segments a sequence | clusters a sequence | "
+        "largest cluster |\n|---|---|---|---|---|---|---|---|"
+    )
+    rows = []
+    for method, options in FIGURES:
+        if method not in METHODS:
+            continue
+        in_tokens = {
+            name: {"L/4": length // 4, "4L": 4 * length}.get(value, value) for name, value in options.items()
+        }
+        packed = pack(corpus, length, method, in_tokens)
+        report = packed.report
+        places = report.num_sequences * packed.segments.sequence_length
+        rows.append({"method": method, "options": options, **vars(report)})
+        print(
+            f"| `{method}`{named('', options)} | {report.num_sequences:,} | {report.num_tokens_dropped:,} | "
+            f"{share(report.num_padding_tokens / places)} | {share(report.num_documents_cut / report.num_documents)} | "
+            f"{report.mean_segments:.2f} | {report.clusters_per_sequence:.2f} | "
+            f"{share(report.largest_cluster_share)} |",
+            flush=True,
+        )
+    return {
+        "num_documents": len(lengths),
+        "num_tokens": int(lengths.sum()),
+        "sequence_length": length,
+        "rows": rows,
+    }
+
+
+def share(value: float) -> str:
+    """Per cent, with as many digits as tell small ones from none."""
+    return f"{value:.1%}" if value >= 0.001 or not value else f"{value:.3%}"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", type=Path, help="a built dataset: figures in place of speed")
+    parser.add_argument("--sequence-length", type=int, help="L of the figures; the dataset's own where not given")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the documents")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/packing[-NAME].json")
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(run_case(Case(*arguments.case))))
+        return
+    environment = results_file.environment("numpy")
+    if arguments.dataset:
+        results = measure_dataset(arguments.dataset, arguments.sequence_length)
+        name = f"packing-{arguments.dataset.resolve().name}"
+    else:
+        results, name = measure_speed(arguments.quick), "packing"
+    if arguments.write:
+        results_file.write(name, {**environment, **results})
+
+
+if __name__ == "__main__":
+    main()

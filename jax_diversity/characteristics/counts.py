@@ -1,0 +1,44 @@
+"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix a family.
+
+A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
+none, an end token to its document.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from jax_diversity.characteristics.codes import Codes
+from jax_diversity.schema import Segments
+
+
+def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
+    """Tokens of every group in every sequence, int32 CSR (sequence, group), columns sorted.
+
+    Segments are sorted by sequence, so that they are the rows of the matrix as they stand: nothing is sorted but
+    the few groups within a sequence.
+
+    Args:
+        segments: the packed training sequences.
+        codes: one family's groups, for the corpus's documents.
+    """
+    num_segments = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
+    row_starts = np.concatenate([[0], np.cumsum(num_segments)])
+    index_type = np.int32 if len(segments) < 2**31 else np.int64
+    entries = (
+        segments.length.astype(np.int32),
+        codes.group[segments.document_index].astype(index_type),
+        row_starts.astype(index_type),
+    )
+    counts = sparse.csr_array(entries, shape=(segments.num_sequences, max(len(codes.names), 1)))
+    counts.sum_duplicates()
+    return counts
+
+
+def save_counts(path: Path, counts: sparse.csr_array) -> None:
+    """Write a count matrix as SciPy's .npz, the same bytes for the same counts."""
+    with path.open("wb") as file:
+        sparse.save_npz(file, counts)

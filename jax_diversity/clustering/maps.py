@@ -1,0 +1,71 @@
+"""A map of the clusters in two dimensions: topics that are near each other are drawn near each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+LARGEST_MAP = 1000
+"""Clusters that a map holds at most: more circles than this tell a reader nothing, and their time adds up."""
+_LEAST_NEIGHBOURS = 12
+_PERPLEXITY = 15.0
+
+
+def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[np.ndarray, "cluster 2"]:
+    """Where clusters stand on a map, each axis from -1 to 1.
+
+    t-SNE (van der Maaten & Hinton 2008) by cosine distance, started from the two main axes, without randomness:
+    it keeps each topic's neighbours, where a projection or metric scaling of hundreds of nearly equidistant
+    centroids gives a disc without shape. Distances between far topics mean little. Few clusters are projected on
+    their main axes.
+
+    Args:
+        centroids: at most `LARGEST_MAP` of them.
+
+    Raises:
+        ValueError: more.
+    """
+    if len(centroids) > LARGEST_MAP:
+        raise ValueError(f"Expected at most {LARGEST_MAP} centroids, found {len(centroids)}.")
+    start = _main_axes(centroids)
+    if len(centroids) < _LEAST_NEIGHBOURS or not start.any():
+        return start
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+    rows = centroids / np.where(lengths > 0, lengths, 1)
+    settings: dict[str, Any] = {"init": start * np.float32(1e-4)}
+    model: Any = TSNE(
+        perplexity=min(_PERPLEXITY, (len(centroids) - 1) / 3),
+        learning_rate="auto",
+        max_iter=750,
+        random_state=0,
+        **settings,
+    )
+    with threadpool_limits(1):  # how sums are split between threads shows in the positions
+        placed = model.fit_transform(np.ascontiguousarray(rows))
+    return _to_square(placed)
+
+
+def _main_axes(centroids: np.ndarray) -> np.ndarray:
+    """Positions on the two main axes, the sign of each so that its largest value is positive."""
+    positions = np.zeros((len(centroids), 2), np.float32)
+    if len(centroids) < 2:
+        return positions
+    centred = centroids.astype(np.float64) - centroids.mean(axis=0, dtype=np.float64)
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    axes = min(2, int((values > 1e-6 * max(values[0], 1e-30)).sum()))
+    found = left[:, :axes] * values[:axes]
+    largest = np.abs(found).argmax(axis=0)
+    found *= np.sign(found[largest, np.arange(axes)])
+    positions[:, :axes] = found
+    return _to_square(positions)
+
+
+def _to_square(positions: np.ndarray) -> Float32[np.ndarray, "cluster 2"]:
+    low, high = positions.min(axis=0), positions.max(axis=0)
+    reach = np.maximum((high - low) / 2, 1e-12)
+    return ((positions - (low + high) / 2) / reach).astype(np.float32)

@@ -1,0 +1,53 @@
+"""Rows over a mesh of devices: every device holds a slice of each block of rows, and a copy of all centroids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jax_diversity.errors import UserError
+
+AXIS = "rows"
+BY_ROW: Any = PartitionSpec(AXIS)
+EVERYWHERE: Any = PartitionSpec()
+
+
+def row_mesh(mesh: Any) -> Mesh:
+    """The devices of a mesh of any axes as one axis; None is this process's first device.
+
+    Raises:
+        UserError: no mesh of devices, or one without a device of this process.
+    """
+    if mesh is None:
+        return Mesh(np.array(jax.local_devices()[:1]), (AXIS,), axis_types=(AxisType.Auto,))
+    if not isinstance(mesh, Mesh):
+        raise UserError(
+            f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
+            'make one with jax.make_mesh((8,), ("rows",)).'
+        )
+    devices = mesh.devices.reshape(-1)
+    if jax.process_index() not in {device.process_index for device in devices}:
+        raise UserError(
+            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
+            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
+        )
+    return Mesh(devices, (AXIS,), axis_types=(AxisType.Auto,))
+
+
+def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
+    """An array on the mesh; of several processes, each brings the same values and keeps its devices' part."""
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(values, sharding)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def fetch(mesh: Mesh, array: Array) -> np.ndarray:
+    """All of an array that lies on the mesh, in every process."""
+    if not (array.is_fully_addressable or array.is_fully_replicated):
+        array = jax.jit(lambda part: part, out_shardings=NamedSharding(mesh, EVERYWHERE))(array)
+    return np.asarray(array)

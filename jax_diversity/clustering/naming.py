@@ -1,0 +1,202 @@
+"""Names for clusters, whatever made the vectors: the terms of a few documents of each that set it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float32, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.terms import split_terms
+
+DOCUMENTS_PER_CLUSTER = 50
+"""Documents nearest to a centroid whose terms are counted ..."""
+MOST_DOCUMENTS = 100_000
+"""... and documents in all, so that naming ten thousand clusters costs no more than naming two thousand."""
+TERMS_PER_DOCUMENT = 400
+"""Different terms of a document's beginning that are counted."""
+TERMS_PER_NAME = 3
+_MOST_TERMS = 2_000_000
+_NEIGHBOURS = 10
+_CANDIDATES = 60
+_CONTRAST_POWER = 1.5
+_DIGITS_OF_A_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class ClusterNames:
+    """What clusters are called.
+
+    Attributes:
+        names: a few terms each; different where the clusters' terms are, numbered where they are not.
+        top_terms: the terms that tell a cluster apart, the best first.
+    """
+
+    names: list[str]
+    top_terms: list[list[str]]
+
+
+def documents_per_cluster(num_clusters: int) -> int:
+    """How many documents of each cluster names are made from."""
+    return max(3, min(DOCUMENTS_PER_CLUSTER, MOST_DOCUMENTS // max(num_clusters, 1)))
+
+
+def name_clusters(
+    counted: TermCounts, centroids: Float32[np.ndarray, "cluster feature"], num_terms: int = 8
+) -> ClusterNames:
+    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its mentions.
+
+    A term's score in a cluster is p c^1.5: the share p of its documents that have it, and how much larger that is
+    than elsewhere, c, the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
+    Against all clusters alone, the commonest words of a rare language would name each of its clusters; against the
+    neighbours alone, what thirty clusters about films are about would be in none of their names. No list of stop
+    words is needed, in any language. Of two terms that are forms of one the better one stays.
+
+    Args:
+        counted: the terms of some documents near each centroid.
+        centroids: tell which clusters are neighbours.
+        num_terms: terms of a cluster at most.
+
+    Example:
+        >>> counted = TermCounts()
+        >>> for cluster, text in [(0, "ship and sail"), (0, "the ship"), (1, "bread and butter"), (1, "the bread")]:
+        ...     counted.add(cluster, text)
+        >>> name_clusters(counted, np.eye(2, dtype=np.float32), num_terms=2).top_terms
+        [['ship', 'sail'], ['bread', 'butter']]
+    """
+    shares, terms = counted.shares(len(centroids))
+    top_terms = _distinct_terms(_scores(shares, _neighbours(centroids)), terms, num_terms)
+    return ClusterNames(_unlike_names(top_terms), top_terms)
+
+
+@dataclass
+class TermCounts:
+    """Which clusters' documents have which terms; texts are looked at once and not kept."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    pairs: list[np.ndarray] = field(default_factory=list)
+    clusters: list[int] = field(default_factory=list)
+
+    def add(self, cluster: int, text: str) -> None:
+        """Count the terms of a document; dates, message ids and the like are no terms here."""
+        found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)]
+        places = self.places
+        if len(places) < _MOST_TERMS:
+            known = [places.setdefault(term, len(places)) for term in found[:TERMS_PER_DOCUMENT]]
+        else:
+            known = [places[term] for term in found[:TERMS_PER_DOCUMENT] if term in places]
+        self.pairs.append(np.array(known, np.int32))
+        self.clusters.append(cluster)
+
+    def shares(self, num_clusters: int) -> tuple[csr_array, list[str]]:
+        """The share of a cluster's documents with a term (cluster, term), and the terms.
+
+        Two documents are added to every cluster, of which none has the term: what one document of three says is
+        worth less than what ten of thirty say.
+        """
+        sizes = np.array([len(pairs) for pairs in self.pairs], np.int64)
+        columns = np.concatenate([np.empty(0, np.int32), *self.pairs])
+        rows = np.repeat(np.array(self.clusters, np.int64), sizes)
+        counts = csr_array((np.ones(len(columns)), (rows, columns)), shape=(num_clusters, len(self.places)))
+        counts.sum_duplicates()
+        num_documents = np.bincount(np.array(self.clusters, np.int64), minlength=num_clusters)
+        self._keep_repeated(counts, num_documents)
+        counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
+        return counts, list(self.places)
+
+    @staticmethod
+    def _keep_repeated(counts: csr_array, num_documents: Int64[np.ndarray, " cluster"]) -> None:
+        """Forget terms of a single document of a cluster, where it has four documents or more."""
+        many = np.repeat(num_documents >= 4, np.diff(counts.indptr))
+        counts.data[(counts.data < 2) & many] = 0
+        counts.eliminate_zeros()
+
+
+def _is_number(term: str) -> bool:
+    return term.isdecimal() or sum(map(str.isdigit, term)) >= _DIGITS_OF_A_NUMBER
+
+
+def _neighbours(centroids: np.ndarray) -> Int64[np.ndarray, "cluster neighbour"]:
+    """Every cluster's nearest other clusters by cosine: ten, or half of them where they are few."""
+    num_clusters = len(centroids)
+    count = min(_NEIGHBOURS, num_clusters // 2 - 1)
+    if count < 1:
+        return np.empty((num_clusters, 0), np.int64)
+    lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+    rows = centroids / np.where(lengths > 0, lengths, 1)
+    nearest = np.empty((num_clusters, count), np.int64)
+    for start in range(0, num_clusters, 1024):
+        part = slice(start, min(start + 1024, num_clusters))
+        likeness = rows[part] @ rows.T
+        likeness[np.arange(part.stop - start), np.arange(start, part.stop)] = -np.inf
+        nearest[part] = np.argpartition(-likeness, count - 1, axis=1)[:, :count]
+    return np.sort(nearest, axis=1)
+
+
+def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"]) -> csr_array:
+    """Every term's score in every cluster that has it."""
+    num_clusters, num_terms = len(shares.indptr) - 1, int(shares.indices.max(initial=-1)) + 1
+    everywhere = np.bincount(shares.indices, shares.data, minlength=num_terms) / max(num_clusters, 1)
+    scores = shares.copy()
+    beside = np.zeros(num_terms)
+    for cluster in range(num_clusters):
+        part = slice(shares.indptr[cluster], shares.indptr[cluster + 1])
+        columns, own = shares.indices[part], shares.data[part]
+        contrast = np.log(own / everywhere[columns])
+        near = neighbours[cluster]
+        if len(near):
+            beside[:] = 0
+            for other in near:
+                other_part = slice(shares.indptr[other], shares.indptr[other + 1])
+                beside[shares.indices[other_part]] += shares.data[other_part] / len(near)
+            # As if the cluster itself were one more neighbour: no term's contrast is without bounds.
+            mixed = (beside[columns] * len(near) + own) / (len(near) + 1)
+            contrast = (contrast + np.log(own / mixed)) / 2
+        scores.data[part] = own * np.maximum(contrast, 0) ** _CONTRAST_POWER
+    return scores
+
+
+def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
+    """Every cluster's best terms, none a form of a better one."""
+    chosen = []
+    for cluster in range(len(scores.indptr) - 1):
+        part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])
+        columns, values = scores.indices[part], scores.data[part]
+        # Equal scores go by the term, not by the order in which documents came.
+        best = np.argsort(values, kind="stable")[::-1][:_CANDIDATES]
+        ranked = sorted((-round(float(values[place]), 9), terms[int(columns[place])]) for place in best)
+        kept: list[str] = []
+        for score, term in ranked:
+            if len(kept) == num_terms or score == 0:
+                break
+            if not any(_are_alike(term, other) for other in kept):
+                kept.append(term)
+        chosen.append(kept)
+    return chosen
+
+
+def _are_alike(first: str, second: str) -> bool:
+    """Whether two terms are forms of one: an ending apart, a character of a pair, two pairs of one word."""
+    short, long = (first, second) if len(first) <= len(second) else (second, first)
+    if len(short) == 1:
+        return short in long
+    if len(short) == len(long) == 2 and not (short.isascii() or long.isascii()):
+        return short[0] == long[1] or short[1] == long[0]
+    return len(short) >= 3 and len(long) - len(short) <= 3 and long.startswith(short)
+
+
+def _unlike_names(top_terms: Sequence[Sequence[str]]) -> list[str]:
+    """A few terms a cluster; clusters with the same few take further ones until they differ, or a number."""
+    names: list[str] = []
+    taken: set[frozenset[str]] = set()
+    for cluster, terms in enumerate(top_terms):
+        count = min(TERMS_PER_NAME, len(terms))
+        while count < len(terms) and frozenset(terms[:count]) in taken:
+            count += 1
+        words = frozenset(terms[:count])
+        name = ", ".join(terms[:count])
+        names.append(f"{name} ({cluster})".strip() if words in taken or not terms else name)
+        taken.add(words)
+    return names

@@ -1,0 +1,100 @@
+"""Documents -> vectors without any learning: hashed counts, led to a few dimensions by random signs.
+
+What is counted are the beginnings of words, single characters where a script puts no spaces between words, and
+punctuation marks, which tell prose from code, verse, lists and letters. Counts are hashed to buckets (Weinberger et
+al. 2009), a count c weighs 1 + ln c, and each bucket has a direction of random signs, which keeps angles about as
+they are (Achlioptas 2003). A vector depends on its text and the settings alone, so documents that come later, or
+elsewhere, fall among those of before. But nothing is known of which words are rare, so topics are told apart less
+well than by `tfidf_svd`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from scipy.sparse import csr_array
+
+from jax_diversity.config import EmbeddingConfig
+from jax_diversity.terms import MARKS, UNSPACED
+
+NUM_BUCKETS = 2**16
+"""Buckets that terms are hashed to: two documents of 100 terms share one by chance once in seven pairs, which is
+far less than the projection's own noise, 1 / √dimensions."""
+PREFIX_CHARACTERS = 5
+"""First characters of a word that are hashed: one bucket for the word and its inflections."""
+_BLOCK_DOCUMENTS = 1024
+
+_ASCII = re.compile(r"[^\W_]{2,}|[^\w\s]|_")
+_ANY = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[{MARKS}]){{2,}}|[^\w\s]|_")
+
+
+class HashingEmbedder:
+    """The embedder: stateless, a document's vector depends on that document alone.
+
+    Args:
+        config: width of the vectors, seed of the signs.
+
+    Example:
+        >>> embedder = HashingEmbedder(EmbeddingConfig(dimensions=64))
+        >>> embedder.embed(["wind and sail", "1 2 3"]).shape
+        (2, 64)
+    """
+
+    def __init__(self, config: EmbeddingConfig) -> None:
+        self.dimensions, self._seed = config.dimensions, config.seed
+
+    def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
+        """Vectors of length one, a row a text; zeros for a text without a term."""
+        vectors = np.zeros((len(texts), self.dimensions), np.float32)
+        for start in range(0, len(texts), _BLOCK_DOCUMENTS):
+            counts = csr_array(self._vectorizer.transform(texts[start : start + _BLOCK_DOCUMENTS]))
+            counts.data = 1 + np.log(counts.data)
+            projected = counts @ self._signs
+            lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
+            np.divide(projected, lengths, out=vectors[start : start + _BLOCK_DOCUMENTS], where=lengths > 0)
+        return vectors
+
+    @cached_property
+    def _vectorizer(self) -> Any:
+        return make_vectorizer()
+
+    @cached_property
+    def _signs(self) -> Float32[np.ndarray, "bucket feature"]:
+        return make_signs(self.dimensions, self._seed)
+
+
+def make_vectorizer() -> Any:
+    """The library's `HashingVectorizer` that counts `split_marks` in buckets."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    settings: dict[str, Any] = {
+        "analyzer": split_marks,
+        "n_features": NUM_BUCKETS,
+        "alternate_sign": False,  # the projection has signs enough; opposite counts would cancel to nothing
+        "norm": None,
+        "dtype": np.float32,
+    }
+    return HashingVectorizer(**settings)
+
+
+def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimensions}"]:
+    """A direction of +1 and -1 for every bucket, drawn by the seed."""
+    bits = np.random.default_rng(seed).integers(0, 2, (NUM_BUCKETS, dimensions), np.int8)
+    return (2 * bits - 1).astype(np.float32)
+
+
+def split_marks(text: str) -> list[str]:
+    """What is counted of a text, repeated as it comes.
+
+    Example:
+        >>> split_marks("Recipes: 明月!")
+        ['recip', ':', '明', '月', '!']
+    """
+    text = text.lower()
+    found = (_ASCII if text.isascii() else _ANY).findall(text)
+    return [term[:PREFIX_CHARACTERS] for term in found]

@@ -1,0 +1,161 @@
+"""The Qwen3 transformer in Flax NNX, as far as embeddings need it: token ids -> hidden states, no head.
+
+Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key heads than query heads (Ainslie
+et al. 2023), queries and keys normalised, then turned by rotary positions (Su et al. 2021), SwiGLU (Shazeer 2020):
+the model of the Qwen3 report (Yang et al. 2025). Attributes are named as checkpoints name their tensors, so that a
+parameter's path is its tensor's name.
+
+Padding stands at the end of a row. Attention is causal, so that no token sees it, and needs no other mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+from jax_diversity.embedding.qwen3.architecture import Architecture
+
+Place = Callable[[Any], Any]
+
+
+def _stay(values: Any) -> Any:
+    return values
+
+
+class Qwen3(nnx.Module):
+    """Token ids to hidden states.
+
+    Args:
+        architecture: the sizes.
+        dtype: of parameters and arithmetic; norms, rotary positions and the softmax are computed in float32.
+        rngs: asked for initial values; a checkpoint's replace them.
+    """
+
+    def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
+        @nnx.split_rngs(splits=architecture.num_layers)
+        @nnx.vmap(in_axes=(0,), out_axes=0)
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(architecture, dtype, rngs)
+
+        kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.architecture = architecture
+        self.embed_tokens = nnx.Embed(architecture.vocab_size, architecture.width, **kinds)
+        self.layers = stack(rngs)  # one block whose parameters have a first axis: the layers, compiled once
+        self.norm = nnx.RMSNorm(architecture.width, epsilon=architecture.epsilon, **kinds)
+
+    def __call__(
+        self, tokens: Int32[Array, "row token"], spread: Place = _stay, gather: Place = _stay
+    ) -> Float[Array, "row token width"]:
+        """The hidden states after the last block, not normalised yet.
+
+        Args:
+            tokens: ids, padded at the end with any id.
+            spread: lays the rows of the tokens' vectors out over devices.
+            gather: brings together the parameters of a block, which may lie on several devices.
+        """
+        graph, layers = nnx.split(self.layers)
+        rotation = rotations(tokens.shape[1], self.architecture)
+
+        def apply(hidden: Array, layer: Any) -> tuple[Array, None]:
+            return nnx.merge(graph, gather(layer))(hidden, rotation), None
+
+        return lax.scan(apply, spread(self.embed_tokens(tokens)), layers)[0]
+
+    def last(
+        self, hidden: Float[Array, "row token width"], lengths: Int32[Array, " row"]
+    ) -> Float32[Array, "row width"]:
+        """The normalised hidden state of each row's last token, scaled to length 1: the embedding.
+
+        Args:
+            hidden: the hidden states after the last block.
+            lengths: tokens of each row, 1 or more.
+        """
+        states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
+        vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
+        norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / jnp.maximum(norms, 1e-12)
+
+
+class Block(nnx.Module):
+    """Attention, then a feed-forward part, each added to what it was computed from."""
+
+    def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
+        kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        norm: Any = {"epsilon": architecture.epsilon, **kinds}
+        self.input_layernorm = nnx.RMSNorm(architecture.width, **norm)
+        self.self_attn = Attention(architecture, dtype, rngs)
+        self.post_attention_layernorm = nnx.RMSNorm(architecture.width, **norm)
+        self.mlp = FeedForward(architecture, dtype, rngs)
+
+    def __call__(
+        self, hidden: Float[Array, "row token width"], rotation: Float32[Array, "2 token half"]
+    ) -> Float[Array, "row token width"]:
+        """The hidden states after the block; `rotation` is that of `rotations`."""
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class Attention(nnx.Module):
+    """Causal attention; neighbouring query heads share a key and a value head."""
+
+    def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
+        kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        norm: Any = {"epsilon": architecture.epsilon, **kinds}
+        self.head_width = architecture.head_width
+        query_width = architecture.num_heads * architecture.head_width
+        key_width = architecture.num_key_heads * architecture.head_width
+        self.q_proj = nnx.Linear(architecture.width, query_width, use_bias=False, **kinds)
+        self.k_proj = nnx.Linear(architecture.width, key_width, use_bias=False, **kinds)
+        self.v_proj = nnx.Linear(architecture.width, key_width, use_bias=False, **kinds)
+        self.o_proj = nnx.Linear(query_width, architecture.width, use_bias=False, **kinds)
+        self.q_norm = nnx.RMSNorm(architecture.head_width, **norm)
+        self.k_norm = nnx.RMSNorm(architecture.head_width, **norm)
+
+    def __call__(
+        self, hidden: Float[Array, "row token width"], rotation: Float32[Array, "2 token half"]
+    ) -> Float[Array, "row token width"]:
+        """What attention adds to normalised hidden states."""
+        heads = (*hidden.shape[:2], -1, self.head_width)
+        queries = rotate(self.q_norm(self.q_proj(hidden).reshape(heads)), rotation)
+        keys = rotate(self.k_norm(self.k_proj(hidden).reshape(heads)), rotation)
+        values = self.v_proj(hidden).reshape(heads)
+        mixed = jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
+        return self.o_proj(mixed.reshape(*hidden.shape[:2], -1))
+
+
+class FeedForward(nnx.Module):
+    """SwiGLU: one projection gates another, a third leads back."""
+
+    def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
+        kinds: Any = {"use_bias": False, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.gate_proj = nnx.Linear(architecture.width, architecture.inner_width, **kinds)
+        self.up_proj = nnx.Linear(architecture.width, architecture.inner_width, **kinds)
+        self.down_proj = nnx.Linear(architecture.inner_width, architecture.width, **kinds)
+
+    def __call__(self, hidden: Float[Array, "row token width"]) -> Float[Array, "row token width"]:
+        """What the feed-forward part adds to normalised hidden states."""
+        return self.down_proj(jax.nn.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
+def rotations(num_tokens: int, architecture: Architecture) -> Float32[Array, "2 token half"]:
+    """Cosine and sine of every position's angles: position / θ^(2 i / head width) for i below half the width."""
+    half = architecture.head_width // 2
+    frequencies = architecture.rotary_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(num_tokens, dtype=jnp.float32)[:, None] * frequencies
+    return jnp.stack([jnp.cos(angles), jnp.sin(angles)])
+
+
+def rotate(
+    heads: Float[Array, "row token head width"], rotation: Float32[Array, "2 token half"]
+) -> Float[Array, "row token head width"]:
+    """Turn each pair (i, i + half the width) of a head by its position's i-th angle."""
+    cosines, sines = rotation[:, None, :, None, :]
+    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
+    return turned.astype(heads.dtype)

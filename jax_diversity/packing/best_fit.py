@@ -1,0 +1,105 @@
+"""Best-fit packing: no document is cut that fits into a sequence.
+
+Ding et al., "Fewer truncations improve language modeling", 2024 (https://arxiv.org/abs/2404.10830).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.packing.bins import fill_bins, split_to_fit
+from jax_diversity.schema import Segments
+
+
+def best_fit(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+) -> Segments:
+    """Put the longest pieces first, each into the sequence with the least room that still holds it.
+
+    Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
+    and what remains of a sequence is padding. Which document goes where depends on lengths alone: within a length,
+    documents go in their order.
+
+    Args:
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: which documents; their order decides between documents of equal length, and the order of
+            the sequences.
+        sequence_length: L.
+
+    Example:
+        >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
+        >>> segments.sequence_index.tolist(), segments.document_index.tolist()
+        ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
+    """
+    fits = split_to_fit(document_lengths, document_order, sequence_length)
+    lengths = fits.pieces.length[fits.open]
+    by_length = np.argsort(-lengths, kind="stable")
+    bins = np.empty(len(lengths), np.int64)
+    bins[by_length] = _place(lengths[by_length], sequence_length)
+    return fill_bins(fits, bins, sequence_length)
+
+
+def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndarray, " piece"]:
+    """Best-fit-decreasing: the bin of every piece.
+
+    Pieces of one length are placed together. The tightest bin that takes one takes as many as go in, since each
+    leaves it tighter still; and all bins with equal room are alike. So a step is one length against one room, and
+    there are never more steps than pieces.
+
+    Args:
+        lengths: falling, all above zero.
+        capacity: room of an empty bin.
+    """
+    bins = np.empty(len(lengths), np.int64)
+    rooms = _Rooms(capacity)
+    starts = np.flatnonzero(np.diff(lengths, prepend=capacity + 1))
+    for start, stop in pairwise([*starts.tolist(), len(lengths)]):
+        length = int(lengths[start])
+        for room in [*rooms.at_least(length).tolist(), capacity]:
+            each = room // length
+            some = rooms.take(room, -(-(stop - start) // each))
+            full = min(len(some), (stop - start) // each)
+            taken = np.repeat(some, each)[: stop - start]
+            bins[start : start + len(taken)] = taken
+            start += len(taken)
+            rooms.put(room - each * length, some[:full])
+            rooms.put(room - (len(taken) - full * each) * length, some[full:])
+            if start == stop:
+                break
+    return bins
+
+
+class _Rooms:
+    """Bins by the room that they have left; there are always more empty ones."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._bins: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._counts = np.zeros(capacity, np.int64)
+        self._num_bins = 0
+
+    def at_least(self, room: int) -> Int64[np.ndarray, " room"]:
+        """The rooms, rising, that begun bins have left, from `room` on."""
+        return room + np.flatnonzero(self._counts[room:])
+
+    def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
+        """Bins with exactly this room, the first that got it first."""
+        if room == self.capacity:
+            self._num_bins += most
+            return np.arange(self._num_bins - most, self._num_bins)
+        bins = np.concatenate(self._bins.pop(room))
+        self._counts[room] = 0
+        self.put(room, bins[most:])
+        return bins[:most]
+
+    def put(self, room: int, bins: Int64[np.ndarray, " bin"]) -> None:
+        """Bins that have so much room now."""
+        if len(bins) and room:
+            self._bins[room].append(bins)
+            self._counts[room] += len(bins)

@@ -1,0 +1,340 @@
+"""Megatron's samples: documents shuffled over whole epochs, cut every L tokens, each sample L + 1 tokens long.
+
+The three indices of Megatron-LM's `GPTDataset`, and the two of its `BlendedDataset`, element for element and type
+for type for the same seed (checked against megatron-core 0.16.1). A *sample* is Megatron's word for a sequence:
+its last token is the next one's first, so that every token but the very first is somebody's target.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int32, Int64, Integer
+
+from jax_diversity.errors import UserError
+from jax_diversity.schema import Segments
+
+LastSequence = Literal["drop", "pad"]
+_LEAST_SHARE_OF_LAST_EPOCH = 0.80
+_STEPS_AT_A_TIME = 4096
+_SAMPLES_AT_A_TIME = 1 << 18
+
+
+class Epochs(NamedTuple):
+    """How many passes over the documents make how many samples.
+
+    Attributes:
+        num_epochs: passes over the documents.
+        num_samples: samples in all of them.
+        num_first: samples that are shuffled among themselves before the others: all, or, where few of the last
+            epoch's are wanted, those of the epochs before it, whose documents are then shuffled apart, too.
+    """
+
+    num_epochs: int
+    num_samples: int
+    num_first: int
+
+    @property
+    def last_apart(self) -> bool:
+        """Whether the last epoch is shuffled on its own."""
+        return self.num_first < self.num_samples
+
+
+class MegatronIndices(NamedTuple):
+    """What `GPTDataset` stores in its cache as `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
+
+    Attributes:
+        document_index: the documents in the order in which they stand end to end, every epoch's.
+        sample_index: where each sample begins, as a place in `document_index` and an offset in tokens; one row
+            more for the last token of the last.
+        shuffle_index: the sample that is read at every position of training.
+    """
+
+    document_index: Int32[np.ndarray, " place"]
+    sample_index: Integer[np.ndarray, "boundary 2"]
+    shuffle_index: Integer[np.ndarray, " sample"]
+
+
+def plan_epochs(
+    tokens_per_epoch: int,
+    sequence_length: int,
+    num_epochs: int = 1,
+    num_samples: int | None = None,
+    last_sequence: LastSequence = "drop",
+) -> Epochs:
+    """How many samples the epochs hold and whether the last one is shuffled on its own.
+
+    It is where a number of samples is asked for that needs less than four fifths of the last epoch.
+
+    Args:
+        tokens_per_epoch: tokens of all documents.
+        sequence_length: L, tokens a sample moves on by.
+        num_epochs: passes over the documents; not looked at where `num_samples` is given.
+        num_samples: take as many epochs as hold at least so many samples.
+        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
+
+    Raises:
+        UserError: samples asked for of documents that hold no tokens; numbers below one.
+    """
+    for name, value in (("num_epochs", num_epochs), ("num_samples", num_samples), ("L", sequence_length)):
+        if value is not None and value < 1:
+            raise UserError(f"Expected {name} >= 1, found {value}.")
+    if num_samples is not None:
+        if not tokens_per_epoch:
+            raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
+        num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
+    num_targets = max(num_epochs * tokens_per_epoch - 1, 0)
+    rounded_up = -(-num_targets // sequence_length)
+    total = num_targets // sequence_length if last_sequence == "drop" else rounded_up
+    before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
+    per_epoch = (tokens_per_epoch - 1) // sequence_length
+    from_last = (total if num_samples is None else num_samples) - before_last
+    apart = num_epochs > 1 and from_last < int(_LEAST_SHARE_OF_LAST_EPOCH * per_epoch)
+    return Epochs(num_epochs, total, before_last if apart else total)
+
+
+def document_index(
+    documents: Int64[np.ndarray, " chosen"], epochs: Epochs, random: np.random.RandomState
+) -> Int32[np.ndarray, " place"]:
+    """The documents of all epochs in one random order; the last epoch's behind, where it is apart.
+
+    Args:
+        documents: which documents, in the order of the store.
+        epochs: as `plan_epochs` gave it.
+        random: the generator of the seed; `shuffle_index` goes on with it.
+    """
+    parts = [epochs.num_epochs - 1, 1] if epochs.last_apart else [epochs.num_epochs]
+    index = np.tile(documents.astype(np.int32), epochs.num_epochs)
+    for part in np.split(index, np.cumsum(parts)[:-1] * len(documents)):
+        random.shuffle(part)  # a view: shuffled in place
+    return index
+
+
+def sample_index(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_index: Int32[np.ndarray, " place"],
+    sequence_length: int,
+    last_sequence: LastSequence = "drop",
+) -> Integer[np.ndarray, "boundary 2"]:
+    """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
+
+    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
+    none. The type is int32, or int64 where places or offsets do not fit it.
+
+    Args:
+        document_lengths: tokens of every document of the store.
+        document_index: documents as they stand end to end.
+        sequence_length: L.
+        last_sequence: whether an unfilled last sample is dropped or kept; its end is then the last token.
+    """
+    lengths = document_lengths[document_index]
+    longest = int(lengths.max(initial=0))
+    ends = np.cumsum(lengths)
+    num_targets = max(int(ends[-1]) - 1, 0) if len(ends) else 0
+    num_samples = num_targets // sequence_length
+    boundaries = np.arange(num_samples + 1, dtype=np.int64) * sequence_length
+    if last_sequence == "pad" and num_targets % sequence_length:
+        boundaries = np.append(boundaries, num_targets)
+    wide = max(len(document_index), longest) > np.iinfo(np.int32).max
+    index = np.zeros((len(boundaries), 2), np.int64 if wide else np.int32)
+    # The first sample begins at the first document, even where that holds nothing.
+    index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
+    index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
+    return index
+
+
+def shuffle_index(epochs: Epochs, random: np.random.RandomState) -> Integer[np.ndarray, " sample"]:
+    """The samples in the order in which training reads them; those of a last epoch that is apart behind.
+
+    Args:
+        epochs: as `plan_epochs` gave it.
+        random: the generator, from which `document_index` has drawn before.
+    """
+    kind = np.int64 if epochs.num_samples >= np.iinfo(np.uint32).max - 1 else np.uint32
+    index = np.arange(epochs.num_samples, dtype=kind)
+    random.shuffle(index[: epochs.num_first])
+    if epochs.last_apart:
+        random.shuffle(index[epochs.num_first :])
+    return index
+
+
+def megatron_indices(
+    document_lengths: Int64[np.ndarray, " document"],
+    documents: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    num_epochs: int = 1,
+    num_samples: int | None = None,
+    seed: int = 0,
+    last_sequence: LastSequence = "drop",
+) -> MegatronIndices:
+    """All three indices of a `GPTDataset`.
+
+    Args:
+        document_lengths: tokens of every document of the store. Megatron counts each *stored sequence* as a
+            document here: `TokenFile.sequence_lengths`, the same as `lengths` where nothing was split.
+        documents: which of them; their order does not matter, for a split of Megatron's has them ascending.
+        sequence_length: L, Megatron's `--seq-length`.
+        num_epochs: passes over the documents; not looked at where `num_samples` is given.
+        num_samples: take as many epochs as hold at least so many samples (steps times global batch size).
+        seed: Megatron's `--seed`, below 2^32.
+        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
+
+    Raises:
+        UserError: see `plan_epochs`; a seed that Megatron could not take.
+
+    Example:
+        >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
+        >>> indices.sample_index.tolist()
+        [[0, 0], [1, 1], [2, 3]]
+    """
+    if not 0 <= seed < 2**32:
+        raise UserError(f"Expected a seed in 0 .. 2^32 - 1 as Megatron takes it, found {seed}.")
+    tokens_per_epoch = int(document_lengths[documents].sum())
+    epochs = plan_epochs(tokens_per_epoch, sequence_length, num_epochs, num_samples, last_sequence)
+    random = np.random.RandomState(seed)  # noqa: NPY002 - the generator that Megatron uses
+    order = document_index(np.sort(documents), epochs, random)
+    begins = sample_index(document_lengths, order, sequence_length, last_sequence)
+    return MegatronIndices(order, begins, shuffle_index(epochs, random))
+
+
+def megatron_segments(
+    document_lengths: Int64[np.ndarray, " document"], indices: MegatronIndices, sequence_length: int
+) -> Segments:
+    """The samples of `indices` as segments, in the samples' own order (not the shuffled one).
+
+    Args:
+        document_lengths: the lengths that the indices were made from.
+        indices: as `megatron_indices` gave them.
+        sequence_length: L; the sequences hold L + 1 tokens, the last of which is the next one's first.
+    """
+    num_samples = len(indices.sample_index) - 1
+    most = int(indices.sample_index[-1, 0]) + num_samples  # a sample looks at all documents from its first token's to its last's
+    columns = [np.empty(most, bool if name == "ends_with_eos" else np.int64) for name in Segments.COLUMNS]
+    num_segments = 0
+    for first in range(0, num_samples, _SAMPLES_AT_A_TIME):
+        begins = indices.sample_index[first : first + _SAMPLES_AT_A_TIME + 1].astype(np.int64)
+        block = _segments_of(document_lengths, indices.document_index, begins, sequence_length)
+        stop = num_segments + len(block[0])
+        for column, values in zip(columns, block, strict=True):
+            column[num_segments:stop] = values
+        columns[0][num_segments:stop] += first
+        num_segments = stop
+    return Segments(
+        *(column[:num_segments] for column in columns),
+        num_sequences=num_samples,
+        sequence_length=sequence_length + 1,
+        overlap=1,
+    )
+
+
+def _segments_of(
+    document_lengths: np.ndarray, document_index: np.ndarray, begins: np.ndarray, sequence_length: int
+) -> tuple[np.ndarray, ...]:
+    """Some neighbouring samples' segments, as the columns of `Segments`; `begins` has one row more than samples."""
+    place, offset_there = begins[:, 0], begins[:, 1]
+    num_pieces = np.diff(place) + 1
+    first = np.cumsum(num_pieces) - num_pieces
+    sequence = np.repeat(np.arange(len(num_pieces)), num_pieces)
+    document = document_index[np.arange(len(sequence)) + (place[:-1] - first)[sequence]].astype(np.int64)
+    offset = np.zeros(len(sequence), np.int64)
+    offset[first] = offset_there[:-1]
+    stop = document_lengths[document]
+    stop[first + num_pieces - 1] = offset_there[1:] + 1
+    ends_with_eos = stop == document_lengths[document]
+    length = stop - offset
+    position = np.cumsum(length) - length
+    position -= position[first][sequence]
+    filled = length > 0  # documents without tokens are passed over
+    columns = sequence, position, document, offset, length, ends_with_eos
+    return columns if filled.all() else tuple(column[filled] for column in columns)
+
+
+def megatron(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    num_epochs: int = 1,
+    num_samples: int | None = None,
+    seed: int = 0,
+    last_sequence: LastSequence = "drop",
+) -> Segments:
+    """Pack the documents of `document_order` into Megatron's samples of L + 1 tokens.
+
+    Args: see `megatron_indices`, which also gives the order in which Megatron would read the sequences.
+
+    Example:
+        >>> segments = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
+        >>> segments.num_sequences, segments.sequence_length, segments.length.tolist()
+        (2, 5, [4, 1, 1, 4])
+    """
+    indices = megatron_indices(
+        document_lengths,
+        document_order,
+        sequence_length,
+        num_epochs=num_epochs,
+        num_samples=num_samples,
+        seed=seed,
+        last_sequence=last_sequence,
+    )
+    return megatron_segments(document_lengths, indices, sequence_length)
+
+
+def blend_index(
+    weights: Float[np.ndarray, " dataset"] | Integer[np.ndarray, " dataset"], num_samples: int | None = None
+) -> tuple[Integer[np.ndarray, " position"], Int64[np.ndarray, " position"]]:
+    """Which dataset, and which of its samples, stands at every position of a blend: `BlendedDataset`'s choice.
+
+    At position i the dataset with the largest `weight * max(i, 1) - samples so far` is next, ties to the first.
+    One pass over the datasets for each position: some 2 µs for up to a hundred of them.
+
+    Args:
+        weights: shares above zero in any unit; numbers of samples where `num_samples` is None.
+        num_samples: positions to fill; None takes every dataset's samples once, as many as `weights` says.
+
+    Returns:
+        Dataset indices (int16 as Megatron's; int32 where there are more datasets) and sample indices.
+
+    Raises:
+        UserError: weights that are not above zero; numbers of samples that are no whole numbers.
+    """
+    values = np.array(weights, np.float64)
+    bad = ~(np.isfinite(values) & (values > 0))
+    if not len(values) or bad.any():
+        found = f"{values[bad][0]} for dataset {int(np.argmax(bad))}" if len(values) else "none"
+        raise UserError(f"Expected weights that are finite and above zero, found {found}.")
+    sizes = None
+    if num_samples is None:
+        if (values % 1).any():
+            raise UserError("Expected whole numbers of samples, found fractions; pass num_samples.")
+        sizes = values
+        num_samples = int(values.sum())
+    if num_samples < 0:
+        raise UserError(f"Expected num_samples >= 0, found {num_samples}.")
+    dataset = _most_lagging(values / np.sum(values), num_samples, sizes)
+    by_dataset = np.argsort(dataset, kind="stable")
+    count = np.bincount(dataset, minlength=len(values))
+    sample = np.empty(num_samples, np.int64)
+    sample[by_dataset] = np.arange(num_samples) - np.repeat(np.cumsum(count) - count, count)
+    return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample
+
+
+def _most_lagging(
+    shares: np.ndarray, num_positions: int, sizes: np.ndarray | None
+) -> Int64[np.ndarray, " position"]:
+    """The dataset at every position; one that has given `sizes` samples is passed over from then on."""
+    chosen = np.empty(num_positions, np.int64)
+    counts, lags = np.zeros(len(shares)), np.empty(len(shares))
+    for start in range(0, num_positions, _STEPS_AT_A_TIME):
+        steps = np.arange(start, min(start + _STEPS_AT_A_TIME, num_positions), dtype=np.float64)
+        for step, due in zip(steps.astype(int), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
+            # Lags are computed anew at every step, as Megatron does: ties are then its ties, to the last bit.
+            np.subtract(due, counts, out=lags)
+            most = lags.argmax()
+            chosen[step] = most
+            counts[most] += 1.0
+            if sizes is not None and counts[most] == sizes[most]:
+                counts[most] = np.inf  # spent: it lags no more
+    return chosen

@@ -1,0 +1,67 @@
+"""Nearest: chains of nearest neighbours, so that related documents stand in one context.
+
+Shi et al., "In-context pretraining: language modeling beyond document boundaries", 2024
+(https://arxiv.org/abs/2310.10638).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from jax_diversity.packing.checks import one_of, whole_number
+from jax_diversity.packing.concat import concat
+from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
+from jax_diversity.packing.units import rounded_units
+from jax_diversity.progress import Advance, ignore
+from jax_diversity.schema import Segments
+
+
+def nearest(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    last_sequence: Literal["drop", "pad"] = "drop",
+    *,
+    vectors: Float32[np.ndarray, "document feature"],
+    num_neighbors: int = 10,
+    num_candidates: int = 8192,
+    advance: Advance = ignore,
+) -> Segments:
+    """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
+
+    Two documents are joined in the graph where one is among the other's `num_neighbors` nearest by cosine. The path
+    starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
+    there is none, it jumps to the document with the fewest neighbours of all that are left. Every document is
+    visited once; no token is lost but the unfilled last sequence's.
+
+    The result does not depend on the number of threads: see `units`.
+
+    Args:
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: which documents; their order decides between equals.
+        sequence_length: L.
+        last_sequence: what becomes of the last sequence where it is not full.
+        vectors: every document's embedding; a memory map will do.
+        num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
+        num_candidates: documents that each is compared with, those in the nearest cells of the space. Up to
+            four times as many documents are all compared with one another.
+        advance: told the documents whose neighbours are found.
+
+    Raises:
+        UserError: fewer than one neighbour or candidate; a vector with NaN or infinity.
+
+    Example:
+        >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
+        >>> segments = nearest(np.full(4, 2), np.arange(4), 4, vectors=vectors, num_neighbors=1)
+        >>> segments.document_index.tolist()
+        [0, 2, 1, 3]
+    """
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
+    num_candidates = whole_number("num_candidates", num_candidates, least=1)
+    units = rounded_units(vectors, document_order)
+    graph = nearest_rows(units, num_neighbors, num_candidates, advance)
+    return concat(document_lengths, document_order[path_of_neighbors(graph)], sequence_length, last_sequence)

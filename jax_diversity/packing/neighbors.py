@@ -1,0 +1,117 @@
+"""The graph of nearest neighbours by cosine, and a path from neighbour to neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int16, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.packing.cells import divide, near_cells
+from jax_diversity.packing.units import products
+from jax_diversity.progress import Advance, ignore
+
+_QUERIES = 1024  # rows compared together
+_CELLS_OF_CANDIDATES = 8  # that hold as many rows as are compared
+_ALL = 4  # times as many rows as candidates: up to there all are compared
+
+
+def nearest_rows(
+    units: Int16[np.ndarray, "row feature"], num_neighbors: int, num_candidates: int, advance: Advance = ignore
+) -> Any:
+    """The graph that joins two rows where one is among the other's nearest.
+
+    Neighbours have a cosine above zero. Of equally near ones a row takes those that follow it, going round: so
+    copies of one text make a chain, not a star around the first few.
+
+    Args:
+        units: from `rounded_units`.
+        num_neighbors: k.
+        num_candidates: rows that each row is compared with, those of the nearest cells; all with all where there
+            are at most four times as many rows.
+        advance: told the rows whose neighbours are found.
+
+    Returns:
+        A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending.
+    """
+    num = len(units)
+    rows, columns, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+    for queries, candidates in _comparisons(units, num_candidates):
+        nearness = products(units[queries], units[candidates])
+        query, candidate = _largest(nearness, np.searchsorted(candidates, queries), num_neighbors)
+        rows.append(queries[query].astype(np.int32))
+        columns.append(candidates[candidate].astype(np.int32))
+        values.append(nearness[query, candidate].astype(np.int32))
+        advance(len(queries))
+    entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
+    graph = csr_array(entries, shape=(num, num))
+    graph = graph.maximum(graph.T.tocsr())
+    graph.sort_indices()
+    return graph
+
+
+def _comparisons(
+    units: Int16[np.ndarray, "row feature"], num_candidates: int
+) -> Iterator[tuple[Int64[np.ndarray, " query"], Int64[np.ndarray, " candidate"]]]:
+    """Which rows are compared with which, these ascending: every row once on the left."""
+    if len(units) <= _ALL * num_candidates:
+        everything = np.arange(len(units))
+        for start in range(0, len(units), _QUERIES):
+            yield everything[start : start + _QUERIES], everything
+        return
+    cells = divide(units, max(num_candidates // _CELLS_OF_CANDIDATES, 1))
+    for index, candidates in enumerate(near_cells(units, cells, num_candidates)):
+        queries = cells.cell(index)
+        for start in range(0, len(queries), _QUERIES):
+            yield queries[start : start + _QUERIES], candidates
+
+
+def _largest(
+    nearness: Float32[np.ndarray, "query candidate"], own: Int64[np.ndarray, " query"], num: int
+) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
+    """Rows and columns of every row's `num` largest values above zero, its own column aside."""
+    num_queries, num_candidates = nearness.shape
+    nearness[np.arange(num_queries), own] = 0
+    num = min(num, num_candidates)
+    least = np.partition(nearness, num_candidates - num, axis=1)[:, num_candidates - num]
+    least = np.maximum(least, 1)
+    row, column = np.nonzero(nearness >= least[:, None])
+    if len(row) <= num_queries * num and np.bincount(row, minlength=1).max() <= num:
+        return row, column
+    # Too many are equal: of those a row takes the ones that follow its own column, going round.
+    equal = np.flatnonzero(nearness[row, column] == least[row])
+    tied = row[equal]
+    num_tied = np.bincount(tied, minlength=num_queries)
+    num_wanted = num - (np.bincount(row, minlength=num_queries) - num_tied)
+    num_before = np.bincount(tied[column[equal] < own[tied]], minlength=num_queries)
+    number = np.arange(len(tied)) - (np.cumsum(num_tied) - num_tied)[tied]
+    kept = np.ones(len(row), bool)
+    kept[equal] = (number - num_before[tied]) % num_tied[tied] < num_wanted[tied]
+    return row[kept], column[kept]
+
+
+def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
+    """All rows, from each to its nearest neighbour not yet visited, the first of equals.
+
+    The path starts at the row with the fewest neighbours, and jumps to the one with the fewest of those not yet
+    visited where it can go no further.
+
+    Args:
+        graph: from `nearest_rows`.
+    """
+    indptr, neighbors, nearness = graph.indptr.tolist(), graph.indices, graph.data
+    unvisited = np.ones(graph.shape[0], np.int32)
+    path: list[int] = []
+    for start in np.argsort(np.diff(graph.indptr), kind="stable").tolist():
+        row = start
+        while unvisited[row]:
+            path.append(row)
+            unvisited[row] = 0
+            begin, end = indptr[row], indptr[row + 1]
+            if begin == end:
+                break
+            near = nearness[begin:end] * unvisited[neighbors[begin:end]]
+            row = int(neighbors[begin + near.argmax()])  # a visited one where none is left
+    return np.array(path, np.int64)

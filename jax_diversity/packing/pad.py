@@ -1,0 +1,84 @@
+"""Pad: every document stands alone in its atoms, the rest of which is padding.
+
+No atom holds tokens of two documents, so that what a model sees in one atom belongs together; the price is padding.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.packing.checks import checked_atom, one_of
+from jax_diversity.packing.pieces import Pieces, end_to_end, expand, fill, num_filled
+from jax_diversity.schema import Segments
+
+
+def pad(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    atom_size: int | None = None,
+    last_sequence: Literal["drop", "pad"] = "drop",
+    seed: int = 0,
+) -> Segments:
+    """Give every document atoms of its own: A - 1 of its tokens and an end token each, the last one padded.
+
+    A document's last atom ends with its own end token; in the others one is inserted. Where A <= L, atoms are
+    padded to A and L / A of them make a sequence; where A > L, the last atom is padded to the next multiple of L
+    only, so that no sequence is padding alone, and atoms are split to L. Atoms of a size other than L are shuffled.
+
+    A record has no gaps: a sequence's padding is stored at its end, after its atoms' tokens, and positions run on
+    from atom to atom. What a sequence holds is the same.
+
+    Args:
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: which documents, and in which order; need not hold all.
+        sequence_length: L.
+        atom_size: A, a fraction or a multiple of L, at least 2; None takes L.
+        last_sequence: what becomes of the last sequence where it has fewer than L / A atoms.
+        seed: of the atoms' shuffle.
+
+    Raises:
+        UserError: an atom size that neither divides L nor is a multiple of it, or that has room for an end token
+            only.
+
+    Example:
+        >>> segments = pad(np.array([5, 2]), np.array([0, 1]), sequence_length=4)
+        >>> segments.document_offset.tolist(), segments.length.tolist()   # an end token inserted in the first
+        ([0, 3, 0], [4, 2, 2])
+    """
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    # A sequence of one token has no room for an atom of its size; larger atoms are split to it.
+    atom_size = checked_atom(
+        2 if sequence_length == 1 and atom_size is None else atom_size, sequence_length, least=2
+    )
+    atoms = _atoms(document_lengths, document_order, atom_size)
+    if atom_size != sequence_length:
+        atoms = atoms.take(np.random.default_rng(seed).permutation(len(atoms.length)))
+    if atom_size > sequence_length:
+        taken = -(-atoms.length // sequence_length)  # sequences of an atom
+        return fill(atoms, end_to_end(taken) * sequence_length, int(taken.sum()), sequence_length)
+    per_sequence = sequence_length // atom_size
+    num_sequences = num_filled(len(atoms.length), per_sequence, last_sequence)
+    before = end_to_end(atoms.length)
+    first = np.arange(len(before)) // per_sequence  # the atom's sequence
+    start = first * sequence_length
+    start += before
+    first *= per_sequence  # the sequence's first atom
+    start -= before[first]
+    return fill(atoms, start, num_sequences, sequence_length)
+
+
+def _atoms(
+    document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], atom_size: int
+) -> Pieces:
+    """Every document's tokens in pieces of A - 1, the end token aside, each closed by an end token."""
+    lengths = document_lengths[document_order]
+    counts = np.maximum(-(-(lengths - 1) // (atom_size - 1)), lengths > 0)
+    place, offset = expand(counts)
+    offset *= atom_size - 1
+    length = np.minimum(lengths[place] - offset, atom_size)
+    return Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))

@@ -1,0 +1,86 @@
+"""Partial shuffle: a stream's rows rotated by random offsets, for models that carry a state from batch to batch.
+
+Press, "Partially shuffling the training data to improve language models", 2019 (https://arxiv.org/abs/1903.04167).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.packing.checks import one_of, whole_number
+from jax_diversity.packing.pieces import Pieces, cut_stream, fill, num_filled, reorder_sequences, whole_documents
+from jax_diversity.schema import Segments
+
+
+def partial_shuffle(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    num_rows: int = 16,
+    num_epochs: int = 1,
+    last_sequence: Literal["drop", "pad"] = "drop",
+    seed: int = 0,
+) -> Segments:
+    """Lay the documents' stream out in rows, rotate each by a random offset every epoch, cut them every L tokens.
+
+    Sequence `(epoch * num_columns + column) * num_rows + row` is followed, `num_rows` sequences later, by the one
+    that goes on where it ends: batches of `num_rows` sequences, read as packed, are contiguous. All rows have as
+    many tokens as they can be given equally; the fewer than `num_rows` that are left over are dropped. A row's last
+    sequence, where it is padded, makes a gap in its stream.
+
+    Args:
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: which documents, and in which order; need not hold all.
+        sequence_length: L.
+        num_rows: rows, which is the batch size of training.
+        num_epochs: passes over the stream, each with offsets of its own.
+        last_sequence: what becomes of a row's last sequence where it is not full.
+        seed: of the offsets.
+
+    Raises:
+        UserError: fewer than one row or epoch.
+
+    Example:
+        >>> segments = partial_shuffle(np.array([12]), np.array([0]), 3, num_rows=2)
+        >>> segments.num_sequences, segments.sequence_index[:4].tolist()   # row 1 starts at token 6 + 3
+        (4, [0, 0, 1, 1])
+    """
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    num_rows = whole_number("num_rows", num_rows, least=1)
+    num_epochs = whole_number("num_epochs", num_epochs, least=1)
+    documents = whole_documents(document_lengths, document_order)
+    total = int(documents.length.sum())
+    row_length = total // num_rows
+    num_columns = num_filled(row_length, sequence_length, last_sequence)
+    row = np.tile(np.arange(num_rows), num_epochs)
+    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row))
+    pieces, start = _rotated(documents, row * row_length, offset, row_length, num_columns * sequence_length)
+    segments = fill(pieces, start, len(row) * num_columns, sequence_length)
+    by_row = np.arange(segments.num_sequences).reshape(num_epochs, num_rows, num_columns)
+    return reorder_sequences(segments, by_row.swapaxes(1, 2).reshape(-1))
+
+
+def _rotated(
+    documents: Pieces,
+    row_start: Int64[np.ndarray, " row"],
+    offset: Int64[np.ndarray, " row"],
+    row_length: int,
+    row_places: int,
+) -> tuple[Pieces, Int64[np.ndarray, " piece"]]:
+    """Every row's pieces from its offset on, then those before it, and their places: `row_places` to a row."""
+    kept = min(row_length, row_places)
+    head = np.minimum(row_length - offset, kept)
+    run_start = np.stack([row_start + offset, row_start], axis=1).reshape(-1)
+    run_length = np.stack([head, kept - head], axis=1).reshape(-1)
+    run_place = np.stack([np.zeros_like(head), head], axis=1)
+    run_place += np.arange(len(offset))[:, None] * row_places
+    used = np.flatnonzero(run_length > 0)
+    pieces, run = cut_stream(documents, run_start[used], run_length[used])
+    # Where in its run a piece begins: after the run's pieces before it.
+    before = np.cumsum(pieces.length) - pieces.length
+    run_before = np.cumsum(run_length[used]) - run_length[used]
+    return pieces, run_place.reshape(-1)[used][run] + before - run_before[run]

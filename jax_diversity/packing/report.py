@@ -1,0 +1,172 @@
+"""What a packing keeps, loses, pads, cuts and brings together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from jax_diversity.schema import Segments
+
+_ROWS = 1 << 20  # segments looked at together; the result does not depend on it
+
+
+@dataclass(frozen=True)
+class PackingReport:
+    """What became of the tokens of the documents that were packed.
+
+    Every place of every sequence is accounted for: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
+    `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
+
+    Attributes:
+        num_documents: documents that were to be packed.
+        num_tokens: their tokens, kept and dropped.
+        num_tokens_kept: those that stand in a sequence, each counted once.
+        num_tokens_dropped: those that stand in none.
+        num_tokens_repeated: places taken by tokens that stand elsewhere too (several epochs, samples that overlap).
+        num_inserted_ends: end tokens that packing inserted where a document goes on.
+        num_padding_tokens: places that hold nothing.
+        num_documents_cut: documents in more than one sequence; where documents come several times, those that
+            some sequence holds only a part of.
+        num_sequences: sequences made.
+        num_segments: runs of documents in them.
+        clusters_per_sequence: mean number of topic clusters in a sequence; None where clusters are not known or
+            no sequence holds a token.
+        largest_cluster_share: mean share of a sequence's largest cluster in its tokens, likewise.
+    """
+
+    num_documents: int
+    num_tokens: int
+    num_tokens_kept: int
+    num_tokens_dropped: int
+    num_tokens_repeated: int
+    num_inserted_ends: int
+    num_padding_tokens: int
+    num_documents_cut: int
+    num_sequences: int
+    num_segments: int
+    clusters_per_sequence: float | None = None
+    largest_cluster_share: float | None = None
+
+    @property
+    def mean_segments(self) -> float:
+        """Segments a sequence, in the mean; 0 without sequences."""
+        return self.num_segments / max(self.num_sequences, 1)
+
+
+class ClusterMix(NamedTuple):
+    """How many topics meet in a sequence: means over the sequences that hold a token."""
+
+    clusters_per_sequence: float
+    largest_share: float
+
+
+def report_packing(
+    segments: Segments,
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    clusters: Int32[np.ndarray, " document"] | None = None,
+    *,
+    repeats: bool = False,
+) -> PackingReport:
+    """Count what became of the chosen documents' tokens.
+
+    Args:
+        segments: what a method made of the documents in `document_order`.
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: the documents that were to be packed.
+        clusters: every document's topic cluster, where known.
+        repeats: whether a token may stand in several places, which takes a sort to count.
+    """
+    num_tokens = int(document_lengths[document_order].sum())
+    num_places = segments.num_sequences * segments.sequence_length
+    num_ends = int(segments.inserted_ends(document_lengths).sum())
+    num_taken = int(segments.length.sum())
+    num_kept = _num_distinct(segments, document_lengths) if repeats else num_taken - num_ends
+    num_repeated = num_taken - num_ends - num_kept
+    num_cut = int(documents_cut(segments, document_lengths, repeats=num_repeated > 0).sum())
+    mix = None if clusters is None else cluster_mix(segments, clusters)
+    return PackingReport(
+        num_documents=len(document_order),
+        num_tokens=num_tokens,
+        num_tokens_kept=num_kept,
+        num_tokens_dropped=num_tokens - num_kept,
+        num_tokens_repeated=num_repeated,
+        num_inserted_ends=num_ends,
+        num_padding_tokens=num_places - num_taken,
+        num_documents_cut=num_cut,
+        num_sequences=segments.num_sequences,
+        num_segments=len(segments),
+        clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
+        largest_cluster_share=None if mix is None else mix.largest_share,
+    )
+
+
+def documents_cut(
+    segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
+) -> Bool[np.ndarray, " document"]:
+    """Which documents lie in more than one sequence.
+
+    Args:
+        segments: any packing.
+        document_lengths: tokens of every document of the corpus.
+        repeats: whether documents may come several times; then those count that a sequence holds only a part of.
+    """
+    if repeats:
+        cut = np.zeros(len(document_lengths), bool)
+        part = segments.length < document_lengths[segments.document_index]
+        cut[segments.document_index[part]] = True
+        return cut
+    # Rows are sorted by sequence, and of several writes to one place the last one stays.
+    first, last = np.zeros((2, len(document_lengths)), np.int64)
+    last[segments.document_index] = segments.sequence_index
+    first[segments.document_index[::-1]] = segments.sequence_index[::-1]
+    return first != last
+
+
+def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
+    """Tokens of documents that stand in any sequence, each counted once."""
+    order = np.lexsort((segments.document_offset, segments.document_index))
+    document = segments.document_index[order]
+    # On one axis, document after document: what lies beyond all that came before is new.
+    axis = np.cumsum(document_lengths) - document_lengths
+    start = segments.document_offset[order] + axis[document]
+    stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
+    reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
+    return int(np.maximum(stop - np.maximum(start, reached), 0).sum())
+
+
+def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
+    """How many topics meet in a sequence, and how much of it the largest takes; None without any token.
+
+    Example:
+        >>> import jax_diversity as jd
+        >>> segments = jd.pack([3, 1, 2, 2], 4).segments
+        >>> cluster_mix(segments, np.array([0, 1, 1, 1], np.int32))
+        ClusterMix(clusters_per_sequence=1.5, largest_share=0.875)
+    """
+    num_sequences, num_pairs, shares = 0, 0, 0.0
+    num_clusters = int(clusters.max(initial=0)) + 1
+    start = 0
+    while start < len(segments):
+        stop = min(start + _ROWS, len(segments))
+        # Whole sequences only; one with more segments than are looked at together is taken at once.
+        sequence_index = segments.sequence_index
+        if stop < len(segments):
+            whole = int(np.searchsorted(sequence_index, sequence_index[stop]))
+            stop = whole if whole > start else int(np.searchsorted(sequence_index, sequence_index[stop], "right"))
+        rows = slice(start, stop)
+        sequence = sequence_index[rows] - sequence_index[start]
+        pair, place = np.unique(
+            sequence * num_clusters + clusters[segments.document_index[rows]], return_inverse=True
+        )
+        tokens = np.bincount(place, weights=segments.length[rows])
+        first = np.flatnonzero(np.diff(pair // num_clusters, prepend=-1))
+        largest = np.maximum.reduceat(tokens, first)
+        num_sequences += len(first)
+        num_pairs += len(pair)
+        shares += float((largest / np.add.reduceat(tokens, first)).sum())
+        start = stop
+    return ClusterMix(num_pairs / num_sequences, shares / num_sequences) if num_sequences else None

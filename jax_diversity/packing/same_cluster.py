@@ -1,0 +1,96 @@
+"""Same cluster: what stands in a sequence is of one topic.
+
+Concatenate and split within every topic cluster; what is left of the clusters is concatenated across them. Models
+then see related documents in one context, as in packing by nearest neighbours, at the cost of a sort.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from jax_diversity.packing.checks import one_of
+from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
+from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
+from jax_diversity.packing.units import mean_units
+from jax_diversity.schema import Segments
+
+_NUM_NEIGHBORS = 10  # of a cluster, among which the next one's rest is looked for
+_NUM_CANDIDATES = 8192
+
+
+def same_cluster(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    last_sequence: Literal["drop", "pad"] = "drop",
+    *,
+    clusters: Int32[np.ndarray, " document"],
+    vectors: Float32[np.ndarray, "document feature"] | None = None,
+) -> Segments:
+    """Fill sequences from one cluster each.
+
+    Of every cluster less than one sequence is left over at its end. These rests follow one another, neighbouring
+    clusters' where vectors are given, else by the clusters' numbers, and make the last sequences; so no token is
+    lost but the unfilled last sequence's. The other sequences are numbered in the order in which they get full
+    when the documents come one by one, so that the packed order is as mixed as that of the documents.
+
+    Args:
+        document_lengths: tokens of every document of the corpus, each ending with its end token.
+        document_order: which documents; those of a cluster are packed in this order.
+        sequence_length: L.
+        last_sequence: what becomes of the last sequence where it is not full.
+        clusters: every document's cluster.
+        vectors: every document's embedding; a memory map will do.
+
+    Raises:
+        UserError: a vector with NaN or infinity.
+
+    Example:
+        >>> segments = same_cluster(np.full(4, 2), np.arange(4), 4, clusters=np.array([0, 1, 1, 0], np.int32))
+        >>> segments.sequence_index.tolist(), segments.document_index.tolist()
+        ([0, 0, 1, 1], [1, 2, 0, 3])
+    """
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    by_cluster = document_order[np.argsort(clusters[document_order], kind="stable")]
+    documents = whole_documents(document_lengths, by_cluster)
+    codes, counts = np.unique(clusters[by_cluster], return_counts=True)
+    ends = np.append(0, np.cumsum(documents.length))
+    begins = ends[end_to_end(counts)]
+    tokens = np.diff(begins, append=ends[-1])
+    full = tokens // sequence_length * sequence_length
+    rests = np.arange(len(codes)) if vectors is None else _path_of_clusters(vectors, by_cluster, counts)
+    start = np.concatenate([begins, (begins + full)[rests]])
+    length = np.concatenate([full, (tokens - full)[rests]])
+    used = np.flatnonzero(length)
+    pieces, _ = cut_stream(documents, start[used], length[used])
+    num_sequences = num_filled(int(ends[-1]), sequence_length, last_sequence)
+    segments = fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
+    num_full = int(full.sum()) // sequence_length
+    order = np.arange(num_sequences)
+    order[:num_full] = _as_they_fill(segments, document_order, num_full)
+    return reorder_sequences(segments, order)
+
+
+def _path_of_clusters(
+    vectors: Float32[np.ndarray, "document feature"],
+    by_cluster: Int64[np.ndarray, " chosen"],
+    counts: Int64[np.ndarray, " cluster"],
+) -> Int64[np.ndarray, " cluster"]:
+    """The clusters in an order in which neighbours follow one another."""
+    centers = mean_units(vectors, by_cluster, counts)
+    return path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
+
+
+def _as_they_fill(
+    segments: Segments, document_order: Int64[np.ndarray, " chosen"], num_full: int
+) -> Int64[np.ndarray, " full"]:
+    """The first `num_full` sequences, ordered by the turn of the document that fills each."""
+    if not num_full:
+        return np.zeros(0, np.int64)
+    turn = np.zeros(int(document_order.max()) + 1, np.int64)
+    turn[document_order] = np.arange(len(document_order))
+    last = np.searchsorted(segments.sequence_index, np.arange(num_full), side="right") - 1
+    return np.argsort(turn[segments.document_index[last]], kind="stable")

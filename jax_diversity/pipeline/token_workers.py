@@ -1,0 +1,155 @@
+"""Document files -> token files, one by one: in this process, or in several side by side.
+
+Every stored document file has a token file of its own, made of nothing but its texts and the tokenizer; so the
+bytes are the same whoever makes them, and what was finished before a kill is kept.
+
+Workers are processes that Python starts anew (`spawn`): they share no threads and no locks with this one. Each
+holds the reading end of a pipe, the lifeline, whose only writing end is held here. However this process ends, an
+interrupt and SIGKILL among them, that end closes with it and the workers stop at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jax_diversity.errors import UserError
+from jax_diversity.progress import Advance, ignore
+
+if TYPE_CHECKING:
+    from jax_diversity.tokenization import Tokenizer
+
+Pair = tuple[Path, Path]
+"""A file of documents and the prefix of its .bin and .idx."""
+
+_FILES_AT_A_TIME = 2
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def encode_here(tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
+    """Encode files in this process, where the library's own threads take all cores.
+
+    Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
+    its tokens written.
+
+    Args:
+        tokenizer: makes the ids.
+        pairs: what to read and where to write.
+        advance: told the documents done.
+
+    Raises:
+        UserError: a damaged file of documents, an end token that text turns into.
+    """
+    stopping = threading.Event()
+
+    def encode(pair: Pair) -> int:
+        return encode_file(tokenizer, *pair, stopping)
+
+    with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
+        try:
+            _collect([threads.submit(encode, pair) for pair in pairs], advance)
+        except BaseException:
+            stopping.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def encode_in_processes(folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore) -> None:
+    """Encode files in worker processes, which share the cores.
+
+    Args:
+        folder: holds the tokenizer, as `Tokenizer.save` writes it.
+        pairs: what to read and where to write.
+        num_processes: workers.
+        advance: told the documents done.
+
+    Raises:
+        UserError: what a worker found wrong, or a worker that was killed.
+    """
+    num_threads = max(1, num_cores() // num_processes)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)[::-1]
+    with (
+        theirs,
+        ours,
+        ProcessPoolExecutor(num_processes, context, _start_worker, (theirs, num_threads)) as workers,
+    ):
+        try:
+            futures = [workers.submit(_encode_in_worker, folder, num_threads, *pair) for pair in pairs]
+            _collect(futures, advance)
+        except BrokenProcessPool:
+            raise UserError(
+                f"Expected {num_processes} tokenising processes to live until they are done, found one ended from "
+                "outside (killed, or memory ran out); run the same again, which keeps what is finished, with a "
+                "smaller tokenizer.num_processes where memory is short."
+            ) from None
+        except BaseException:
+            ours.close()
+            raise
+
+
+def encode_file(
+    tokenizer: Tokenizer, documents: Path, prefix: Path, stopping: threading.Event | None = None
+) -> int:
+    """Encode one stored file of documents; returns their number.
+
+    Args:
+        tokenizer: makes the ids.
+        documents: the file of documents.
+        prefix: of the .bin and .idx to write; they get their names when they are whole.
+        stopping: where set, the work is left as it is.
+
+    Raises:
+        UserError: a damaged file of documents, an end token that text turns into.
+    """
+    from jax_diversity import corpus
+    from jax_diversity.token_store import TokenWriter
+
+    with TokenWriter(prefix, tokenizer.dtype) as writer:
+        for texts in corpus.read_texts(documents):
+            if stopping is not None and stopping.is_set():
+                raise KeyboardInterrupt  # seen by nobody: whoever set it has an error of its own
+            writer.add_documents(tokenizer.encode_documents(texts))
+        return writer.num_documents
+
+
+def _collect(futures: Sequence[Future[int]], advance: Advance) -> None:
+    for future in as_completed(futures):
+        advance(future.result())
+
+
+def _start_worker(lifeline: Connection, num_threads: int) -> None:
+    """What a worker does first: leave interrupts to the process that started it, and end when that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # threads of the tokenizers library
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if num_threads > 1 else "false"
+
+
+def _end_with(lifeline: Connection) -> None:
+    lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
+    os._exit(1)
+
+
+def _encode_in_worker(folder: Path, num_threads: int, documents: Path, prefix: Path) -> int:
+    return encode_file(_worker_tokenizer(folder, num_threads), documents, prefix)
+
+
+@cache
+def _worker_tokenizer(folder: Path, num_threads: int) -> Tokenizer:
+    from jax_diversity import tokenization
+
+    return tokenization.load_saved(folder, num_threads)

@@ -1,0 +1,93 @@
+"""Blends of Megatron datasets as Megatron's command line names them: prefixes, alone or each behind its weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64
+
+from jax_diversity.errors import UserError
+from jax_diversity.token_store.megatron import TokenFile
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Several token files and their shares.
+
+    Attributes:
+        names: the prefixes' base names, with as many of their folders as it takes to tell them apart.
+        weights: shares, adding up to 1.
+        files: the token files, checked and open.
+    """
+
+    names: tuple[str, ...]
+    weights: Float64[np.ndarray, " dataset"]
+    files: tuple[TokenFile, ...]
+
+
+def read_blend(arguments: Sequence[str]) -> Blend:
+    """Open what Megatron's `--data-path` names.
+
+    Args:
+        arguments: prefixes of `.bin` and `.idx` files, each behind its weight (in any unit) or all without; then
+            each weighs its number of tokens.
+
+    Raises:
+        UserError: nothing named, weights for some prefixes only, a weight that is not above zero, a prefix that
+            comes twice, no tokens at all where they are to weigh, or a file that `TokenFile` refuses.
+
+    Example:
+        >>> blend = read_blend(["30", "tokens/web", "70", "tokens/books"])
+        >>> blend.names, blend.weights.tolist()
+        (('web', 'books'), [0.3, 0.7])
+    """
+    words = [str(argument).strip() for argument in arguments]
+    if not words or "" in words:
+        raise UserError(f"Expected prefixes of .bin and .idx files, found {words or 'none'}; name at least one.")
+    weights = [_weight(word) for word in words[::2]]
+    weighted = len(words) % 2 == 0 and None not in weights
+    prefixes = words[1::2] if weighted else words
+    if not weighted and any(_weight(word) is not None and not _exists(word) for word in words):
+        raise UserError(
+            f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; weigh all of them or none."
+        )
+    if len(set(prefixes)) != len(prefixes):
+        twice = next(prefix for prefix in prefixes if prefixes.count(prefix) > 1)
+        raise UserError(f"Expected every prefix once, found {twice} again; add its weights up.")
+    files = tuple(TokenFile(Path(prefix)) for prefix in prefixes)
+    if weighted:
+        shares = np.array(weights, np.float64)
+        for prefix, share in zip(prefixes, shares.tolist(), strict=True):
+            if not (math.isfinite(share) and share > 0):
+                raise UserError(f"Expected weights that are finite and above zero, found {share} for {prefix}.")
+    else:
+        shares = np.array([file.num_tokens for file in files], np.float64)
+        if not shares.any():
+            raise UserError(f"Expected tokens in {', '.join(prefixes)}, found none; tokenize the corpus.")
+    return Blend(_names(prefixes), shares / np.sum(shares), files)
+
+
+def _weight(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def _exists(prefix: str) -> bool:
+    """Whether a prefix that looks like a number, as `./2024` written short, is one."""
+    return Path(f"{prefix}.idx").exists()
+
+
+def _names(prefixes: Sequence[str]) -> tuple[str, ...]:
+    """The shortest ends of the paths that differ from one another."""
+    parts = [Path(prefix).absolute().parts for prefix in prefixes]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(path[-length:]) for path in parts]
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(prefixes)  # one file by several paths

@@ -1,0 +1,196 @@
+"""What a tokenizer is, for the stages that use one: text -> token ids, the end token last, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Integer
+
+from jax_diversity.errors import UserError
+from jax_diversity.tokenization.cutting import batches, lines_and_blanks
+
+USUAL_END_TOKENS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<|end▁of▁sentence|>",
+    "<EOS>",
+    "[EOS]",
+    "[SEP]",
+)
+MAX_VOCAB_SIZE = 2**31
+_MAX_UINT16_VOCAB = 65_500
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
+
+    Attributes:
+        vocab_size: number of ids; all are below it.
+        end_id: the token that ends every document and stands nowhere else in it.
+        end_token: its name in the vocabulary.
+        unknown_id: what text becomes that the vocabulary cannot write; None where there is no such text.
+        dtype: the type that ids are stored in.
+        implementation: the library that makes the ids, with its version, such as `tokenizers 0.23.1`.
+    """
+
+    vocab_size: int
+    end_id: int
+    end_token: str
+    unknown_id: int | None
+    dtype: np.dtype
+    implementation: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that decides the ids, the library's version apart."""
+        ...
+
+    def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
+        """Tokens of every text (no lone surrogates), each ending in `end_id`: one array of `dtype` a text."""
+        ...
+
+    def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
+        """Text of token ids, end tokens left out.
+
+        Raises:
+            UserError: an id that the vocabulary does not have.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what `load_saved` makes the same tokenizer of."""
+        ...
+
+
+class PiecewiseTokenizer:
+    """What the implementations share: long texts are encoded in pieces, and no text turns into the end token.
+
+    A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), and perhaps where its texts
+    may be cut (`_cut`).
+
+    Args:
+        vocab_size: number of ids.
+        end_token: the end-of-document token's name.
+        end_id: its id.
+        unknown_id: the id of text that cannot be written, if there is one.
+        implementation: library and version.
+    """
+
+    def __init__(
+        self, vocab_size: int, end_token: str, end_id: int, unknown_id: int | None, implementation: str
+    ) -> None:
+        self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
+        self.end_token, self.end_id = end_token, end_id
+        self.unknown_id, self.implementation = unknown_id, implementation
+        self._end = np.array([end_id], self.dtype)
+        self._text_may_hold_end = True
+
+    def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
+        """Tokens of every text, each ending in `end_id`.
+
+        The library encodes many texts at a time. Texts longer than a piece are cut where a new word begins anyway,
+        so that memory stays a small multiple of a piece and the ids are those of the whole; see the subclass for
+        where they may not be.
+
+        Args:
+            texts: valid text (no lone surrogates).
+
+        Returns:
+            One array of `dtype` for each text.
+
+        Raises:
+            UserError: the end token stands for other text too.
+        """
+        documents: list[np.ndarray] = []
+        parts: list[np.ndarray] = []
+        for batch in batches(texts, self._cut):
+            pieces = [piece for piece, _ in batch]
+            for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
+                if self._text_may_hold_end and (ids == self.end_id).any():
+                    ids = self._encode_halved(piece)
+                parts.append(ids)
+                if is_last:
+                    documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
+                    parts = []
+        return documents
+
+    def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
+        """Text of token ids, end tokens left out; a character cut in two becomes U+FFFD.
+
+        Raises:
+            UserError: an id that the vocabulary does not have.
+        """
+        ids = np.asarray(ids, np.int64)
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.vocab_size):
+            bad = ids[(ids < 0) | (ids >= self.vocab_size)][0]
+            raise UserError(f"Expected token ids of 0 .. {self.vocab_size - 1}, found {bad}.")
+        return self._decode(ids[ids != self.end_id].tolist())
+
+    def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
+        """Ids of every piece, one after another, without end tokens of their own."""
+        raise NotImplementedError
+
+    def _decode(self, ids: list[int]) -> str:
+        raise NotImplementedError
+
+    def _cut(self, text: str) -> Iterator[str]:
+        return lines_and_blanks(text)
+
+    def _encode_halved(self, piece: str) -> np.ndarray:
+        """Tokens of text in which the end token's letters are a word of the model's own: each is cut in two.
+
+        Raises:
+            UserError: the end token stands for other text too, as an unknown token does.
+        """
+        half = len(self.end_token) // 2
+        head, tail = self.end_token[:half], self.end_token[half:]
+        parts = piece.split(self.end_token)
+        parts = [tail * (index > 0) + part + head * (index < len(parts) - 1) for index, part in enumerate(parts)]
+        ids = np.concatenate([*self._encode(parts)])
+        if (ids == self.end_id).any():
+            raise UserError(
+                f"Expected an end token that no text turns into, found {self.end_token!r}; "
+                "name another one in tokenizer.end_token."
+            )
+        return ids
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise (Megatron's rule).
+
+    Raises:
+        UserError: the ids do not fit int32, or there are none.
+    """
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise UserError(
+            f"Expected a vocabulary of 1 to {MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "
+            "use another tokenizer."
+        )
+    return np.dtype(np.uint16 if vocab_size < _MAX_UINT16_VOCAB else np.int32)
+
+
+def usual_end_token(vocabulary: Iterable[str], name: str) -> str:
+    """The first of the usual end tokens that a vocabulary has.
+
+    Args:
+        vocabulary: its tokens.
+        name: what messages call the tokenizer.
+
+    Raises:
+        UserError: it has none of them.
+    """
+    tokens = set(vocabulary)
+    for usual in USUAL_END_TOKENS:
+        if usual in tokens:
+            return usual
+    raise UserError(
+        f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; "
+        "name it in tokenizer.end_token."
+    )

@@ -1,0 +1,174 @@
+"""SentencePiece's .model files: the vocabulary and the few settings that decide how texts may be cut.
+
+The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto: field 1 the pieces (text, score, type),
+field 2 how it was trained (its field 47 the end token's name), field 3 how text is normalised (its field 3 whether
+a blank is put before it). Both libraries that read such files get the same bytes and the same end token, and a
+damaged file is found here, with one sentence, before either library meets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax_diversity.errors import UserError
+from jax_diversity.tokenization.base import usual_end_token
+
+FILE_NAME = "tokenizer.model"
+UNKNOWN, CONTROL, UNUSED = 2, 3, 5
+_NORMAL = 1
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What a .model file says.
+
+    Attributes:
+        content: its bytes.
+        pieces: the vocabulary; a piece's place is its id.
+        types: every piece's type, such as `CONTROL`: a token that text never turns into.
+        end_token: the end-of-document token.
+        adds_blank: whether a blank is put before every text.
+        name: what messages call it.
+    """
+
+    content: bytes
+    pieces: tuple[str, ...]
+    types: tuple[int, ...]
+    end_token: str
+    adds_blank: bool
+    name: str
+
+    @property
+    def end_id(self) -> int:
+        """The end token's id."""
+        return self.pieces.index(self.end_token)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of text that the vocabulary cannot write."""
+        return self.types.index(UNKNOWN) if UNKNOWN in self.types else None
+
+    @property
+    def end_may_be_text(self) -> bool:
+        """Whether the end token's letters in a text may turn into it."""
+        return self.types[self.end_id] not in (CONTROL, UNUSED)
+
+    def fingerprint(self, library: str) -> str:
+        """Hash of the file, the end token and the library that reads it."""
+        return hashlib.sha256(b"\0".join([library.encode(), self.end_token.encode(), self.content])).hexdigest()
+
+
+def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceModel:
+    """Read a .model file.
+
+    Args:
+        path: the file.
+        end_token: its end-of-document token; None takes the one that it was trained with (`eos_piece`), or else one
+            of the usual names.
+
+    Raises:
+        UserError: no such file, no model in it, a part of one, no such token, an end token that unknown text
+            becomes.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"Expected a SentencePiece model at {path}, found: {error.strerror}.") from None
+    try:
+        pieces, types, trained_end, adds_blank = _parse(content)
+    except ValueError as error:
+        raise UserError(
+            f"{path} is no whole SentencePiece model: {error}; "
+            "name a .model file that SentencePiece's trainer wrote."
+        ) from None
+    model_end = _end_token(pieces, types, end_token, trained_end, str(path))
+    return SentencePieceModel(content, pieces, types, model_end, adds_blank, str(path))
+
+
+def _end_token(pieces: tuple[str, ...], types: tuple[int, ...], wanted: str | None, trained: str, name: str) -> str:
+    if wanted is None:
+        found = trained if trained in pieces else usual_end_token(pieces, name)
+    elif wanted in pieces:
+        found = wanted
+    else:
+        raise UserError(
+            f"Expected the end token {wanted!r} in {name}, found no such token among its {len(pieces)}; "
+            "name one of them in tokenizer.end_token."
+        )
+    if types[pieces.index(found)] == UNKNOWN:
+        raise UserError(
+            f"Expected an end token that no text turns into, found {found!r}, which {name} writes for unknown "
+            "text; name another one in tokenizer.end_token."
+        )
+    return found
+
+
+def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
+    """Pieces, their types, the trained end token's name, whether a blank is put before texts.
+
+    Raises:
+        ValueError: not a whole model.
+    """
+    pieces: list[str] = []
+    types: list[int] = []
+    parts: dict[int, dict[int, int | bytes]] = {}
+    for number, value in _fields(content):
+        if number == 1:
+            piece = dict(_fields(_as_bytes(value)))
+            pieces.append(_as_bytes(piece[1]).decode() if 1 in piece else "")
+            types.append(int(piece.get(3, _NORMAL)))
+        elif number in (2, 3):
+            parts[number] = dict(_fields(_as_bytes(value)))
+    if not pieces:
+        raise ValueError("it has no vocabulary")
+    if len(parts) < 2:
+        raise ValueError("it ends after its vocabulary")
+    end_token = _as_bytes(parts[2].get(47, b"</s>")).decode()
+    return tuple(pieces), tuple(types), end_token, bool(parts[3].get(3, 1))
+
+
+def _as_bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number stands where text is expected")
+    return value
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer message: number and value, in the order of the bytes."""
+    place = 0
+    while place < len(content):
+        tag, place = _varint(content, place)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, place = _varint(content, place)
+        elif kind in (_BYTES, _FIXED32, _FIXED64):
+            size = {_FIXED32: 4, _FIXED64: 8}.get(kind)
+            if size is None:
+                size, place = _varint(content, place)
+            value = content[place : place + size]
+            if len(value) < size:
+                raise ValueError("it ends too early")
+            place += size
+        else:
+            raise ValueError(f"byte {place} is no field of one")
+        yield tag >> 3, value
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    """A number of seven bits a byte, lowest first, and where the next field begins."""
+    value = shift = 0
+    while True:
+        if shift > 63:
+            raise ValueError(f"byte {place} is no part of a number")
+        if place == len(content):
+            raise ValueError("it ends too early")
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7

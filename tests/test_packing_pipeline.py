@@ -1,0 +1,121 @@
+"""Packing methods as a setting of a build: stages that they depend on, counts, the report's section."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.config import BuildConfig, check_settings
+from jax_diversity.packing import takes
+from jax_diversity.pipeline import Build
+from tests.packing_cases import registered
+from tests.tiny_corpus import tiny_config, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"), num_documents=150)
+
+
+def config_of(corpus: Path, out: Path, **packing: Any) -> BuildConfig:
+    config = tiny_config(corpus, out)
+    return dataclasses.replace(config, packing=dataclasses.replace(config.packing, **packing))
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset whose stages before packing are made."""
+    out = tmp_path_factory.mktemp("prepared") / "out"
+    for stage in ("prepare", "tokenize", "embed", "cluster"):
+        Build(tiny_config(corpus, out)).run_stage(stage)
+    return out
+
+
+@pytest.mark.parametrize("method", registered())
+def test_every_method_packs_a_corpus(method: str, corpus: Path, prepared: Path) -> None:
+    Build(config_of(corpus, prepared, method=method)).run_stage("pack")
+    dataset = jd.open_dataset(prepared)
+    counts = dataset.manifest["stages"]["pack"]["counts"]
+    lengths = dataset.tokens.document_lengths
+    training, validation = dataset.segments, dataset.validation_segments
+    assert not np.intersect1d(training.document_index, validation.document_index).size
+    assert counts["num_tokens_kept"] + counts["num_tokens_dropped"] == lengths.sum()
+    taken = counts["num_tokens_kept"] + counts["num_tokens_repeated"] + counts["num_inserted_ends"]
+    assert taken == training.length.sum() + validation.length.sum()
+    num_sequences = counts["num_sequences"] + counts["num_validation_sequences"]
+    assert num_sequences * training.sequence_length == taken + counts["num_padding_tokens"]
+    assert Build(config_of(corpus, prepared, method=method)).run_stage("pack").kept
+    inputs = dataset.manifest["stages"]["pack"]["inputs"]
+    assert ("cluster" in inputs) == takes(method, "clusters")
+    assert ("embed" in inputs) == takes(method, "vectors")
+
+
+def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
+    options: dict[str, Any] = {"num_rows": 3, "num_epochs": 2, "last_sequence": "pad", "seed": 5}
+    config = config_of(corpus, prepared, method="partial_shuffle", **options)
+    Build(config).run_stage("pack")
+    dataset = jd.open_dataset(prepared)
+    lengths = dataset.tokens.document_lengths
+    order = np.random.default_rng(5).permutation(len(lengths))
+    order = order[np.isin(order, dataset.segments.document_index)]
+    expected = jd.pack(lengths, 32, method="partial_shuffle", document_order=order, **options).segments
+    np.testing.assert_array_equal(dataset.segments.document_index, expected.document_index)
+    np.testing.assert_array_equal(dataset.segments.document_offset, expected.document_offset)
+    # Validation documents are packed once.
+    counts = dataset.manifest["stages"]["pack"]["counts"]
+    assert counts["num_tokens_repeated"] == dataset.segments.length.sum() // 2
+    assert dataset.validation_segments.num_sequences > 0
+
+
+def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) -> None:
+    config = config_of(corpus, tmp_path / "out", method="pad", atom_size=8)
+    Build(config).run_all()
+    dataset = jd.open_dataset(config.out)
+    assert dataset.verify() == []
+    counts = dataset.manifest["stages"]["pack"]["counts"]
+    assert counts["num_inserted_ends"] > 0
+    assert counts["num_padding_tokens"] > 0
+    page = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["packing"]
+    for name in ("num_inserted_ends", "num_padding_tokens", "num_tokens_repeated", "num_documents_cut"):
+        assert page[name] == counts[name]
+    clusters = np.load(tmp_path / "out" / "clusters" / "assignments.npy").astype(np.int32)
+    lengths = dataset.tokens.document_lengths
+    expected = [
+        len(
+            {int(clusters[d]) for d in dataset.segments.document_index[dataset.segments.sequence_index == sequence]}
+        )
+        for sequence in range(dataset.num_sequences)
+    ]
+    assert page["clusters_per_sequence"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert 1 / 4 < page["largest_cluster_share"] <= 1
+    assert (dataset.segments.length <= 8).all()
+    assert lengths.max() > 8
+
+
+@pytest.mark.parametrize(
+    ("packing", "sentence"),
+    [
+        ({"atom_size": 24}, r"packing.atom_size to divide packing.sequence_length=32 .* found 24"),
+        ({"atom_size": 48}, r"packing.atom_size to divide .* found 48"),
+        ({"atom_size": 0}, r"packing.atom_size to divide .* found 0"),
+        (
+            {"method": "best_fit", "atom_size": 16},
+            "packing.atom_size with packing.method=concat or pad only, found 16",
+        ),
+        ({"num_epochs": 2}, "packing.num_epochs with packing.method=megatron or partial_shuffle only, found 2"),
+        ({"num_rows": 4}, "packing.num_rows with packing.method=partial_shuffle only, found 4"),
+        ({"method": "partial_shuffle", "num_rows": 0}, "packing.num_rows >= 1, found 0"),
+        ({"method": "megatron", "num_epochs": 0}, "packing.num_epochs >= 1, found 0"),
+    ],
+)
+def test_settings_that_do_not_go_together(
+    packing: dict[str, Any], sentence: str, corpus: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(jd.UserError, match=sentence):
+        check_settings(config_of(corpus, tmp_path, **packing))

@@ -1,0 +1,289 @@
+"""The stage of the tokens: any number of processes, kills and interrupts, statistics, end tokens that are odd."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from jax_diversity.artifacts import OutputFolder
+from jax_diversity.config import BuildConfig, TokenizerConfig
+from jax_diversity.dataset import open_dataset
+from jax_diversity.errors import UserError
+from jax_diversity.pipeline import Build, token_workers
+from jax_diversity.tokenization import byte_tokenizer, load_saved
+from tests.tiny_corpus import tiny_config, write_corpus
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> BuildConfig:
+    """A corpus of several stored files, prepared."""
+    config = tiny_config(write_corpus(tmp_path / "corpus", 300), tmp_path / "out")
+    Build(config).run_stage("prepare")
+    return config
+
+
+def with_tokenizer(config: BuildConfig, **changes: object) -> BuildConfig:
+    return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, **changes))  # type: ignore[arg-type]
+
+
+def stored_tokens(out: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(Path(out, "tokens").iterdir())}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+# Processes
+
+
+def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_path: Path) -> None:
+    found = []
+    for number in (1, 2, 3):
+        out = tmp_path / f"out-{number}"
+        numbered = dataclasses.replace(with_tokenizer(config, num_processes=number), out=str(out))
+        Build(numbered).run_stage("prepare")
+        result = Build(numbered).run_stage("tokenize")
+        found.append((stored_tokens(str(out)), result.counts, OutputFolder(out).stages["tokenize"]["fingerprint"]))
+    assert len(found[0][0]) > 8
+    assert found[0] == found[1] == found[2]
+    again = Build(dataclasses.replace(with_tokenizer(config, num_processes=2), out=str(tmp_path / "out-1")))
+    assert again.run_stage("tokenize").kept
+
+
+def fifo_pairs(folder: Path, number: int = 2) -> list[tuple[Path, Path]]:
+    """Files of documents that a reader waits for without end."""
+    byte_tokenizer().save(folder)
+    pairs = [(folder / f"documents-{index:05d}.parquet", folder / f"tokens-{index:05d}") for index in range(number)]
+    for path, _ in pairs:
+        os.mkfifo(path)
+    return pairs
+
+
+def test_a_killed_worker_is_an_error_at_once(tmp_path: Path) -> None:
+    pairs = fifo_pairs(tmp_path)
+    errors: list[BaseException] = []
+
+    def encode() -> None:
+        try:
+            token_workers.encode_in_processes(tmp_path, pairs, 2)
+        except UserError as error:
+            errors.append(error)
+
+    before = set(multiprocessing.active_children())
+    thread = threading.Thread(target=encode)
+    thread.start()
+    wait_for(lambda: len(set(multiprocessing.active_children()) - before) == 2)
+    worker = (set(multiprocessing.active_children()) - before).pop()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert "one ended from outside" in str(errors[0])
+    wait_for(lambda: not set(multiprocessing.active_children()) - before)
+
+
+def test_what_a_worker_finds_wrong_arrives_as_it_is(config: BuildConfig, tmp_path: Path) -> None:
+    documents = sorted(Path(config.out, "documents").iterdir())
+    pairs = [(path, tmp_path / path.stem) for path in documents[:3]]
+    documents[1].write_bytes(b"PAR1 nothing PAR1")
+    byte_tokenizer().save(tmp_path)
+    with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
+        token_workers.encode_in_processes(tmp_path, pairs, 2)
+    with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
+        token_workers.encode_here(byte_tokenizer(), pairs)
+
+
+_INTERRUPTED = """
+import sys
+from pathlib import Path
+from jax_diversity.pipeline import token_workers
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    pairs = [(path, folder / path.stem) for path in sorted(folder.glob("documents-*"))]
+    token_workers.encode_in_processes(folder, pairs, 2)
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals) -> None:
+    fifo_pairs(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(_INTERRUPTED)
+    # A job that a shell put in the background ignores interrupts; this one is to hear them.
+    main = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    wait_for(lambda: len(children(main.pid)) == 3)  # two workers, and what counts multiprocessing's resources
+    workers = children(main.pid)
+    time.sleep(1)  # so that they have begun
+    main.send_signal(how)
+    main.communicate(timeout=20)
+    assert main.returncode == (-signal.SIGKILL if how == signal.SIGKILL else -signal.SIGINT)
+    wait_for(lambda: not any(map(is_alive, workers)), seconds=10)
+
+
+def test_small_corpora_and_single_files_start_no_processes() -> None:
+    from jax_diversity.pipeline.tokens import _num_processes
+
+    cores = token_workers.num_cores()
+    assert _num_processes(TokenizerConfig(), 2**20, 50) == 1
+    assert _num_processes(TokenizerConfig(), 2**30, 1) == 1
+    assert _num_processes(TokenizerConfig(), 2**40, 500) == cores
+    assert _num_processes(TokenizerConfig(num_processes=3), 1, 500) == 3
+    assert _num_processes(TokenizerConfig(kind="tensorflow-text"), 2**29, 500) == 1
+
+
+# Going on
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
+    config: BuildConfig, monkeypatch: pytest.MonkeyPatch, num_processes: int
+) -> None:
+    config = with_tokenizer(config, num_processes=num_processes)
+    documents = sorted(Path(config.out, "documents").iterdir())
+    whole = documents[-1].read_bytes()
+    documents[-1].write_bytes(whole[:-50] + bytes(50))
+    with pytest.raises(UserError, match="is damaged"):
+        Build(config).run_stage("tokenize")
+    (partial,) = Path(config.out, ".partial").iterdir()
+    finished = {path: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
+    assert 0 < len(finished) < len(documents)
+    documents[-1].write_bytes(whole)
+    result = Build(config).run_stage("tokenize")
+    for path, time_ns in finished.items():
+        assert Path(config.out, "tokens", path.name).stat().st_mtime_ns == time_ns
+    expected = dataclasses.replace(config, out=config.out + "-fresh")
+    Build(expected).run_stage("prepare")
+    assert Build(expected).run_stage("tokenize").counts == result.counts
+    assert stored_tokens(expected.out) == stored_tokens(config.out)
+
+
+def test_files_of_another_version_of_the_library_are_made_anew(config: BuildConfig) -> None:
+    documents = sorted(Path(config.out, "documents").iterdir())
+    whole = documents[-1].read_bytes()
+    documents[-1].write_bytes(whole[:-50] + bytes(50))
+    with pytest.raises(UserError, match="is damaged"):
+        Build(config).run_stage("tokenize")
+    documents[-1].write_bytes(whole)
+    (partial,) = Path(config.out, ".partial").iterdir()
+    about = partial / "tokenizer.meta.json"
+    about.write_text(about.read_text().replace("tokenizers ", "tokenizers 0."))
+    finished = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
+    Build(config).run_stage("tokenize")
+    for name, time_ns in finished.items():
+        assert Path(config.out, "tokens", name).stat().st_mtime_ns > time_ns
+
+
+# What is counted
+
+
+def test_statistics_are_those_of_the_tokens(config: BuildConfig) -> None:
+    words = ["[UNK]", "</s>", "onion", "mast", "court"]
+    backend = tokenizers.Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    path = Path(config.out).parent / "words.json"
+    backend.save(str(path))
+    counts = Build(with_tokenizer(config, kind="file", path=str(path))).run_stage("tokenize").counts
+    dataset = open_dataset(config.out)
+    texts = dataset.documents.to_table(columns=["text"])["text"].to_pylist()
+    lengths = [len(text.split()) + 1 for text in texts]
+    unknown = sum(word not in words for text in texts for word in text.split())
+    assert counts["tokens_per_document"]["mean"] == pytest.approx(np.mean(lengths), rel=1e-5)
+    assert counts["tokens_per_document"]["median"] == np.median(lengths)
+    assert counts["tokens_per_document"]["largest"] == max(lengths)
+    assert counts["unknown_share"] == pytest.approx(unknown / sum(lengths), rel=1e-5)
+    assert counts["bytes_per_token"] == pytest.approx(sum(map(len, texts)) / sum(lengths), rel=1e-5)
+    assert counts["tokens_per_byte"] == pytest.approx(1 / counts["bytes_per_token"], rel=1e-5)
+    assert counts["implementation"] == f"tokenizers {tokenizers.__version__}"
+    assert f"by tokenizers {tokenizers.__version__}" in repr(dataset)
+    assert f"{counts['bytes_per_token']:.3g} bytes a token" in repr(dataset)
+
+
+def test_the_stored_folder_holds_its_tokenizer(config: BuildConfig) -> None:
+    Build(config).run_stage("tokenize")
+    tokenizer = load_saved(Path(config.out, "tokens"))
+    dataset = open_dataset(config.out)
+    texts = dataset.documents.to_table(columns=["text"])["text"].to_pylist()
+    assert [tokenizer.decode(dataset.tokens.document(index)) for index in range(5)] == texts[:5]
+
+
+# End tokens
+
+
+@pytest.fixture
+def padded_model(tmp_path: Path) -> Path:
+    pytest.importorskip("sentencepiece", reason="the extra [sentencepiece] is not installed")
+    from tests.sentencepiece_models import train_model
+
+    path = tmp_path / "padded.model"
+    path.write_bytes(train_model(eos_id=-1, pad_id=0, unk_id=1, bos_id=2, pad_piece="<pad>"))
+    return path
+
+
+def test_an_end_token_that_is_the_padding_too_leaves_segments_right(config: BuildConfig, padded_model: Path) -> None:
+    config = with_tokenizer(config, kind="sentencepiece", path=str(padded_model), end_token="<pad>")
+    config = dataclasses.replace(
+        config,
+        packing=dataclasses.replace(config.packing, last_sequence="pad", document_order="corpus", validation_fraction=0.0),
+    )
+    build = Build(config)
+    for stage in ("tokenize", "pack", "write"):
+        build.run_stage(stage)
+    dataset = open_dataset(config.out)
+    assert dataset.end_id == 0
+    segments = dataset.segments
+    for sequence_index in (0, 1, dataset.num_sequences - 1):
+        rows = np.flatnonzero(segments.sequence_index == sequence_index)
+        expected = np.repeat(np.arange(1, len(rows) + 1), segments.length[rows])
+        expected = np.pad(expected, (0, dataset.sequence_length - len(expected)))
+        record = dataset.records.read([sequence_index])
+        assert record["inputs_segmentation"][0].tolist() == expected.tolist()
+        tokens = [
+            dataset.tokens.document(int(segments.document_index[row]))[int(segments.document_offset[row]) :][
+                : int(segments.length[row])
+            ]
+            for row in rows
+        ]
+        assert record["inputs"][0][expected > 0].tolist() == np.concatenate(tokens).tolist()
+    assert (expected == 0).any()  # the last one is padded, with the very token that ends documents
+
+
+def test_a_tokenizer_without_an_end_token_says_what_to_do(config: BuildConfig, tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    backend.save(str(tmp_path / "t.json"))
+    with pytest.raises(UserError, match=r"found none of .*; name it in tokenizer\.end_token"):
+        Build(with_tokenizer(config, kind="file", path=str(tmp_path / "t.json"))).run_stage("tokenize")
