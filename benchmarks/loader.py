@@ -26,7 +26,7 @@ import grain
 import numpy as np
 from results_file import environment, write
 
-from jax_diversity.loader import Loader, OrderedBatches, OrderIndex, Windows
+from jax_diversity.loader import Ahead, Loader, OrderedBatches, OrderIndex, RecordSource, Windows
 from jax_diversity.records import FIELDS, RecordReader, record_paths, write_records
 from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.schema import Ordering, Segments
@@ -62,8 +62,8 @@ def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
 def ours(path: Path, order: np.ndarray, fields: tuple[str, ...], num_prefetch: int) -> Iterator[np.ndarray]:
     reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
     windows = Windows(len(order), B, end=len(order))
-    batches = OrderedBatches(reader, OrderIndex(Ordering(order)), windows, None, "", fields)
-    for batch in Loader(batches, num_prefetch=num_prefetch):
+    batches = OrderedBatches(RecordSource(reader, None, ""), OrderIndex(Ordering(order)), windows, fields)
+    for batch in Loader(batches, Ahead(num_prefetch)):
         yield batch["inputs"]
 
 

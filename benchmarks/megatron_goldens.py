@@ -1,8 +1,12 @@
-"""Make tests/data/megatron with Megatron-LM's own code: `python benchmarks/megatron_goldens.py tests/data/megatron`.
+"""Make the files of tests/data/megatron with Megatron-LM's own code.
+
+    python benchmarks/megatron_goldens.py tests/data/megatron
 
 Needs megatron-core and torch, nothing of jax-diversity; docs/megatron.md has the recipe. `CASES` and `BLENDS` are
 also what the opt-in test compares with an installed megatron-core.
 """
+
+# pyright: reportMissingImports=false
 
 from __future__ import annotations
 

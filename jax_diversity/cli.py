@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from jax_diversity.config import BuildConfig, OrderConfig, TrainConfig, demo_config, load_config
+from jax_diversity.config import BuildConfig, ExportConfig, OrderConfig, TrainConfig, demo_config, load_config
 from jax_diversity.errors import UserError
 from jax_diversity.progress import Progress
 
@@ -263,6 +263,25 @@ def _inspect(arguments: list[str]) -> None:
 
 
 @dataclass(frozen=True)
+class ExportOptions(ExportConfig):
+    """What to export, for which stack."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def _export(arguments: list[str]) -> None:
+    """Write an order, or ordered sequences, for another training stack."""
+    options = _parse(ExportOptions, "export", arguments)
+    from jax_diversity.pipeline.exporting import export
+
+    for line in export(options.out, options, Progress(options.quiet)):
+        print(line)
+
+
+@dataclass(frozen=True)
 class VerifyOptions:
     """Which dataset to verify."""
 
@@ -343,6 +362,7 @@ _VERBS: dict[str, Callable[[list[str]], None]] = {
     "report": _stage_verb("report", "Draw the report page."),
     "measure": _measure,
     "inspect": _inspect,
+    "export": _export,
     "verify": _verify,
     "train": _train,
 }

@@ -18,6 +18,8 @@ _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "last_sequence": st.sampled_from(["drop", "pad"]),
     "num_rows": st.integers(1, 4),
     "num_epochs": st.integers(1, 3),
+    "num_neighbors": st.integers(1, 4),
+    "num_candidates": st.integers(1, 8),
 }
 
 

@@ -13,6 +13,7 @@ from jax_diversity.report import (
     DocumentGroups,
     OrderingInputs,
     PackingInputs,
+    PurityInputs,
     ReportInputs,
     TrainingInputs,
 )
@@ -73,6 +74,7 @@ def make_inputs(num_documents: int = 300, num_clusters: int = 70, text: tuple[st
     cluster = rng.integers(0, num_clusters, num_documents)
     names = tuple(text) or tuple(f"source {index}" for index in range(50))
     terms = list(text) or ["gene", "protein", "cell"]
+    circle = np.stack([np.cos(np.arange(num_clusters)), np.sin(np.arange(num_clusters))], axis=1)
     return ReportInputs(
         title=text[0] if text else "A small corpus",
         corpus=CorpusInputs(
@@ -88,6 +90,10 @@ def make_inputs(num_documents: int = 300, num_clusters: int = 70, text: tuple[st
             num_tokens=np.bincount(cluster, weights=lengths, minlength=num_clusters).astype(np.int64),
             top_terms=[terms for _ in range(num_clusters)],
             example_titles=[list(text) or ["On cells"] for _ in range(num_clusters)],
+            names=[", ".join(terms[:3]) for _ in range(num_clusters)],
+            positions=np.where(np.arange(num_clusters)[:, None] == 3, np.nan, circle),
+            labels=[None if index == 5 else names[index % len(names)] for index in range(num_clusters)],
+            purity=PurityInputs("domain", 19, 0.214, {1000: 0.9699, 100: 0.9491}, "tfidf_svd"),
         ),
         packing=PackingInputs("concat", 128, 2000, 20, 2020 * 128, 77, 210, rng.integers(1, 9, 2000)),
         orderings=(SHUFFLE, GREEDY),

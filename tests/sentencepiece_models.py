@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-_WORDS = "the quick brown fox jumps over lazy dogs while seven wizards box with liquor jugs near frozen bridges".split()
-_PARTS = "ing ed er tion ment ness able re un over out".split()
+_WORDS = "the quick brown fox jumps over lazy dogs while seven wizards box with liquor jugs near bridges"
+_PARTS = "ing ed er tion ment ness able re un over out"
 
 
 def sentences(number: int, seed: int = 0) -> list[str]:
@@ -17,7 +17,7 @@ def sentences(number: int, seed: int = 0) -> list[str]:
     lines = []
     for _ in range(number):
         words = [
-            str(rng.choice(_WORDS)) + str(rng.choice(_PARTS)) * int(rng.integers(2))
+            str(rng.choice(_WORDS.split())) + str(rng.choice(_PARTS.split())) * int(rng.integers(2))
             for _ in range(rng.integers(4, 12))
         ]
         lines.append(" ".join(words).capitalize() + str(rng.choice(list(".!?"))))

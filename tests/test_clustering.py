@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,15 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 import jax_diversity.clustering.kmeans as kmeans_module
-from jax_diversity.clustering import Clustering, assign, check_vectors, kmeans, nearest_documents, num_rows_passed
+from jax_diversity.clustering import (
+    assign,
+    assign_with_distances,
+    check_vectors,
+    kmeans,
+    nearest_documents,
+    num_rows_passed,
+    train_centroids,
+)
 from jax_diversity.config import ClusterConfig
 from jax_diversity.errors import UserError
 
@@ -151,8 +157,9 @@ def test_rows_of_zeros_share_one_cluster():
 
 def test_an_emptied_cluster_takes_the_farthest_row(monkeypatch):
     rows = np.concatenate([random_rows(60, 8), np.full((1, 8), 9, np.float32), -np.full((2, 8), 7, np.float32)])
-    start = jnp.full((4, 8), 1e3).at[0].set(0.0)
-    monkeypatch.setattr(kmeans_module, "_start", lambda *_: start)
+    start = np.full((4, 8), 1e3, np.float32)
+    start[0] = 0
+    monkeypatch.setattr(kmeans_module, "draw_start", lambda *_: start)
     found = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
     assert found.assignments[60] == 1
     assert found.assignments[61:].tolist() == [2, 2]  # copies count once; the fourth cluster takes another row
@@ -221,18 +228,19 @@ def test_progress_adds_up_with_an_early_stop(backend):
 def test_nearest_documents_against_sorting_everything():
     rows = np.repeat(random_rows(150, 5), 2, axis=0)  # pairs of copies: ties to the lowest index
     found = kmeans(rows, ClusterConfig(num_clusters=40, max_iterations=5))
-    nearest = nearest_documents(rows, found, 6)
+    assignments, distances = assign_with_distances(rows, found.centroids)
+    np.testing.assert_array_equal(assignments, found.assignments)
+    np.testing.assert_allclose(distances, squared_distances(rows, found.centroids).min(axis=1), atol=1e-5)
+    nearest = nearest_documents(assignments, distances, 40, 6)
     assert nearest.shape == (40, 6)
     for cluster in range(40):
-        members = np.flatnonzero(found.assignments == cluster)
-        distances = np.square(rows[members] - found.centroids[cluster]).sum(axis=1)
-        expected = members[np.argsort(distances, kind="stable")][:6].tolist()
+        members = np.flatnonzero(assignments == cluster)
+        expected = members[np.argsort(distances[members], kind="stable")][:6].tolist()
         assert nearest[cluster].tolist() == expected + [-1] * (6 - len(expected))
 
 
 def test_nearest_documents_of_an_empty_cluster():
-    found = Clustering(np.zeros((3, 2), np.float32), np.array([0, 2], np.int32), 0.0, 1)
-    nearest = nearest_documents(np.zeros((2, 2), np.float32), found, 2)
+    nearest = nearest_documents(np.array([0, 2], np.int32), np.zeros(2, np.float32), 3, 2)
     assert nearest.tolist() == [[0, -1], [-1, -1], [1, -1]]
 
 
@@ -266,7 +274,16 @@ def test_the_first_row_that_is_not_finite_is_named(bad):
     with pytest.raises(UserError, match="row 12345"):
         kmeans(rows, ClusterConfig(num_clusters=3))
     with pytest.raises(UserError, match="row 12345"):
-        assign(rows, rows[:4])
+        assign(rows, rows[:4].copy())
+    with pytest.raises(UserError, match="row 0"):
+        assign(rows[:4], rows[12_345:12_346])
+
+
+def test_a_row_whose_square_would_overflow_is_named():
+    rows = random_rows(30, 3)
+    rows[17] = 1e18
+    with pytest.raises(UserError, match="below 1e15, found a longer one in row 17"):
+        kmeans(rows, ClusterConfig(num_clusters=3))
 
 
 @pytest.mark.parametrize(
@@ -289,23 +306,63 @@ def test_centroids_of_another_width_are_refused():
         assign(random_rows(5, 3), random_rows(2, 4))
 
 
-def test_passes_lower_for_tpu():
-    rows, centroids = jnp.zeros((64, 8)), jnp.zeros((4, 8))
-    moments = kmeans_module._Moments.zeros(centroids.shape)
-    clusters = jnp.zeros(64, jnp.int32)
-    with jax.enable_checks(False):
-        jax.export.export(kmeans_module._nearest, platforms=["tpu"])(rows, centroids)
-        draw = jax.jit(lambda rows: kmeans_module._draw_centroids(rows, jax.random.key(0), 4))
-        jax.export.export(draw, platforms=["tpu"])(rows)
-        step = jax.jit(lambda *arrays: kmeans_module._accumulate(moments, *arrays)[1])
-        jax.export.export(step, platforms=["tpu"])(rows, 64, clusters, centroids)
+def test_training_and_assigning_are_the_whole():
+    rows = random_rows(300, 6)
+    config = ClusterConfig(num_clusters=12)
+    found = kmeans(rows, config)
+    centroids, num_iterations = train_centroids(rows, config)
+    np.testing.assert_array_equal(centroids, found.centroids)
+    assert num_iterations == found.num_iterations
+    told: list[int] = []
+    np.testing.assert_array_equal(assign(rows, centroids, told.append), found.assignments)
+    assert sum(told) == 300
 
 
-def test_both_ways_to_add_rows_agree():
-    rng = np.random.default_rng(0)
-    clusters = jnp.asarray(rng.integers(0, 5, 40), jnp.int32).at[3].set(5)  # 5: padding, added nowhere
-    residuals = jnp.asarray(rng.standard_normal((40, 3)), jnp.float32)
-    expected = kmeans_module._add_scattered(jnp.ones((5, 3)), clusters, residuals)
-    np.testing.assert_allclose(
-        kmeans_module._add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
-    )
+# ---- spherical
+
+
+def test_spherical_clusters_look_at_directions_alone():
+    rows, labels = blobs(12, 40, seed=3)
+    stretched = rows * np.random.default_rng(0).uniform(0.01, 50, (len(rows), 1)).astype(np.float32)
+    config = ClusterConfig(num_clusters=12, spherical=True)
+    found = kmeans(stretched, config)
+    assert same_partition(found.assignments, labels)
+    np.testing.assert_allclose(np.linalg.norm(found.centroids, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(found.assignments, assign(stretched, found.centroids, spherical=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_spherical_assignments_have_the_largest_cosine(backend):
+    rows = random_rows(800, 10) * 3
+    found = kmeans(rows, ClusterConfig(num_clusters=15, spherical=True, backend=backend))
+    cosines = random_rows(800, 10).astype(np.float64) @ found.centroids.T.astype(np.float64)
+    chosen = cosines[np.arange(800), found.assignments]
+    np.testing.assert_allclose(chosen, cosines.max(axis=1), atol=1e-6)
+    assert found.inertia == pytest.approx((2 - 2 * chosen).sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("start", ["k-means++", "k-means||", "random"])
+def test_rows_of_zeros_share_one_cluster_whatever_the_start(spherical, start):
+    rows = random_rows(400, 6)
+    rows[::7] = 0
+    for seed in range(3):
+        config = ClusterConfig(num_clusters=30, spherical=spherical, start=start, seed=seed)
+        found = kmeans(rows, config)
+        assert len(set(found.assignments[::7].tolist())) == 1
+        assert np.isfinite(found.centroids).all()
+        lengths = np.linalg.norm(found.centroids, axis=1)
+        if spherical:
+            assert (np.isclose(lengths, 1, atol=1e-5) | (lengths == 0)).all()
+            if (lengths == 0).any():  # a centroid of zeros takes nothing else
+                [blank] = np.flatnonzero(lengths == 0)[:1]
+                assert (found.assignments == blank).sum() == len(rows[::7])
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_opposite_and_blank_rows_alone_end(spherical):
+    rows = np.array([[1, 0], [-1, 0], [0, 0], [1e-30, 0], [-1e-30, 0]] * 4, np.float32)
+    for num_clusters in (1, 2, 5, 20):
+        found = kmeans(rows, ClusterConfig(num_clusters=num_clusters, spherical=spherical))
+        assert np.isfinite(found.centroids).all()
+        assert len(set(found.assignments[2::5].tolist())) == 1

@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "loader": FOUNDATION | FORMATS | {"dataset"},
     "training": FOUNDATION | FORMATS | {"dataset", "loader"},
     "inspection": FOUNDATION | FORMATS | {"dataset"},
+    "export": FOUNDATION | FORMATS | {"dataset"},
     "terminal": FOUNDATION | {"inspection", "ordering", "pipeline", "training"},
     "pipeline": {"*"},
     "__main__": {"cli"},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.packing import checks, cluster_mix, method_options, pack
+from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
+from jax_diversity.packing import METHODS, checks, cluster_mix, method_options, pack
 from jax_diversity.packing.partial_shuffle import partial_shuffle
 from tests.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
 
@@ -268,3 +271,22 @@ def test_options_of_another_kind_are_named() -> None:
 def test_what_no_method_could_pack(lengths: Any, length: Any, sentence: str) -> None:
     with pytest.raises(jd.UserError, match=sentence):
         pack(lengths, length)
+
+
+def test_the_pictures_are_what_the_methods_make() -> None:
+    assert {picture.method for picture in PICTURES} == set(METHODS)
+    page = (FOLDER.parent / "packing.md").read_text(encoding="utf-8")
+    for name, text in all_pictures().items():
+        ElementTree.fromstring(text)
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: draw it anew"
+        assert f"images/{name}" in page
+
+
+def test_loops_of_the_benchmark_make_as_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER.parent.parent / "benchmarks"))
+    benchmark = importlib.import_module("benchmarks.packing")
+    lengths = np.random.default_rng(3).integers(1, 400, 500)
+    assert {case.method for case in benchmark.CASES} == {method for method, _ in benchmark.FIGURES} == set(METHODS)
+    for method, loop in benchmark.LOOPS.items():
+        segments = pack(lengths, 128, method=method).segments
+        assert loop(lengths.tolist(), 128) == (segments.num_sequences, segments.length.sum()), method

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -86,7 +86,7 @@ def test_bfloat16_comes_near_from_any_form_of_checkpoint(tmp_path: Path) -> None
         seed=3,
         prefix="model.",
         num_files=3,
-        dtype=ml_dtypes.bfloat16,
+        dtype=jnp.bfloat16,
         rope_theta=None,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=False,
@@ -131,7 +131,7 @@ def test_a_tokenizer_that_appends_no_end_is_helped(broken: Path, embedder: Qwen3
 @pytest.mark.slow
 def test_many_devices_give_one_devices_vectors(checkpoint: Path) -> None:
     [answer] = answers(start("many_devices_qwen3", str(checkpoint), num_devices=4))
-    assert set(answer["differences"]) == {"2", "3", "4"}
+    assert set(answer["differences"]) == {"2", "4"}
     assert max(answer["differences"].values()) < 1e-5
     assert answer["by_default"] == 4
     assert answer["largest_share"] < 0.27  # norms alone are whole on every device
@@ -251,8 +251,8 @@ def without(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
-def tokenizer_of(text: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / "tokenizer.json").write_text(text) and None
+def tokenizer_of(text: str) -> Callable[[Path], int]:
+    return lambda folder: (folder / "tokenizer.json").write_text(text)
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:

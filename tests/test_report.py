@@ -23,6 +23,7 @@ from jax_diversity.report import (
     CorpusInputs,
     DocumentGroups,
     OrderingInputs,
+    PurityInputs,
     TrainingInputs,
     render,
     report_values,
@@ -319,6 +320,39 @@ def test_values_stay_small_for_a_large_corpus():
     text = json.dumps(report_values(large), allow_nan=False)
     assert time.process_time() - began < 10
     assert len(text) < 600_000
+
+
+def test_the_map_shows_every_cluster_that_has_a_place():
+    inputs = make_inputs()
+    drawn = report_values(inputs)["clusters"]["map"]
+    assert len(drawn["rows"]) == 69  # one has none
+    assert drawn["labels"] == sorted(set(drawn["labels"]), key=drawn["labels"].index)
+    assert [row["share"] for row in drawn["rows"]] == sorted((row["share"] for row in drawn["rows"]), reverse=True)
+    assert {row["label"] for row in drawn["rows"]} == {-1, *range(len(drawn["labels"]))}
+    assert all(-1 <= row["x"] <= 1 and -1 <= row["y"] <= 1 and row["name"] for row in drawn["rows"])
+    plain = replace(inputs.clusters, names=None, labels=None, positions=None, purity=None)
+    values = report_values(replace(inputs, clusters=plain))["clusters"]
+    assert values["map"] == {"labels": [], "rows": []}
+    assert values["purity"] is None
+
+
+def test_the_map_names_the_commonest_labels_alone():
+    inputs = make_inputs()
+    many = replace(inputs.clusters, labels=[f"label {index}" for index in range(70)])
+    drawn = report_values(replace(inputs, clusters=many))["clusters"]["map"]
+    assert len(drawn["labels"]) == 7
+    assert sum(row["label"] == -1 for row in drawn["rows"]) == 69 - 7
+
+
+def test_purity_in_words():
+    inputs = make_inputs()
+    assert report_values(inputs)["clusters"]["purity"] == (
+        "97 % of documents lie in a cluster whose majority domain is their own, with 1,000 clusters of `tfidf_svd` "
+        "vectors; 95 % with 100 clusters. One cluster of all documents would give 21 %."
+    )
+    one = replace(inputs.clusters, purity=PurityInputs("source", 1, 1.0, {50: 1.0}, "hashing"))
+    words = report_values(replace(inputs, clusters=one))["clusters"]["purity"]
+    assert words == "The documents have no two different values of `source` that clusters could be compared with."
 
 
 def test_numbers_of_the_corpus_clusters_and_packing():

@@ -268,7 +268,7 @@ def test_every_figure_offers_png_and_svg_and_no_server(browser, pages, tmp_path)
     browser.open(pages["common"])
     titles = "[...figure.querySelectorAll('.modebar-btn')].map(button => button.dataset.title)"
     buttons = browser.evaluate(f"[...document.querySelectorAll('figure:not([hidden])')].map(figure => {titles})")
-    assert len(buttons) == 8
+    assert len(buttons) == 9
     assert all(found == ["Save as PNG", "Save as SVG", "Reset axes"] for found in buttons)
     for kind, start in (("svg", "data:image/svg+xml"), ("png", "data:image/png;base64,")):
         picture = browser.evaluate(f"Plotly.toImage(document.getElementById('windows'), {{format: '{kind}'}})")

@@ -18,7 +18,14 @@ from tests.sentencepiece_models import sentences, train_model
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra [sentencepiece] is not installed")
 
-TEXTS = [*sentences(20, seed=1), "", "  two  blanks ", "Zeile\neins\r\nzwei\t\x00", "日本語 ü *** 🌉", "</s> <unk> ▁"]
+TEXTS = [
+    *sentences(20, seed=1),
+    "",
+    "  two  blanks ",
+    "Zeile\neins\r\nzwei\t\x00",
+    "日本語 ü *** 🌉",
+    "</s> <unk> ▁",
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "unigram": train_model(),
         "bpe": train_model("bpe"),
         "identity": train_model(
-            "bpe", normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True, vocab_size=500
+            "bpe",
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            byte_fallback=True,
+            vocab_size=500,
         ),
         "no-blank": train_model(
             normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=False
@@ -57,7 +68,9 @@ def test_ids_are_the_librarys_and_the_end_token(folder: Path, name: str) -> None
     tokenizer = tokenizer_of(folder / f"{name}.model")
     library = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.model"))
     documents = tokenizer.encode_documents(TEXTS)
-    assert [document.tolist() for document in documents] == [[*library.encode(text), library.eos_id()] for text in TEXTS]
+    assert [document.tolist() for document in documents] == [
+        [*library.encode(text), library.eos_id()] for text in TEXTS
+    ]
     assert {document.dtype for document in documents} == {np.dtype(np.uint16)}
     assert tokenizer.vocab_size == library.vocab_size()
     assert tokenizer.unknown_id == library.unk_id()

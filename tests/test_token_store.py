@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.errors import UserError
-from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter
+from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter, read_blend
 
+MEGATRON = Path(__file__).parent / "data" / "megatron"
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
 
@@ -110,7 +111,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, fault: str) -> None:
     changed, what = FAULTS[fault]
-    index = index_bytes([3, 2, 5], [0, 1, 2, 3], 8, 2, **changed)
+    index = index_bytes([3, 2, 5], [0, 1, 2, 3], 8, 2, modes=False, **changed)
     with pytest.raises(UserError, match=what) as caught:
         TokenFile(write_pair(tmp_path, index, np.arange(10, dtype=np.uint16)))
     assert "t.idx" in str(caught.value)
@@ -231,3 +232,107 @@ def test_a_pickled_store_is_its_paths(tmp_path: Path) -> None:
     pickled = pickle.dumps(store)
     assert len(pickled) < 2000
     assert pickle.loads(pickled).document(99).tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("short", "uint16"), ("long", "int32"), ("ragged", "uint16")])
+def test_files_that_megatron_lm_wrote_are_read_and_written_alike(tmp_path: Path, name: str, dtype: str) -> None:
+    file = TokenFile(MEGATRON / name)
+    assert file.dtype == dtype
+    assert file.sequence_lengths.sum() == file.num_tokens == len(file.tokens)
+    assert file.num_documents == len(file.sequence_lengths) - (4 if name == "ragged" else 0)
+    if name == "ragged":  # its documents consist of several sequences
+        assert file.lengths[2] == file.sequence_lengths[2:5].sum()
+        return
+    assert file.lengths.tolist() == file.sequence_lengths.tolist()
+    with TokenWriter(tmp_path / name, file.dtype) as writer:
+        writer.add_runs(file.tokens, file.lengths)
+    for ending in (".bin", ".idx"):
+        assert (tmp_path / (name + ending)).read_bytes() == (MEGATRON / (name + ending)).read_bytes()
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_genuine_index_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(["short", "long", "ragged"]))
+    content = bytearray((MEGATRON / f"{name}.idx").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    prefix = tmp_path_factory.getbasetemp() / "damaged"
+    prefix.with_suffix(".idx").write_bytes(content)
+    prefix.with_suffix(".bin").write_bytes((MEGATRON / f"{name}.bin").read_bytes())
+    try:
+        file, fault = TokenFile(prefix), ""
+    except UserError as error:
+        file, fault = None, str(error)
+    if file is None:
+        assert "damaged" in fault
+        return
+    assert sum(len(file.document(index)) for index in range(file.num_documents)) == file.num_tokens
+    assert file.sequence_lengths.sum() == file.num_tokens
+
+
+def test_runs_and_their_lengths_agree(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="lengths of 3 tokens in all, found 4"),
+        TokenWriter(tmp_path / "t", np.dtype(np.uint16)) as writer,
+    ):
+        writer.add_runs(np.array([1, 2, 3]), np.array([2, 2]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_blends_are_read_as_megatron_names_them(tmp_path: Path) -> None:
+    short, long = str(MEGATRON / "short"), str(MEGATRON / "long")
+    blend = read_blend(["30", short, " 90 ", f"{long} "])
+    assert blend.names == ("short", "long")
+    assert blend.weights.tolist() == [0.25, 0.75]
+    assert [file.num_tokens for file in blend.files] == [424, 871]
+    by_size = read_blend([short, long])
+    assert by_size.weights.tolist() == [424 / 1295, 871 / 1295]
+    assert read_blend([short]).weights.tolist() == [1.0]
+    for folder in ("a", "b"):
+        with TokenWriter(tmp_path / folder / "text", np.dtype(np.uint16)) as writer:
+            writer.add_document(np.array([1]))
+    with TokenWriter(tmp_path / "2024", np.dtype(np.uint16)) as writer:
+        writer.add_document(np.array([1]))
+    assert read_blend([str(tmp_path / "a/text"), str(tmp_path / "b/text")]).names == ("a/text", "b/text")
+
+
+def test_a_prefix_may_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("2023", "2024", "2025"):
+        with TokenWriter(Path(name), np.dtype(np.uint16)) as writer:
+            writer.add_document(np.array([1]))
+    assert read_blend(["2023", "2024", "2025"]).names == ("2023", "2024", "2025")
+    assert read_blend(["3", "2024", "1", "2025"]).weights.tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "found none"),
+        (["0.3", ""], "name at least one"),
+        (["0.3", "SHORT", "LONG"], "weigh all of them or none"),
+        (["0.3", "SHORT", "LONG", "0.7"], "weigh all of them or none"),
+        (["0", "SHORT", "1", "LONG"], "above zero, found 0.0 for .*short"),
+        (["-1", "SHORT", "1", "LONG"], "above zero"),
+        (["nan", "SHORT", "1", "LONG"], "above zero"),
+        (["inf", "SHORT", "1", "LONG"], "above zero"),
+        (["1", "SHORT", "1", "SHORT"], "every prefix once"),
+        (["SHORT", "nowhere"], r"index at nowhere\.idx"),
+    ],
+)
+def test_blends_that_cannot_be_are_refused(words: list[str], what: str) -> None:
+    paths = {"SHORT": str(MEGATRON / "short"), "LONG": str(MEGATRON / "long")}
+    with pytest.raises(UserError, match=what):
+        read_blend([paths.get(word, word) for word in words])
+
+
+def test_datasets_without_tokens_have_no_size_to_weigh(tmp_path: Path) -> None:
+    with TokenWriter(tmp_path / "empty", np.dtype(np.uint16)):
+        pass
+    with pytest.raises(UserError, match=r"Expected tokens in .*empty, found none"):
+        read_blend([str(tmp_path / "empty")])
+    assert read_blend(["2", str(tmp_path / "empty")]).weights.tolist() == [1.0]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -200,6 +199,3 @@ def _attention(normed: np.ndarray, own: Mapping[str, np.ndarray], config: Mappin
             shares = np.exp(scores - scores.max())
             mixed[token, head] = shares / shares.sum() @ values[: token + 1, shared]
     return mixed.reshape(num_tokens, -1) @ own["self_attn.o_proj"].T
-
-
-BFLOAT16 = ml_dtypes.bfloat16

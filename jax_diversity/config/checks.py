@@ -28,6 +28,8 @@ _PACKING_OPTIONS = {
     "atom_size": ("concat", "pad"),
     "num_epochs": ("megatron", "partial_shuffle"),
     "num_rows": ("partial_shuffle",),
+    "num_neighbors": ("nearest",),
+    "num_candidates": ("nearest",),
 }
 """Settings that some packing methods alone have."""
 
@@ -106,8 +108,8 @@ def _check_stored_tokens(corpus: CorpusConfig, tokenizer: TokenizerConfig) -> No
     if (corpus.format in ("megatron", "tokens")) != (tokenizer.kind == "stored"):
         raise UserError(
             f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
-            f"{tokenizer.kind} with {corpus.format}; set tokenizer.kind to stored where the corpus holds tokens, and "
-            "to another kind where it holds texts."
+            f"{tokenizer.kind} with {corpus.format}; set tokenizer.kind=stored where the corpus holds tokens, "
+            "another kind where it holds texts."
         )
     if tokenizer.kind != "stored":
         if tokenizer.end_id is not None:
@@ -192,7 +194,7 @@ def _check_cluster(cluster: ClusterConfig) -> None:
 def _check_packing(packing: PackingConfig) -> None:
     _check_at_least(2, "packing", packing, "sequence_length")
     _check_at_least(0, "packing", packing, "seed")
-    _check_at_least(1, "packing", packing, "num_epochs num_rows")
+    _check_at_least(1, "packing", packing, "num_epochs num_rows num_neighbors num_candidates")
     atom, length = packing.atom_size, packing.sequence_length
     if atom is not None and (atom < 1 or (atom % length and length % atom)):
         raise UserError(

@@ -16,8 +16,8 @@ class CorpusConfig:
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
     format: Literal["auto", "jsonl", "parquet", "text", "megatron", "tokens"] = "auto"
-    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files, or globs of them;
-    `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
+    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files, or globs of
+    them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
     tokenizer.kind `stored`."""
     text_field: str = "text"
     """The field that holds a document's text."""
@@ -42,7 +42,7 @@ class CorpusConfig:
     """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
     (python-environment) or from the start (files). A token that came with the corpus counts as four bytes."""
     file_bytes: int = 16 * 2**20
-    """Text bytes (and four for a token that came with it) in a stored file of documents; also what is held in memory
+    """Text bytes (and four for a token that came along) in a stored file of documents; also what is held in memory
     at a time."""
 
 
@@ -156,6 +156,11 @@ class PackingConfig:
     partial_shuffle)."""
     num_rows: int = 16
     """Rows of the stream, and so the batch size at which batches continue one another (partial_shuffle)."""
+    num_neighbors: int = 10
+    """Nearest neighbours of a document, among which the next one is looked for (nearest)."""
+    num_candidates: int = 4096
+    """Documents that each document is compared with, those in the nearest cells; all with all where there are at
+    most four times as many (nearest)."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
     """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
     (`document_spacing`: every cluster near its share all along, short documents first)."""
@@ -253,6 +258,70 @@ class TrainConfig:
     """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
     seed: int = 0
     """Seed of the weights."""
+
+
+@dataclass(frozen=True)
+class MegatronExportConfig:
+    """The run of Megatron-LM that reads the cache: what decides under which name it looks for it."""
+
+    description: str | None = None
+    """The `...-GPTDataset-train-description.txt` that such a run left in its cache; None makes one of the rest."""
+    prefix: str | None = None
+    """The .bin and .idx files that the run reads, letter for letter as in its --data-path; None takes the
+    dataset's own, written once more as one pair into the target where there are several."""
+    seed: int | None = None
+    """Its --seed; None takes the seed that the sequences were packed with."""
+    split: str | None = "100,0,0"
+    """Its --split; None where it has --train-data-path instead."""
+    num_samples: int | None = None
+    """Its number of iterations times its global batch size; None where it reads one epoch."""
+    tokenizer: str | None = None
+    """Its tokenizer's `unique_identifiers`, as JSON or the name of a .json file."""
+
+
+@dataclass(frozen=True)
+class OlmoExportConfig:
+    """The run of OLMo-core that reads the indices: what decides under which name it looks for them."""
+
+    loader: Literal["numpy", "numpy_2024", "composable"] = "numpy"
+    """Its data loader: NumpyFSLDataLoader, that of 2024, or ComposableDataLoader."""
+    seed: int = 0
+    """The loader's seed."""
+    num_epochs: int = 1
+    """Epochs that follow the order."""
+    global_batch_size: int | None = None
+    """Sequences a step (numpy_2024)."""
+    tokens: bool = False
+    """Write the sequences' tokens, too, as the one file whose instances the indices count: `sequences.npy`."""
+
+
+@dataclass(frozen=True)
+class MaxTextExportConfig:
+    """Files for MaxText."""
+
+    sequences_per_file: int | None = None
+    """Records a file; None puts all into one. MaxText takes several in the order in which a disk lists them, which
+    is not always the order of their names; a gs:// bucket lists them sorted."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """An order, or ordered sequences, in the form that another training stack reads."""
+
+    to: Literal["npy", "megatron", "olmo", "maxtext"] = "npy"
+    """`npy`: the indices alone; `megatron`: the index cache of Megatron-LM and NeMo; `olmo`: the global indices of
+    OLMo-core; `maxtext`: ordered records. Levanter and PyTorch need no files: docs/exports.md."""
+    ordering: str = "balance"
+    """The dataset's ordering, or a .npy file of sequence indices."""
+    target: str = "export"
+    """The folder that takes the files."""
+    overwrite: bool = False
+    """Replace another ordering's files there."""
+    documents: bool = False
+    """Write the order in which training first meets the documents, too (npy)."""
+    megatron: MegatronExportConfig = MegatronExportConfig()
+    olmo: OlmoExportConfig = OlmoExportConfig()
+    maxtext: MaxTextExportConfig = MaxTextExportConfig()
 
 
 @dataclass(frozen=True)

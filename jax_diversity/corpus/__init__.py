@@ -94,8 +94,8 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
     if not report.num_documents:
         first = f"; the first problem: {report.problems[0]}" if report.problems else ""
         raise UserError(
-            f"Expected at least one document that is not empty in {', '.join(config.paths)}, found {report.num_problems} "
-            f"broken and {report.num_empty_documents} empty ones{first}."
+            f"Expected at least one document that is not empty in {', '.join(config.paths)}, found "
+            f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
         )
 
 

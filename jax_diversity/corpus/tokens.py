@@ -124,24 +124,24 @@ def _read_array_records(
         if isinstance(error, UserError):
             raise
         what = str(error).partition("\n")[0]
-        raise UserError(f"{file.address} is no ArrayRecord file, or a damaged one ({what}); fetch it anew.") from None
+        raise UserError(
+            f"{file.address} is no ArrayRecord file, or a damaged one ({what}); fetch it anew."
+        ) from None
     if size and not num_records:
         raise UserError(f"Expected records in {file.address}, found none; its writer may not have been closed.")
     if fields_found and not num_with_field:
         raise TOKENS.missing(file, config, list(fields_found))
 
 
-def _record_fields(
-    record: bytes, place: Place, config: CorpusConfig, report: ReadReport
-) -> dict[str, Any] | None:
+def _record_fields(record: bytes, place: Place, config: CorpusConfig, report: ReadReport) -> dict[str, Any] | None:
     """The fields of one record; None where it cannot be read, which `report` counts."""
     try:
         if config.array_record_tokens != "example":
             dtype = np.dtype(config.array_record_tokens).newbyteorder("<")
             return {config.tokens_field: np.frombuffer(record, dtype)}
         features = decode_example(record)
-        return {name: _plain(values) for name, values in features.items() if name != config.tokens_field} | {
-            name: values for name, values in features.items() if name == config.tokens_field
+        return {
+            name: values if name == config.tokens_field else _plain(values) for name, values in features.items()
         }
     except ValueError as error:  # UnicodeDecodeError included
         report.skip("num_broken_records", place, str(error), strict=config.strict)
@@ -150,16 +150,15 @@ def _record_fields(
 
 def _plain(values: Any) -> Any:
     """A feature as a record has it: one value alone, bytes as text where they are."""
-    values = values.tolist() if isinstance(values, np.ndarray) else values
-    plain = []
-    for value in values:
-        if isinstance(value, bytes):
-            try:
-                value = value.decode("utf-8")
-            except UnicodeDecodeError:
-                pass  # stays bytes
-        plain.append(value)
+    plain = values.tolist() if isinstance(values, np.ndarray) else [_text(value) for value in values]
     return plain[0] if len(plain) == 1 else plain
+
+
+def _text(value: Any) -> Any:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _local(file: InputFile) -> Path:

@@ -241,7 +241,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as table:
             yield table
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())
         raise UserError(
             f"Expected a Parquet file (or a single .npy) at {path}, found: {what}; write it anew."

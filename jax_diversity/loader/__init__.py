@@ -5,9 +5,27 @@ however many hosts, threads or epochs there are; host h of H holds the rows h*B/
 on from epoch to epoch, so a batch may begin in one epoch and end in the next, and no sequence is left out between.
 """
 
-from jax_diversity.loader.batches import Batch, OrderedBatches, OrderIndex
-from jax_diversity.loader.iteration import BatchIterator, Loader
+from jax_diversity.loader.batches import Batch, OrderedBatches
+from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
 from jax_diversity.loader.making import make_loader
+from jax_diversity.loader.orders import EpochOrders, OrderIndex
+from jax_diversity.loader.placing import Placement
+from jax_diversity.loader.sources import ConcatenatedSource, RecordSource
 from jax_diversity.loader.windows import Windows
+from jax_diversity.loader.workers import WorkerDied
 
-__all__ = ["Batch", "BatchIterator", "Loader", "OrderIndex", "OrderedBatches", "Windows", "make_loader"]
+__all__ = [
+    "Ahead",
+    "Batch",
+    "BatchIterator",
+    "ConcatenatedSource",
+    "EpochOrders",
+    "Loader",
+    "OrderIndex",
+    "OrderedBatches",
+    "Placement",
+    "RecordSource",
+    "Windows",
+    "WorkerDied",
+    "make_loader",
+]

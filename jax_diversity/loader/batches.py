@@ -1,65 +1,20 @@
-"""Whole batches by number: the root of the flow, and the ordering that it follows."""
+"""Whole batches by number: the root of the flow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grain
 import numpy as np
-from jaxtyping import Int32, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.loader.orders import Order
+from jax_diversity.loader.sources import SequenceSource
 from jax_diversity.loader.windows import Windows
-from jax_diversity.records import FIELDS, RecordReader
-from jax_diversity.schema import Ordering
+from jax_diversity.records import FIELDS
 
-Batch = dict[str, Int32[np.ndarray, "row token"]]
-"""Arrays by field name."""
-
-
-class OrderIndex:
-    """An ordering's permutation; pickles as the name of its file where it has one, and is then read again."""
-
-    def __init__(self, ordering: Ordering, path: Path | None = None) -> None:
-        self.fingerprint = ordering.fingerprint
-        self._length = len(ordering)
-        self._path = path
-        self.indices = ordering.indices
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("inverse",) if self._path is None else ("indices", "inverse")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
-
-    @cached_property
-    def indices(self) -> Int64[np.ndarray, " position"]:
-        """The sequence at every position.
-
-        Raises:
-            UserError: the file no longer holds the ordering that it held.
-        """
-        try:
-            ordering = Ordering.load(str(self._path))
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        if ordering.fingerprint != self.fingerprint:
-            raise UserError(
-                f"Expected the ordering of fingerprint {self.fingerprint[:16]} at {self._path}, found "
-                f"{ordering.fingerprint[:16]}: it was made anew after the loader was; make the loader again."
-            )
-        return ordering.indices
-
-    @cached_property
-    def inverse(self) -> Int64[np.ndarray, " sequence"]:
-        """The position of every sequence."""
-        inverse = np.empty(len(self), np.int64)
-        inverse[self.indices] = np.arange(len(self))
-        return inverse
+Batch = dict[str, Any]
+"""Arrays by field name: NumPy's, or global JAX arrays."""
 
 
 class OrderedBatches(grain.MapDataset[Batch]):
@@ -71,22 +26,21 @@ class OrderedBatches(grain.MapDataset[Batch]):
 
     def __init__(
         self,
-        records: RecordReader,
-        order: OrderIndex,
+        source: SequenceSource,
+        order: Order,
         windows: Windows,
-        layout: OrderIndex | None,
-        dataset_fingerprint: str,
         fields: Sequence[str] = FIELDS,
+        *,
         merge_segments: bool = False,
+        names: Mapping[str, str] | None = None,
+        dtype: str = "int32",
     ) -> None:
         super().__init__()
-        self.records = records
-        self.order = order
-        self.windows = windows
-        self.layout = layout
-        self.dataset_fingerprint = dataset_fingerprint
+        self.source, self.order, self.windows = source, order, windows
         self.fields = tuple(fields)
         self.merge_segments = merge_segments
+        self.names = dict(names or {})
+        self.dtype = np.dtype(dtype)
 
     def __len__(self) -> int:
         return self.windows.num_batches(self.windows.position(0))
@@ -97,27 +51,26 @@ class OrderedBatches(grain.MapDataset[Batch]):
         return self.read(self.windows.position(int(index) % len(self)))
 
     def __str__(self) -> str:
-        return f"OrderedBatches({self.windows.global_batch_size} of {self.records})"
+        return f"OrderedBatches({self.windows.global_batch_size} of {self.source})"
 
     def read(self, position: int) -> Batch:
-        """This host's rows of the global batch at a position.
+        """The rows of the global batch at a position that are read here.
 
         Raises:
             UserError: damaged records, or records that hold other sequences than the ordering's.
         """
-        places = self.windows.positions(position) % self.windows.num_sequences
-        sequences = self.order.indices[places]
-        if self.layout is None:
-            places = sequences
-        elif self.layout is not self.order:
-            places = self.layout.inverse[sequences]
-        missing = self.windows.rows - len(places)
-        if not len(places):
-            shape = (self.windows.rows, self.records.width)
-            return {field: np.zeros(shape, np.int32) for field in self.fields}
-        batch = self.records.read_batch(
-            places, expected=sequences, fields=self.fields, merge_segments=self.merge_segments
-        )
-        if missing:
-            batch = {field: np.pad(rows, ((0, missing), (0, 0))) for field, rows in batch.items()}
-        return batch
+        sequences = self.order.at(self.windows.positions(position))
+        batch = self.source.read(sequences, self.fields, self.merge_segments)
+        if missing := self.windows.rows - len(sequences):
+            batch = {field: _padded(rows, missing) for field, rows in batch.items()}
+        return {self.names.get(field, field): self._typed(rows) for field, rows in batch.items()}
+
+    def _typed(self, rows: np.ndarray) -> np.ndarray:
+        return rows.astype(self.dtype, copy=False) if rows.ndim == 2 else rows
+
+
+def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
+    """Rows of padding below; of no dataset and no sequence where rows are numbers of these."""
+    if rows.ndim == 1:
+        return np.pad(rows, (0, missing), constant_values=-1)
+    return np.pad(rows, ((0, missing), (0, 0)))

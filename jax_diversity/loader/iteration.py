@@ -4,28 +4,50 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grain
 
 from jax_diversity.errors import UserError
 from jax_diversity.loader.batches import Batch, OrderedBatches
+from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.windows import ENDLESS
+from jax_diversity.loader.workers import Processes, Threads, WorkerDied, result
 
 _STATE_VERSION = 1
 
 
-class Loader(grain.IterDataset[Batch]):
-    """The batches of an `OrderedBatches`, made ahead in background threads; iterate over it, or build on it."""
+@dataclass(frozen=True)
+class Ahead:
+    """How batches are made before they are asked for.
 
-    def __init__(self, batches: OrderedBatches, *, num_prefetch: int = 2, num_threads: int = 1) -> None:
+    Attributes:
+        num_prefetch: batches under way at a time; 0 makes each when asked for.
+        num_threads: threads that make them.
+        num_workers: processes that make them instead, where there are any.
+    """
+
+    num_prefetch: int = 2
+    num_threads: int = 1
+    num_workers: int = 0
+
+
+class Loader(grain.IterDataset[Batch]):
+    """The batches of an `OrderedBatches`, made ahead in the background; iterate over it, or build on it.
+
+    Args:
+        batches: the batches by number.
+        ahead: who makes them, and how many.
+        placement: puts them on devices, as global arrays; None leaves them with NumPy.
+    """
+
+    def __init__(self, batches: OrderedBatches, ahead: Ahead = Ahead(), placement: Placement | None = None) -> None:
         super().__init__(batches)
-        self.batches = batches
-        self._num_prefetch = num_prefetch
-        self._num_threads = num_threads
+        self.batches, self._ahead, self._placement = batches, ahead, placement
 
     @property
     def num_batches(self) -> int | None:
@@ -51,7 +73,7 @@ class Loader(grain.IterDataset[Batch]):
         self.batches, self._parents = batches, (batches,)
 
     def __iter__(self) -> BatchIterator:
-        return BatchIterator(self.batches, self._num_prefetch, self._num_threads)
+        return BatchIterator(self.batches, self._ahead, self._placement)
 
     def __str__(self) -> str:
         return f"Loader({self.batches})"
@@ -60,12 +82,13 @@ class Loader(grain.IterDataset[Batch]):
 class BatchIterator(grain.DatasetIterator[Batch]):
     """Batches one after another; its state is the position of the next one that `next` will give."""
 
-    def __init__(self, batches: OrderedBatches, num_prefetch: int = 2, num_threads: int = 1) -> None:
+    def __init__(self, batches: OrderedBatches, ahead: Ahead = Ahead(), placement: Placement | None = None) -> None:
         super().__init__()
-        self._batches = batches
-        self._num_prefetch = num_prefetch
-        self._num_threads = num_threads
-        self._executor: ThreadPoolExecutor | None = None
+        self._batches, self._settings, self._placement = batches, ahead, placement
+        # What makes batches knows them, not this iterator: one that is dropped takes its threads along.
+        self._make = batches.read if placement is None else partial(_read_and_place, batches, placement)
+        self._makes_here = not ahead.num_workers
+        self._makers: Threads | Processes | None = None
         self._ahead: deque[Future[Batch]] = deque()
         self._position = min(batches.windows.position(0), batches.windows.end)
 
@@ -74,17 +97,21 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         windows = self._batches.windows
         if not windows.num_batches(self._position):
             raise StopIteration
-        batch = self._take() if self._num_prefetch else self._batches.read(self._position)
+        batch = self._take() if self._settings.num_prefetch else self._make(self._position)
         self._position = windows.next_position(self._position)
         return batch
 
     def get_state(self) -> dict[str, Any]:
         """The next position and what it is a position of, ready for JSON."""
+        return self._state(self._position)
+
+    def _state(self, position: int) -> dict[str, Any]:
+        last = max(self._batches.windows.end - 1, 0)  # at the end there is no next epoch to make an ordering for
         return {
             "version": _STATE_VERSION,
-            "position": self._position,
-            "dataset": self._batches.dataset_fingerprint,
-            "ordering": self._batches.order.fingerprint,
+            "position": position,
+            "dataset": self._batches.source.fingerprint,
+            "ordering": self._batches.order.fingerprint_at(min(position, last)),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -93,63 +120,77 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         Raises:
             UserError: the state of another dataset or ordering, of a newer version, or no state at all.
         """
-        own = self.get_state()
-        if not isinstance(state, Mapping) or own.keys() - state.keys():
-            raise UserError(f"Expected the state of a loader with {', '.join(own)}, found {state!r}.")
+        names = ("version", "position", "dataset", "ordering")
+        if not isinstance(state, Mapping) or set(names) - state.keys():
+            raise UserError(f"Expected the state of a loader with {', '.join(names)}, found {state!r}.")
         if state["version"] != _STATE_VERSION:
             raise UserError(f"Expected a loader's state of version {_STATE_VERSION}, found {state['version']}.")
-        for name in ("dataset", "ordering"):
-            if state[name] != own[name]:
-                raise UserError(
-                    f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
-                    f"{own[name]}; open the {name} it was made with, or start anew."
-                )
         position = state["position"]
         if type(position) is not int or not 0 <= position <= self._batches.windows.end:
             raise UserError(
                 f"Expected a position in 0 .. {self._batches.windows.end}, found {position!r}; "
                 "give the loader as many epochs as the run that was saved."
             )
+        own = self._state(position)
+        for name in ("dataset", "ordering"):
+            if state[name] != own[name]:
+                raise UserError(
+                    f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
+                    f"{own[name]}; open the {name} it was made with, or start anew."
+                )
         self._forget()
         self._position = self._batches.windows.own_position(position)
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first is asked for."""
-        if self._num_prefetch and not self._closed:
+        if self._settings.num_prefetch and not self._closed:
             self._fill()
 
     def close(self) -> None:
-        """Stop making batches; the threads end as soon as what they are at is done."""
+        """Stop making batches; threads and processes end as soon as what they are at is done."""
         super().close()
         self._forget()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
+        self._dismiss()
 
     def _take(self) -> Batch:
         self._fill()
         batch = self._ahead.popleft()
         self._fill(taken=1)
         try:
-            return batch.result()
-        except BaseException:
+            made = result(batch)
+            return made if self._makes_here or self._placement is None else self._placement.place(made)
+        except BaseException as error:
             self._forget()  # the next call tries the same position again
+            if isinstance(error, WorkerDied):
+                self._dismiss()  # ... with new processes
             raise
 
     def _fill(self, taken: int = 0) -> None:
         """Have `num_prefetch` batches under way; the first `taken` positions are no longer among them."""
         windows = self._batches.windows
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._num_threads, thread_name_prefix="jax-diversity-loader")
-        while len(self._ahead) < self._num_prefetch:
+        if self._makers is None:
+            self._makers = (
+                Threads(self._make, self._settings.num_threads)
+                if self._makes_here
+                else Processes(self._batches, self._settings.num_workers)
+            )
+        while len(self._ahead) < self._settings.num_prefetch:
             step = windows.batch_step * windows.global_batch_size
             position = self._position + (taken + len(self._ahead)) * step
             if not windows.num_batches(position):
                 break
-            # The work knows the batches, not this iterator, so an iterator that is dropped takes its threads along.
-            self._ahead.append(self._executor.submit(self._batches.read, position))
+            self._ahead.append(self._makers.submit(position))
 
     def _forget(self) -> None:
         for future in self._ahead:
             future.cancel()
         self._ahead.clear()
+
+    def _dismiss(self) -> None:
+        if self._makers is not None:
+            self._makers.close()
+            self._makers = None
+
+
+def _read_and_place(batches: OrderedBatches, placement: Placement, position: int) -> Batch:
+    return placement.place(batches.read(position))

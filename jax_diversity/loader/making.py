@@ -1,27 +1,32 @@
-"""A loader from a dataset, an ordering and some counts, all of them checked."""
+"""A loader from datasets, an ordering and some counts, all of them checked."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+import jax
 import numpy as np
 
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.errors import UserError
-from jax_diversity.loader.batches import OrderedBatches, OrderIndex
-from jax_diversity.loader.iteration import Loader
+from jax_diversity.loader.batches import OrderedBatches
+from jax_diversity.loader.iteration import Ahead, Loader
+from jax_diversity.loader.orders import EpochOrders, Order, OrderIndex, ScheduleIndex
+from jax_diversity.loader.placing import Placement
+from jax_diversity.loader.sources import ORIGIN, ConcatenatedSource, RecordSource, SequenceSource
 from jax_diversity.loader.windows import ENDLESS, Windows
 from jax_diversity.records import FIELDS
 from jax_diversity.schema import Ordering, Schedule
 
 
 def make_loader(
-    dataset: str | Path | Dataset,
+    dataset: str | Path | Dataset | Sequence[str | Path | Dataset],
     *,
-    ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule = "balance",
+    ordering: Any = "balance",
     global_batch_size: SupportsIndex,
     num_epochs: SupportsIndex | None = 1,
     seed: SupportsIndex = 0,
@@ -29,37 +34,50 @@ def make_loader(
     drop_remainder: bool = True,
     host_index: SupportsIndex = 0,
     num_hosts: SupportsIndex = 1,
+    sharding: Any = None,
     fields: Sequence[str] = FIELDS,
+    names: Mapping[str, str] | None = None,
+    dtype: str = "int32",
     merge_segments: bool = False,
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
+    num_workers: SupportsIndex = 0,
 ) -> Loader:
     """A Grain dataset of batches in an ordering's order.
 
     Args:
-        dataset: a built dataset or its folder.
-        ordering: the name of one of its orderings, a .npy file, or an ordering itself (any sequence of integers);
-            or a schedule, which may repeat and omit sequences.
+        dataset: a built dataset or its folder; or several, whose sequences count end to end in a blend.
+        ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
+            integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
+            (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
+            or an ordering over all their sequences.
         global_batch_size: B, sequences of a batch over all hosts.
         num_epochs: how often every sequence comes, or a schedule is run through; None never ends.
         seed: kept for what draws; every epoch follows the ordering itself, so nothing does yet.
         start_position: the global position of the first batch.
         drop_remainder: what becomes of the very last sequences, when they do not fill a batch: dropped, or, when
             False, filled up with rows of padding only. Every host sees the same number of batches either way.
-        host_index: this host (`jax.process_index()`).
+        host_index: this host (`jax.process_index()`); not with `sharding`, which knows.
         num_hosts: all hosts (`jax.process_count()`); divides the batch.
+        sharding: a `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on
+            the devices ahead of time. Row j of the batch is row j of the array, whatever the number of processes.
         fields: which arrays a batch holds. Each is memory to be written: `("inputs",)` alone comes about twice as
             fast as all six.
+        names: field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. The
+            fields' own names are those that MaxText and the Flax examples read.
+        dtype: of the arrays.
         merge_segments: number all of a sequence's segments 1 and count positions through, so that a document
             attends to those before it and its first token is a target; False keeps documents apart.
         num_prefetch: batches made ahead in the background; 0 makes each when asked for.
         num_threads: threads that make them.
+        num_workers: processes that make them instead; they take seconds to start. The program's own file must be
+            importable without running it (`if __name__ == "__main__":`), as for all processes of Python's.
 
     Returns:
-        A `grain.IterDataset` of dicts of int32 arrays (B / num_hosts, L), see `records.decode`. Its iterator's
-        state is the next position and the fingerprints of dataset and ordering; it may be restored with another
-        batch size or number of hosts. Threads make batches ahead; `mp_prefetch` on top of it has worker processes
-        make them, in the same order, and then the state is Grain's own, which fits the same number of workers.
+        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decode`; of several datasets with
+        `dataset_index` and `sequence_index` of every row besides. Its iterator's state is the next position and the
+        fingerprints of dataset and ordering; it may be restored with another batch size, or number of hosts,
+        threads or workers.
 
     Raises:
         UserError: a setting that cannot be (a count that is no whole number, too), an unknown ordering, or one made
@@ -74,25 +92,20 @@ def make_loader(
     counts |= {"host_index": host_index, "num_hosts": num_hosts}
     whole = {name: _whole(name, value) for name, value in counts.items()}
     num_epochs = None if num_epochs is None else _whole("num_epochs", num_epochs)
-    ahead = {
-        "num_prefetch": _whole("num_prefetch", num_prefetch),
-        "num_threads": _whole("num_threads", num_threads),
-    }
+    ahead = _ahead(num_prefetch=num_prefetch, num_threads=num_threads, num_workers=num_workers)
     _whole("seed", seed)
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    order = _resolve(opened, ordering)
+    _check_fields(fields, names, dtype)
+    source, order = _opened(dataset, ordering)
     end = ENDLESS if num_epochs is None else len(order) * num_epochs
     windows = Windows(num_sequences=len(order), end=end, drop_remainder=drop_remainder, **whole)
-    unknown = sorted(set(fields) - set(FIELDS))
-    if unknown or not fields:
-        raise UserError(f"Expected fields among {', '.join(FIELDS)}, found {unknown or 'none'}.")
-    for name, least in (("num_prefetch", 0), ("num_threads", 1)):
-        if ahead[name] < least:
-            raise UserError(f"Expected {name} >= {least}, found {ahead[name]}.")
+    placement = None
+    if sharding is not None:
+        placement = _placement(sharding, windows, source.width)
+        windows = replace(windows, row_numbers=placement.row_numbers)
     batches = OrderedBatches(
-        opened.records, order, windows, _layout(opened, order), opened.fingerprint, fields, merge_segments
+        source, order, windows, fields, merge_segments=merge_segments, names=names, dtype=dtype
     )
-    return Loader(batches, **ahead)
+    return Loader(batches, ahead, placement)
 
 
 def _whole(name: str, value: Any) -> int:
@@ -103,32 +116,97 @@ def _whole(name: str, value: Any) -> int:
         raise UserError(f"Expected {name} to be a whole number, found {value!r}.") from None
 
 
-class ScheduleIndex(OrderIndex):
-    """A schedule in an ordering's place: what comes at every position, without the way back."""
+def _ahead(**counts: Any) -> Ahead:
+    whole = {name: _whole(name, value) for name, value in counts.items()}
+    for name, least in (("num_prefetch", 0), ("num_threads", 1), ("num_workers", 0)):
+        if whole[name] < least:
+            raise UserError(f"Expected {name} >= {least}, found {whole[name]}.")
+    if whole["num_workers"] and not whole["num_prefetch"]:
+        raise UserError("Expected num_prefetch >= 1 with num_workers, found 0: workers make batches ahead.")
+    return Ahead(**whole)
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.fingerprint = schedule.fingerprint
-        self._length = len(schedule)
-        self._path = None
-        self.indices = schedule.indices
+
+def _check_fields(fields: Sequence[str], names: Mapping[str, str] | None, dtype: str) -> None:
+    unknown = sorted(set(fields) - set(FIELDS))
+    if unknown or not fields:
+        raise UserError(f"Expected fields among {', '.join(FIELDS)}, found {unknown or 'none'}.")
+    known = {*FIELDS, *ORIGIN}
+    if unknown := sorted(set(names or {}) - known):
+        raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
+    named = [(names or {}).get(field, field) for field in (*fields, *ORIGIN)]
+    if len(set(named)) != len(named):
+        raise UserError(f"Expected different names for different fields, found {named}.")
+    if dtype not in ("int32", "int64", "uint32", "float32"):
+        raise UserError(f"Expected dtype to be int32, int64, uint32 or float32, found {dtype!r}.")
 
 
-def _resolve(
-    dataset: Dataset, ordering: str | Path | np.ndarray | Sequence[int] | Ordering | Schedule
-) -> OrderIndex:
+def _placement(sharding: Any, windows: Windows, width: int) -> Placement:
+    if windows.num_hosts != 1:
+        raise UserError(
+            f"Expected sharding= without num_hosts, found num_hosts={windows.num_hosts}: the sharding says which "
+            "rows each process holds."
+        )
+    if not isinstance(sharding, jax.sharding.Sharding):
+        raise UserError(f"Expected a sharding of JAX's, such as a NamedSharding, found {sharding!r}.")
+    return Placement(sharding, (windows.global_batch_size, width))
+
+
+def _opened(dataset: Any, ordering: Any) -> tuple[SequenceSource, Order]:
+    """What is read, and in which order."""
+    if isinstance(dataset, str | Path | Dataset):
+        opened = _open(dataset)
+        return _record_source(opened), _resolve(ordering, opened.num_sequences, opened)
+    datasets = [_open(each) for each in dataset]
+    if not datasets:
+        raise UserError("Expected at least one dataset, found none.")
+    sources = [_record_source(each) for each in datasets]
+    widths = sorted({source.width for source in sources})
+    if len(widths) > 1:
+        raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
+    sizes = tuple(map(len, sources))
+    if hasattr(ordering, "to_schedule"):  # a blend
+        if tuple(ordering.num_sequences) != sizes:
+            raise UserError(
+                f"Expected a blend of datasets of {sizes} sequences, found one of {tuple(ordering.num_sequences)}; "
+                "blend these datasets, in this order."
+            )
+        ordering = ordering.to_schedule()
+    if isinstance(ordering, str) and not ordering.endswith(".npy"):
+        raise UserError(
+            f"Expected a blend, a schedule or an ordering over all {sum(sizes)} sequences of several datasets, "
+            f"found the name {ordering!r}; make one with jax_diversity.blend."
+        )
+    return ConcatenatedSource(sources), _resolve(ordering, sum(sizes), None)
+
+
+def _open(dataset: str | Path | Dataset) -> Dataset:
+    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+
+
+def _record_source(dataset: Dataset) -> RecordSource:
+    name = dataset.layout_ordering
+    layout = None
+    if name is not None:
+        layout = OrderIndex(dataset.orderings[name], dataset.orderings.paths[name].absolute())
+    return RecordSource(dataset.records, layout, dataset.fingerprint)
+
+
+def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Order:
     path = None
     if isinstance(ordering, Schedule):
-        if ordering.num_sequences != dataset.num_sequences:
+        if ordering.num_sequences != num_sequences:
             raise UserError(
-                f"Expected a schedule over the dataset's {dataset.num_sequences} sequences, found one over "
+                f"Expected a schedule over the dataset's {num_sequences} sequences, found one over "
                 f"{ordering.num_sequences}; it was made for another dataset."
             )
         return ScheduleIndex(ordering)
+    if callable(ordering):
+        return EpochOrders(ordering, num_sequences)
     try:
         if isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy")):
             path = Path(ordering).absolute()
             ordering = Ordering.load(path)
-        elif isinstance(ordering, str):
+        elif isinstance(ordering, str) and dataset is not None:
             name, ordering = ordering, dataset.orderings[ordering]
             path = dataset.orderings.paths[name].absolute()
         elif not isinstance(ordering, Ordering):
@@ -138,17 +216,9 @@ def _resolve(
             ordering = Ordering(indices.astype(np.int64))
     except ValueError as error:
         raise UserError(str(error)) from None
-    if len(ordering) != dataset.num_sequences:
+    if len(ordering) != num_sequences:
         raise UserError(
-            f"Expected an ordering of the dataset's {dataset.num_sequences} sequences, found {len(ordering)}; "
+            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
             "make it anew with `jax-diversity order`."
         )
     return OrderIndex(ordering, path)
-
-
-def _layout(dataset: Dataset, order: OrderIndex) -> OrderIndex | None:
-    """The ordering that the records lie in (`order` itself where it is the same); None: as packed."""
-    if dataset.layout_ordering is None:
-        return None
-    layout = _resolve(dataset, dataset.layout_ordering)
-    return order if layout.fingerprint == order.fingerprint else layout

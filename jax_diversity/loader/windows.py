@@ -27,6 +27,7 @@ class Windows:
         num_hosts: H.
         first_batch: the first batch read, counted from the start position: a worker's number.
         batch_step: every how many-th batch is read: the number of workers.
+        row_numbers: the rows of the global batch that are read here, ascending; None: the host's.
 
     Raises:
         UserError: numbers that do not fit one another.
@@ -41,6 +42,7 @@ class Windows:
     num_hosts: int = 1
     first_batch: int = 0
     batch_step: int = 1
+    row_numbers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.global_batch_size <= self.num_sequences:
@@ -63,7 +65,7 @@ class Windows:
     @property
     def rows(self) -> int:
         """Rows of this host's part of a batch."""
-        return self.global_batch_size // self.num_hosts
+        return self.global_batch_size // self.num_hosts if self.row_numbers is None else len(self.row_numbers)
 
     def position(self, index: int) -> int:
         """Where the index-th batch begins."""
@@ -97,5 +99,8 @@ class Windows:
 
     def positions(self, position: int) -> Int64[np.ndarray, " row"]:
         """This host's positions in the batch at `position`; fewer than `rows` where the last epoch ends."""
-        first = position + self.host_index * self.rows
-        return np.arange(first, max(first, min(first + self.rows, self.end)), dtype=np.int64)
+        if self.row_numbers is None:
+            first = position + self.host_index * self.rows
+            return np.arange(first, max(first, min(first + self.rows, self.end)), dtype=np.int64)
+        positions = position + np.array(self.row_numbers, np.int64)
+        return positions[positions < self.end]

@@ -17,7 +17,7 @@ from jax_diversity.schema import Segments
 
 LastSequence = Literal["drop", "pad"]
 _LEAST_SHARE_OF_LAST_EPOCH = 0.80
-_STEPS_AT_A_TIME = 4096
+_DUES_AT_A_TIME = 1 << 17
 _SAMPLES_AT_A_TIME = 1 << 18
 
 
@@ -189,14 +189,41 @@ def megatron_indices(
         >>> indices.sample_index.tolist()
         [[0, 0], [1, 1], [2, 3]]
     """
-    if not 0 <= seed < 2**32:
-        raise UserError(f"Expected a seed in 0 .. 2^32 - 1 as Megatron takes it, found {seed}.")
-    tokens_per_epoch = int(document_lengths[documents].sum())
-    epochs = plan_epochs(tokens_per_epoch, sequence_length, num_epochs, num_samples, last_sequence)
-    random = np.random.RandomState(seed)  # noqa: NPY002 - the generator that Megatron uses
+    epochs = plan_epochs(
+        int(document_lengths[documents].sum()), sequence_length, num_epochs, num_samples, last_sequence
+    )
+    random = _generator(seed)
     order = document_index(np.sort(documents), epochs, random)
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     return MegatronIndices(order, begins, shuffle_index(epochs, random))
+
+
+def megatron_order(
+    document_lengths: Int64[np.ndarray, " document"],
+    documents: Int64[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    num_epochs: int = 1,
+    num_samples: int | None = None,
+    seed: int = 0,
+    last_sequence: LastSequence = "drop",
+) -> Integer[np.ndarray, " sample"]:
+    """The order in which Megatron reads what `megatron` packs: `megatron_indices(...).shuffle_index` alone.
+
+    Args and errors: see `megatron_indices`.
+    """
+    epochs = plan_epochs(
+        int(document_lengths[documents].sum()), sequence_length, num_epochs, num_samples, last_sequence
+    )
+    random = _generator(seed)
+    document_index(np.sort(documents), epochs, random)  # draws what stands before the samples' own shuffle
+    return shuffle_index(epochs, random)
+
+
+def _generator(seed: int) -> np.random.RandomState:
+    if not 0 <= seed < 2**32:
+        raise UserError(f"Expected a seed in 0 .. 2^32 - 1 as Megatron takes it, found {seed}.")
+    return np.random.RandomState(seed)  # the old generator, which Megatron uses
 
 
 def megatron_segments(
@@ -210,7 +237,9 @@ def megatron_segments(
         sequence_length: L; the sequences hold L + 1 tokens, the last of which is the next one's first.
     """
     num_samples = len(indices.sample_index) - 1
-    most = int(indices.sample_index[-1, 0]) + num_samples  # a sample looks at all documents from its first token's to its last's
+    most = (
+        int(indices.sample_index[-1, 0]) + num_samples
+    )  # a sample looks at all documents from its first token's to its last's
     columns = [np.empty(most, bool if name == "ends_with_eos" else np.int64) for name in Segments.COLUMNS]
     num_segments = 0
     for first in range(0, num_samples, _SAMPLES_AT_A_TIME):
@@ -327,9 +356,10 @@ def _most_lagging(
     """The dataset at every position; one that has given `sizes` samples is passed over from then on."""
     chosen = np.empty(num_positions, np.int64)
     counts, lags = np.zeros(len(shares)), np.empty(len(shares))
-    for start in range(0, num_positions, _STEPS_AT_A_TIME):
-        steps = np.arange(start, min(start + _STEPS_AT_A_TIME, num_positions), dtype=np.float64)
-        for step, due in zip(steps.astype(int), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
+    steps_at_a_time = max(_DUES_AT_A_TIME // len(shares), 1)
+    for start in range(0, num_positions, steps_at_a_time):
+        steps = np.arange(start, min(start + steps_at_a_time, num_positions))
+        for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
             # Lags are computed anew at every step, as Megatron does: ties are then its ties, to the last bit.
             np.subtract(due, counts, out=lags)
             most = lags.argmax()

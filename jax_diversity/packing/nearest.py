@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int64
 from jax_diversity.packing.checks import one_of, whole_number
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
-from jax_diversity.packing.units import rounded_units
+from jax_diversity.packing.units import distinct_units, rounded_units
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Segments
 
@@ -27,17 +27,16 @@ def nearest(
     *,
     vectors: Float32[np.ndarray, "document feature"],
     num_neighbors: int = 10,
-    num_candidates: int = 8192,
+    num_candidates: int = 4096,
     advance: Advance = ignore,
 ) -> Segments:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
     Two documents are joined in the graph where one is among the other's `num_neighbors` nearest by cosine. The path
     starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
-    there is none, it jumps to the document with the fewest neighbours of all that are left. Every document is
-    visited once; no token is lost but the unfilled last sequence's.
-
-    The result does not depend on the number of threads: see `units`.
+    there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
+    vectors, such as copies of one text, count as one and stand side by side. Every document is visited once; no
+    token is lost but the unfilled last sequence's. The number of threads changes nothing (see `units`).
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token.
@@ -63,5 +62,10 @@ def nearest(
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
     num_candidates = whole_number("num_candidates", num_candidates, least=1)
     units = rounded_units(vectors, document_order)
-    graph = nearest_rows(units, num_neighbors, num_candidates, advance)
-    return concat(document_lengths, document_order[path_of_neighbors(graph)], sequence_length, last_sequence)
+    first, kind = distinct_units(units)
+    advance(len(units) - len(first))
+    path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
+    turn = np.empty(len(path), np.int64)
+    turn[path] = np.arange(len(path))
+    along = document_order[np.argsort(turn[kind], kind="stable")]
+    return concat(document_lengths, along, sequence_length, last_sequence)

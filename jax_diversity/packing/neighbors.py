@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int16, Int64
+from jaxtyping import Float32, Int16, Int32, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.packing.cells import divide, near_cells
 from jax_diversity.packing.units import products
 from jax_diversity.progress import Advance, ignore
 
-_QUERIES = 1024  # rows compared together
+_QUERIES = 256  # rows compared together
+_GROUP = 64  # columns looked at together
 _CELLS_OF_CANDIDATES = 8  # that hold as many rows as are compared
 _ALL = 4  # times as many rows as candidates: up to there all are compared
 
@@ -23,11 +24,10 @@ def nearest_rows(
 ) -> Any:
     """The graph that joins two rows where one is among the other's nearest.
 
-    Neighbours have a cosine above zero. Of equally near ones a row takes those that follow it, going round: so
-    copies of one text make a chain, not a star around the first few.
+    Neighbours have a cosine above zero; of equally near ones the first are taken.
 
     Args:
-        units: from `rounded_units`.
+        units: from `rounded_units`; no row twice, or the first of its copies are the neighbours of all.
         num_neighbors: k.
         num_candidates: rows that each row is compared with, those of the nearest cells; all with all where there
             are at most four times as many rows.
@@ -39,14 +39,16 @@ def nearest_rows(
     num = len(units)
     rows, columns, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
     for queries, candidates in _comparisons(units, num_candidates):
-        nearness = products(units[queries], units[candidates])
-        query, candidate = _largest(nearness, np.searchsorted(candidates, queries), num_neighbors)
+        padding = -len(candidates) % _GROUP  # rows of zeros, which are near to none
+        others = np.pad(units[candidates], ((0, padding), (0, 0)))
+        own = np.searchsorted(candidates, queries)
+        query, candidate, value = _largest(products(units[queries], others), own, num_neighbors)
         rows.append(queries[query].astype(np.int32))
         columns.append(candidates[candidate].astype(np.int32))
-        values.append(nearness[query, candidate].astype(np.int32))
+        values.append(value)
         advance(len(queries))
     entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
-    graph = csr_array(entries, shape=(num, num))
+    graph: Any = csr_array(entries, shape=(num, num))
     graph = graph.maximum(graph.T.tocsr())
     graph.sort_indices()
     return graph
@@ -69,27 +71,31 @@ def _comparisons(
 
 
 def _largest(
-    nearness: Float32[np.ndarray, "query candidate"], own: Int64[np.ndarray, " query"], num: int
-) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
-    """Rows and columns of every row's `num` largest values above zero, its own column aside."""
-    num_queries, num_candidates = nearness.shape
+    nearness: Float32[np.ndarray, "query width"], own: Int64[np.ndarray, " query"], num: int
+) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
+    """Every row's `num` largest values above zero, the first of equals, its own column aside.
+
+    Columns are looked at in groups first: where `num` groups hold a value above some bound, no smaller one counts.
+
+    Returns:
+        Rows, columns and values.
+    """
+    num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
-    num = min(num, num_candidates)
-    least = np.partition(nearness, num_candidates - num, axis=1)[:, num_candidates - num]
-    least = np.maximum(least, 1)
-    row, column = np.nonzero(nearness >= least[:, None])
-    if len(row) <= num_queries * num and np.bincount(row, minlength=1).max() <= num:
-        return row, column
-    # Too many are equal: of those a row takes the ones that follow its own column, going round.
-    equal = np.flatnonzero(nearness[row, column] == least[row])
-    tied = row[equal]
-    num_tied = np.bincount(tied, minlength=num_queries)
-    num_wanted = num - (np.bincount(row, minlength=num_queries) - num_tied)
-    num_before = np.bincount(tied[column[equal] < own[tied]], minlength=num_queries)
-    number = np.arange(len(tied)) - (np.cumsum(num_tied) - num_tied)[tied]
-    kept = np.ones(len(row), bool)
-    kept[equal] = (number - num_before[tied]) % num_tied[tied] < num_wanted[tied]
-    return row[kept], column[kept]
+    groups = nearness.reshape(num_queries, _GROUP, width // _GROUP)
+    tops = groups.max(axis=1)
+    bound = np.ones(num_queries, np.float32)
+    if num < tops.shape[1]:
+        np.maximum(bound, np.partition(tops, -num, axis=1)[:, -num], out=bound)
+    row, group = np.nonzero(tops >= bound[:, None])
+    values = groups[row, :, group]
+    entry, member = np.nonzero(values >= bound[row, None])
+    row, column, value = row[entry], member * tops.shape[1] + group[entry], values[entry, member].astype(np.int32)
+    largest_first = np.lexsort((column, -value, row))
+    counts = np.bincount(row, minlength=num_queries)
+    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = largest_first[rank < num]
+    return row[kept], column[kept], value[kept]
 
 
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:

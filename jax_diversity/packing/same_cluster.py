@@ -13,12 +13,19 @@ from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.packing.checks import one_of
 from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
-from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
+from jax_diversity.packing.pieces import (
+    cut_stream,
+    end_to_end,
+    fill,
+    num_filled,
+    reorder_sequences,
+    whole_documents,
+)
 from jax_diversity.packing.units import mean_units
 from jax_diversity.schema import Segments
 
 _NUM_NEIGHBORS = 10  # of a cluster, among which the next one's rest is looked for
-_NUM_CANDIDATES = 8192
+_NUM_CANDIDATES = 4096
 
 
 def same_cluster(

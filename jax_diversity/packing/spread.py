@@ -115,7 +115,9 @@ class _Dealer:
         self._head, self._stop = first[:-1], first[1:]
         self._ready = [(self._due[row], row) for row in self._head]
         heapify(self._ready)
-        self._sizes = [(row - stop, cluster) for cluster, (row, stop) in enumerate(zip(self._head, self._stop, strict=True))]
+        self._sizes = [
+            (row - stop, cluster) for cluster, (row, stop) in enumerate(zip(self._head, self._stop, strict=True))
+        ]
         heapify(self._sizes)  # largest cluster first; sizes are brought up to date when they come to the top
         self._held: int | None = None
         self._last: int | None = None
@@ -131,7 +133,9 @@ class _Dealer:
             if self._held == cluster:
                 self._return_held()
             cluster = self._next_due()
-        elif 2 * size <= self._num_left:  # else its last chance to be kept apart: it is dealt now and every other time
+        elif (
+            2 * size <= self._num_left
+        ):  # else its last chance to be kept apart: it is dealt now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
         self._place(cluster, self._length[row])

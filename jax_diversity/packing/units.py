@@ -27,8 +27,10 @@ def rounded_units(
         documents: the rows meant.
 
     Raises:
-        UserError: NaN or infinity.
+        UserError: NaN or infinity, or no features.
     """
+    if not vectors.shape[1]:
+        raise UserError("Expected vectors of at least one feature, found none; embed the documents first.")
     units = np.empty((len(documents), vectors.shape[1]), np.int16)
     forward = np.argsort(documents, kind="stable")  # a memory map is read from front to back
     for start in range(0, len(documents), _ROWS):
@@ -82,3 +84,21 @@ def products(
 ) -> Float32[np.ndarray, "row other"]:
     """The cosine of every row with every other, times about 2^24: whole numbers, exactly."""
     return rows.astype(np.float32) @ others.astype(np.float32).T
+
+
+def distinct_units(
+    units: Int16[np.ndarray, "row feature"],
+) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " row"]]:
+    """The first of every kind of row, ascending, and for every row the number of its kind.
+
+    Example:
+        >>> first, kind = distinct_units(np.array([[7, 0], [0, 7], [7, 0]], np.int16))
+        >>> first.tolist(), kind.tolist()
+        ([0, 1], [0, 1, 0])
+    """
+    whole = np.ascontiguousarray(units).view(np.dtype((np.void, units.shape[1] * units.itemsize))).reshape(-1)
+    _, first, kind = np.unique(whole, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(first), np.int64)
+    number[order] = np.arange(len(first))
+    return first[order], number[kind]

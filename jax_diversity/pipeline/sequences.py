@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Integer
 from scipy.sparse import csr_array
 
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
+from jax_diversity.pipeline.embeddings import save_array
 from jax_diversity.progress import Advance
 from jax_diversity.schema import Characteristics
 
@@ -49,6 +50,8 @@ def pack(context: Context, partial: Path) -> Counts:
         )
     packing.write_segments(partial / "segments.parquet", training.segments)
     packing.write_segments(partial / "validation.parquet", apart.segments)
+    if config.method == "megatron":
+        save_array(partial / "shuffle_index.npy", _megatron_order(context, lengths, ~validation))
     return {
         "sequence_length": config.sequence_length,
         "overlap": training.segments.overlap,
@@ -88,6 +91,23 @@ def _packed(
         seed=config.seed,
         advance=advance,
         **options,
+    )
+
+
+def _megatron_order(
+    context: Context, lengths: Int64[np.ndarray, " document"], chosen: Bool[np.ndarray, " document"]
+) -> Integer[np.ndarray, " sequence"]:
+    """The order in which Megatron would read the sequences, to be measured beside other orderings."""
+    from jax_diversity.packing.megatron import megatron_order
+
+    config = context.config.packing
+    return megatron_order(
+        lengths,
+        np.flatnonzero(chosen),
+        config.sequence_length,
+        num_epochs=config.num_epochs,
+        seed=config.seed,
+        last_sequence=config.last_sequence,
     )
 
 

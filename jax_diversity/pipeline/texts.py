@@ -1,24 +1,27 @@
 """Documents' beginnings as text: what embeddings and clusters' names are made from.
 
 Beginnings are measured in the dataset's own tokens. A document that is no longer than asked for comes as its own
-text; of a longer one the first tokens are decoded. A corpus that was given as tokens has no text: all of its
-documents are decoded, or, where there is no tokenizer that could, their token ids are taken for words.
+text; of a longer one the first tokens are decoded. A corpus that was given as tokens may lack the texts: all of its
+documents are decoded then. Where it came without a tokenizer too, token ids stand for words (`t17 t4 ...`), and
+texts, if there are any, are cut at the same share of their characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int64
 
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context
-from jax_diversity.token_store import TokenStore
 
-Decode = Callable[[Integer[np.ndarray, " token"]], str]
+if TYPE_CHECKING:
+    from jax_diversity.token_store import TokenStore
+    from jax_diversity.tokenization import Tokenizer
 
 
 def document_beginnings(context: Context, max_tokens: int) -> Iterator[list[str]]:
@@ -57,6 +60,7 @@ class Beginnings:
         self.max_tokens = max_tokens
         self.paths: list[Path] = corpus.document_paths(context.root / "documents")
         self._context = context
+        self._end_id = context.counts("tokenize").get("end_id")
         self._has_text: bool = context.counts("prepare").get("has_text", True)
         self._tokens: TokenStore = context.dataset.tokens
         self._lengths: Int64[np.ndarray, " document"] = self._tokens.document_lengths
@@ -94,16 +98,19 @@ class Beginnings:
             first += len(texts)
 
     def _beginning(self, text: str, document_index: int) -> str:
-        if self._has_text and self._lengths[document_index] <= self.max_tokens:
+        num_tokens = int(self._lengths[document_index])
+        if self._has_text and num_tokens <= self.max_tokens:
             return text
-        return self._decode(self._tokens.document(document_index)[: self.max_tokens])
+        if self._has_text and self._tokenizer is None:
+            return text[: len(text) * self.max_tokens // num_tokens]
+        tokens = self._tokens.document(document_index)[: self.max_tokens]
+        if self._tokenizer is not None:
+            return self._tokenizer.decode(tokens)
+        return " ".join([f"t{token}" for token in tokens.tolist() if token != self._end_id])
 
     @cached_property
-    def _decode(self) -> Decode:
+    def _tokenizer(self) -> Tokenizer | None:
         from jax_diversity import tokenization
 
         folder = self._context.root / "tokens"
-        if any(folder.glob("tokenizer.*")):
-            return tokenization.load_saved(folder).decode
-        end_id = self._context.counts("tokenize").get("end_id")
-        return lambda tokens: " ".join([f"t{token}" for token in tokens.tolist() if token != end_id])
+        return tokenization.load_saved(folder) if any(folder.glob("tokenizer.*")) else None

@@ -15,12 +15,12 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.errors import UserError
 from jax_diversity.progress import Advance, ignore
@@ -53,14 +53,20 @@ def encode_here(tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = 
     Raises:
         UserError: a damaged file of documents, an end token that text turns into.
     """
+    lock = threading.Lock()
     stopping = threading.Event()
 
-    def encode(pair: Pair) -> int:
-        return encode_file(tokenizer, *pair, stopping)
+    def tell(num_documents: int) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt  # seen by nobody: whoever set it has an error of its own
+        with lock:
+            advance(num_documents)
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
         try:
-            _collect([threads.submit(encode, pair) for pair in pairs], advance)
+            futures = [threads.submit(encode_file, tokenizer, *pair, tell) for pair in pairs]
+            for future in as_completed(futures):
+                future.result()
         except BaseException:
             stopping.set()
             threads.shutdown(cancel_futures=True)
@@ -81,15 +87,14 @@ def encode_in_processes(folder: Path, pairs: Sequence[Pair], num_processes: int,
     """
     num_threads = max(1, num_cores() // num_processes)
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)[::-1]
-    with (
-        theirs,
-        ours,
-        ProcessPoolExecutor(num_processes, context, _start_worker, (theirs, num_threads)) as workers,
-    ):
+    pipe: Any = context.Pipe(duplex=False)  # typed by platform
+    theirs, ours = pipe
+    start = (theirs, num_threads)
+    with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
             futures = [workers.submit(_encode_in_worker, folder, num_threads, *pair) for pair in pairs]
-            _collect(futures, advance)
+            for future in as_completed(futures):
+                advance(future.result())
         except BrokenProcessPool:
             raise UserError(
                 f"Expected {num_processes} tokenising processes to live until they are done, found one ended from "
@@ -101,16 +106,14 @@ def encode_in_processes(folder: Path, pairs: Sequence[Pair], num_processes: int,
             raise
 
 
-def encode_file(
-    tokenizer: Tokenizer, documents: Path, prefix: Path, stopping: threading.Event | None = None
-) -> int:
+def encode_file(tokenizer: Tokenizer, documents: Path, prefix: Path, advance: Advance = ignore) -> int:
     """Encode one stored file of documents; returns their number.
 
     Args:
         tokenizer: makes the ids.
         documents: the file of documents.
         prefix: of the .bin and .idx to write; they get their names when they are whole.
-        stopping: where set, the work is left as it is.
+        advance: told the documents done.
 
     Raises:
         UserError: a damaged file of documents, an end token that text turns into.
@@ -120,15 +123,9 @@ def encode_file(
 
     with TokenWriter(prefix, tokenizer.dtype) as writer:
         for texts in corpus.read_texts(documents):
-            if stopping is not None and stopping.is_set():
-                raise KeyboardInterrupt  # seen by nobody: whoever set it has an error of its own
             writer.add_documents(tokenizer.encode_documents(texts))
+            advance(len(texts))
         return writer.num_documents
-
-
-def _collect(futures: Sequence[Future[int]], advance: Advance) -> None:
-    for future in as_completed(futures):
-        advance(future.result())
 
 
 def _start_worker(lifeline: Connection, num_threads: int) -> None:

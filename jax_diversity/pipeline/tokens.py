@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization import Tokenizer
 
 # Text below which starting processes costs more than they save: the libraries use all cores by threads anyway.
-_POOL_BYTES = 64 * 2**20
+_POOL_BYTES = 256 * 2**20
 _POOL_BYTES_TENSORFLOW = 2**30  # whose import takes every process ten seconds and 600 MB
 
 

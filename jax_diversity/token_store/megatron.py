@@ -177,9 +177,9 @@ class TokenFile:
 
         The same as `lengths` but where documents consist of several; `GPTDataset` takes each for a document.
         """
-        index = np.fromfile(_path(self.prefix, ".idx"), np.uint8)
-        _, _, _, num_runs, _ = _HEADER.unpack_from(index)
-        return index[_HEADER.size : _HEADER.size + 4 * num_runs].view("<i4").astype(np.int64)
+        content = _read_bytes(_path(self.prefix, ".idx"))
+        _, _, _, num_runs, _ = _HEADER.unpack_from(content)
+        return np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
         """One document's tokens, a read-only view of the file.

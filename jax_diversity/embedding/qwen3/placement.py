@@ -175,7 +175,7 @@ def _take(tensors: dict[str, np.ndarray], name: str, turned: bool, shape: tuple[
 def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) -> Array:
     """One array on the mesh of the tensors of all layers (or of one tensor)."""
 
-    def read(index: tuple[slice, ...]) -> np.ndarray:
+    def read(index: Any) -> np.ndarray:  # a slice an axis
         parts = [view[index[stacked:]].astype(shape.dtype) for view in views]
         return np.stack(parts) if stacked else parts[0]
 

@@ -1,0 +1,59 @@
+"""Files of an export: whole or not there, and never another ordering's replaced unasked."""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from jax_diversity.artifacts import atomic_path
+from jax_diversity.errors import UserError
+
+
+class Written(NamedTuple):
+    """What an export left behind.
+
+    Attributes:
+        files: the files, in the order in which they are read.
+        line: one line that says what they are and how to use them.
+    """
+
+    files: tuple[Path, ...]
+    line: str
+
+
+@contextmanager
+def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary path that becomes `path` when the block ends well.
+
+    A file that is already there stays unless it holds the very same bytes or `overwrite` is set: it may be another
+    ordering's, which a training run is reading.
+
+    Raises:
+        UserError: another file is there; a folder that cannot be written.
+    """
+    make_folder(path.parent)
+    with atomic_path(path) as temporary:
+        yield temporary
+        if not overwrite and path.exists() and not filecmp.cmp(temporary, path, shallow=False):
+            raise UserError(
+                f"Expected no file, or this very export, at {path}, found another file; choose another target, or "
+                "replace it with --overwrite."
+            )
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it.
+
+    Raises:
+        UserError: a file is in the way, or no permission.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Expected a folder that can be made at {folder}, found that it cannot ({error.strerror}); choose "
+            "another target."
+        ) from None

@@ -1,0 +1,77 @@
+"""Levanter's asynchronous dataset: sequences in an ordering's order, by duck typing.
+
+Levanter asks a dataset for `async_len`, `is_finite` and `get_batch`; nothing of it is imported here.
+docs/exports.md shows how such a dataset becomes a `DirectDatasetComponent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.export.rows import OrderedSequences
+
+_FIELDS = ("inputs", "inputs_segmentation", "targets_segmentation")
+
+
+class LevanterDataset:
+    """The sequences of a dataset in an ordering's order, position by position.
+
+    An element is what `make_example` makes of three arrays of L values, by name:
+
+    - `tokens`, int32;
+    - `loss_weight`, float32: 1 where the next token is a target; 0 at the end of a segment and on padding;
+    - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as Levanter marks it.
+
+    Args:
+        out: the dataset's folder.
+        ordering: name of one of its orderings, or a .npy file.
+        make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
+
+    Raises:
+        UserError: no such dataset or ordering.
+
+    Example:
+        >>> dataset = LevanterDataset("out", "balance")
+        >>> asyncio.run(dataset.get_batch([0, 1]))[0]["tokens"].shape
+        (512,)
+    """
+
+    def __init__(
+        self, out: str | Path, ordering: str = "balance", make_example: Callable[..., Any] | None = None
+    ) -> None:
+        self.sequences = OrderedSequences(out, ordering)
+        self.make_example = make_example or dict
+
+    async def async_len(self) -> int:
+        """Number of positions."""
+        return len(self.sequences)
+
+    def is_finite(self) -> bool:
+        """Whether there is a last position: yes."""
+        return True
+
+    async def get_batch(self, indices: Sequence[int]) -> list[Any]:
+        """The examples at some positions, read in one go, off the event loop.
+
+        Raises:
+            IndexError: no such position.
+        """
+        return await asyncio.to_thread(self._read, indices)
+
+    async def getitem_async(self, index: int) -> Any:
+        """The example at one position."""
+        return (await self.get_batch([index]))[0]
+
+    def _read(self, indices: Sequence[int]) -> list[Any]:
+        rows = self.sequences.read_positions(np.asarray(indices, np.int64), _FIELDS)
+        weights = (rows["targets_segmentation"] > 0).astype(np.float32)
+        columns = (rows["inputs"], weights, rows["inputs_segmentation"] - 1)
+        return [
+            self.make_example(tokens=tokens, loss_weight=weight, segment_ids=segments)
+            for tokens, weight, segments in zip(*columns, strict=True)
+        ]

@@ -1,0 +1,247 @@
+"""Megatron-LM's index cache: the files that `GPTDataset` reads instead of shuffling, with our order in them.
+
+In the folder of `--data-cache-path` stand, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
+`...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
+JSON text of what the dataset was made of; where all four files exist, Megatron takes them as they are. The first
+two say which tokens each sample holds, the third which sample is read at every position: there our ordering goes.
+Read in, and tested against, megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
+
+MaxText reads the same folder (`grain_file_type: mmap_npy`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+from jax_diversity.errors import UserError
+from jax_diversity.export.files import Written, new_file
+from jax_diversity.progress import Advance, ignore
+from jax_diversity.schema import Ordering
+from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter
+
+_CLASS, _SPLIT = "GPTDataset", "train"
+_DESCRIPTION = re.compile(rf"([0-9a-f]{{32}})-{_CLASS}-{_SPLIT}-description\.txt")
+_TOKENS_AT_A_TIME = 2**24
+
+
+@dataclass(frozen=True)
+class Description:
+    """What Megatron's run says of its dataset, and so under which name it looks for the cache.
+
+    Attributes:
+        dataset_path: the prefix of `.bin` and `.idx`, letter for letter as `--data-path` gives it.
+        num_samples: `train_iters * global_batch_size`; None for an epoch, which Megatron does without weights
+            and without a number of iterations.
+        random_seed: `--seed`.
+        sequence_length: `--seq-length`.
+        split: `--split`, such as `99,1,0`; None with `--train-data-path`.
+        tokenizer: the tokenizer's `unique_identifiers`, in their order.
+    """
+
+    dataset_path: str
+    num_samples: int | None
+    random_seed: int
+    sequence_length: int
+    split: str | None
+    tokenizer: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The description, byte for byte as Megatron writes it."""
+        about = {
+            "class": _CLASS,
+            "dataset_path": self.dataset_path,
+            "num_samples": self.num_samples,
+            "index_split": _SPLIT,
+            "random_seed": self.random_seed,
+            "sequence_length": self.sequence_length,
+            "split": self.split,
+            "split_matrix": None if self.split is None else split_matrix(self.split),
+            "tokenizer": dict(self.tokenizer),
+        }
+        return json.dumps(about, indent=4)
+
+
+def description_hash(text: str) -> str:
+    """The hash in the files' names."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def split_matrix(split: str) -> list[tuple[float, float] | None]:
+    """Where the training, validation and test parts of a split begin and end, to the last bit as Megatron has it.
+
+    Raises:
+        UserError: no such split.
+
+    Example:
+        >>> split_matrix("99,1,0")
+        [(0, 0.99), (0.99, 1.0), None]
+    """
+    weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
+    if not weights or len(weights) > 3 or not sum(weights) > 0:
+        raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
+    values = np.array([*weights, *[0.0] * (3 - len(weights))], np.float64)
+    ends: list[float] = [0]  # an int, as it stands in Megatron's JSON
+    for share in (values / np.sum(values)).tolist():
+        ends.append(ends[-1] + share)
+    return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
+
+
+def read_description(path: Path, *, sequence_length: int, num_sequences: int) -> str:
+    """The description that a run of Megatron left in its cache, checked against the dataset.
+
+    Args:
+        path: `<hash>-GPTDataset-train-description.txt`.
+        sequence_length: the dataset's.
+        num_sequences: samples that it holds.
+
+    Raises:
+        UserError: no such file, not what its name says, of another part, length, or of more samples.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        about = json.loads(text)
+        found = {name: about[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"Expected a description that Megatron wrote at {path}, found none ({error}); name the file "
+            f"<hash>-{_CLASS}-{_SPLIT}-description.txt in its cache folder."
+        ) from None
+    name = _DESCRIPTION.fullmatch(path.name)
+    if name and name[1] != description_hash(text):
+        raise UserError(
+            f"Expected a text of hash {name[1]} in {path}, found {description_hash(text)}: restore the file."
+        )
+    expected = {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}
+    for key, value in expected.items():
+        if found[key] != value:
+            raise UserError(
+                f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads."
+            )
+    _check_num_samples(found["num_samples"], num_sequences)
+    return text
+
+
+def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
+    if num_samples is not None and not 1 <= num_samples <= num_sequences:
+        raise UserError(
+            f"Expected num_samples in 1 .. {num_sequences}, the dataset's sequences, found {num_samples}; pack "
+            "more epochs (packing.num_epochs) or train fewer steps."
+        )
+
+
+def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
+    """See whether a prefix's files hold the very documents that were packed, as far as their lengths tell.
+
+    Raises:
+        UserError: absent or broken files, other documents.
+    """
+    lengths = TokenFile(Path(prefix)).sequence_lengths
+    if len(lengths) != len(document_lengths):
+        raise UserError(
+            f"Expected the {len(document_lengths)} documents of the dataset in {prefix}.idx, found {len(lengths)} "
+            "stored sequences; name the files that the dataset was made of."
+        )
+    if not np.array_equal(lengths, document_lengths):
+        other = int(np.argmax(lengths != document_lengths))
+        raise UserError(
+            f"Expected {document_lengths[other]} tokens in document {other} of {prefix}.idx, found "
+            f"{lengths[other]}; name the files that the dataset was made of."
+        )
+
+
+def write_tokens(
+    tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore
+) -> Written:
+    """Write all documents as one pair of `.bin` and `.idx`: a `GPTDataset` reads one.
+
+    Files that hold documents of the same lengths already are kept.
+
+    Args:
+        tokens: the documents.
+        prefix: path without `.bin` and `.idx`.
+        overwrite: replace other documents' files.
+        advance: told the tokens done.
+
+    Raises:
+        UserError: other documents' files are there.
+    """
+    files = prefix.with_name(f"{prefix.name}.bin"), prefix.with_name(f"{prefix.name}.idx")
+    if files[1].exists() and not overwrite:
+        check_prefix(str(prefix), tokens.document_lengths)
+        advance(tokens.num_tokens)
+    else:
+        with TokenWriter(prefix, tokens.dtype) as writer:
+            for file in tokens.files:
+                bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
+                bounds = np.unique([0, *bounds, file.num_documents])
+                for first, last in pairwise(bounds.tolist()):
+                    start, stop = file.starts[first], file.starts[last]
+                    writer.add_runs(file.tokens[start:stop], np.diff(file.starts[first : last + 1]))
+                    advance(int(stop - start))
+    return Written(files, f"{prefix}: {tokens.num_documents:,} documents, {tokens.num_tokens:,} tokens.")
+
+
+def write_megatron(
+    ordering: Ordering,
+    document_index: Integer[np.ndarray, " place"],
+    sample_index: Integer[np.ndarray, "boundary 2"],
+    description: str,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+) -> Written:
+    """Write the cache of a training dataset, with the ordering as its shuffle index.
+
+    Args:
+        ordering: of the samples.
+        document_index: documents as they stand end to end, of every epoch (`packing.megatron_indices`).
+        sample_index: where each sample begins in them; one row more for the end of the last.
+        description: `Description.text`, or what `read_description` gave.
+        folder: `--data-cache-path`.
+        overwrite: replace a cache that is there already, Megatron's own or another ordering's.
+
+    Raises:
+        UserError: indices of another number of samples, more samples described than there are, a cache of that name
+            with other content.
+
+    Example:
+        >>> indices = megatron_indices(lengths, np.arange(len(lengths)), 2048, seed=1234)
+        >>> about = Description("tokens/web", None, 1234, 2048, "100,0,0", {"class": "..."})
+        >>> write_megatron(ordering, indices.document_index, indices.sample_index, about.text, Path("cache"))
+    """
+    num_samples = len(sample_index) - 1
+    if len(ordering) != num_samples:
+        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {len(ordering)}.")
+    _check_num_samples(json.loads(description)["num_samples"], num_samples)
+    start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
+    wide = num_samples >= np.iinfo(np.uint32).max - 1
+    arrays = {
+        "document_index": document_index,
+        "sample_index": sample_index,
+        "shuffle_index": ordering.indices.astype(np.int64 if wide else np.uint32),
+    }
+    text = folder / f"{start}-description.txt"
+    paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
+    with ExitStack() as files:
+        # They appear last to first: a cache is one, and the order in it ours, only when the description is there.
+        files.enter_context(new_file(text, overwrite=overwrite)).write_text(description, encoding="utf-8")
+        for path, values in paths.items():
+            with files.enter_context(new_file(path, overwrite=overwrite)).open("wb") as file:
+                np.save(file, values)
+    return Written(
+        (*paths, text),
+        f"{folder}/{start}-*: {num_samples:,} samples in order; run Megatron with --data-cache-path {folder} and "
+        f"--data-path {json.loads(description)['dataset_path']}.",
+    )

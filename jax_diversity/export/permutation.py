@@ -1,0 +1,54 @@
+"""An order as plain numbers: the `.npy` that anything can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.export.files import Written, new_file
+from jax_diversity.schema import Ordering
+
+
+def document_order(
+    sequence_index: Int64[np.ndarray, " segment"],
+    document_index: Int64[np.ndarray, " segment"],
+    ordering: Ordering,
+) -> Int64[np.ndarray, " document"]:
+    """The documents in the order in which training first meets them, each once.
+
+    Documents that are in none of the sequences (kept for validation, dropped by packing) are left out.
+
+    Args:
+        sequence_index: the sequence of every segment, ascending.
+        document_index: the document of every segment.
+        ordering: of the sequences.
+
+    Example:
+        >>> document_order(np.array([0, 0, 1]), np.array([4, 2, 2]), Ordering(np.array([1, 0])))
+        array([2, 4])
+    """
+    starts = np.searchsorted(sequence_index, np.arange(len(ordering) + 1))
+    sizes = np.diff(starts)[ordering.indices]
+    # Every sequence's run of segments, the runs in the ordering's order.
+    before = np.cumsum(sizes) - sizes
+    rows = np.repeat(starts[:-1][ordering.indices] - before, sizes) + np.arange(sizes.sum())
+    documents = document_index[rows]
+    _, first = np.unique(documents, return_index=True)
+    return documents[np.sort(first)]
+
+
+def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, overwrite: bool = False) -> Written:
+    """Write indices as one .npy of int64, an axis of positions.
+
+    Raises:
+        UserError: another file is there already.
+
+    Example:
+        >>> write_permutation(ordering.indices, Path("order.npy"))
+        >>> hugging_face_dataset.select(np.load("order.npy"))
+    """
+    with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
+        np.save(file, np.ascontiguousarray(indices, "<i8"))
+    return Written((path,), f"{path}: {len(indices):,} int64 indices; read it with numpy.load.")

@@ -1,0 +1,173 @@
+"""PyTorch's map-style dataset over the records, and the batch sampler that walks them in an ordering's order.
+
+Neither inherits from a class of torch, which PyTorch's `DataLoader` does not ask for; torch is imported when the
+first sequence is read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.errors import UserError
+from jax_diversity.export.rows import OrderedSequences, Sequences
+
+IGNORED = -100
+"""The target that `torch.nn.functional.cross_entropy` passes over by default."""
+_FIELDS = {
+    "inputs": "inputs",
+    "targets": "targets",
+    "inputs_segmentation": "segment_ids",
+    "inputs_position": "positions",
+    "targets_segmentation": "",
+}
+
+
+class TorchDataset:
+    """The training sequences by index, as int64 tensors of L values.
+
+    An element is a dict: `inputs`, the token ids; `targets`, the next token of the same document, or -100 where
+    there is none; `segment_ids`, 1, 2 ... for the documents of a sequence, 0 on padding; `positions`, places within
+    the document. A batch is one read. Workers get the dataset's path and open the records themselves.
+
+    Args:
+        out: the dataset's folder.
+        merge_segments: make one document of all of a sequence's, so that they see one another.
+
+    Raises:
+        UserError: no such dataset; torch is not installed (when first read).
+
+    Example:
+        >>> dataset = TorchDataset("out")
+        >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
+    """
+
+    def __init__(self, out: str | Path, *, merge_segments: bool = False) -> None:
+        self.sequences = Sequences(out)
+        self.merge_segments = merge_segments
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([operator.index(index)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
+        torch = _torch()
+        rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
+        targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
+        columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items() if name}
+        columns["targets"] = torch.from_numpy(targets.astype(np.int64))
+        return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]
+
+
+class OrderedBatchSampler:
+    """Batches of sequence indices in an ordering's order, for `DataLoader(batch_sampler=...)`.
+
+    The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
+    of it. Positions run on from epoch to epoch, so a batch may begin in one epoch and end in the next.
+
+    The sampler runs ahead of training by what workers prefetch, so it does not know where training is: `state` is
+    told the steps that were taken, and `resume` goes on there, with any batch size and any number of ranks.
+
+    Args:
+        out: the dataset's folder.
+        ordering: name of one of its orderings, or a .npy file.
+        global_batch_size: B, sequences a step over all ranks.
+        rank: r, this process.
+        num_ranks: R, processes that share the batch.
+        num_epochs: passes over the ordering.
+        drop_last: leave out what is left at the very end and fills no batch. Otherwise the last batch is short, and
+            some ranks may get none of it.
+
+    Raises:
+        UserError: no such dataset or ordering; a batch that ranks cannot share; a rank outside its range.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        ordering: str,
+        global_batch_size: int,
+        *,
+        rank: int = 0,
+        num_ranks: int = 1,
+        num_epochs: int = 1,
+        drop_last: bool = True,
+    ) -> None:
+        self._sequences = OrderedSequences(out, ordering)
+        size = len(self._sequences)
+        if not 1 <= global_batch_size <= size:
+            raise UserError(f"Expected a global batch size in 1 .. {size}, found {global_batch_size}.")
+        if num_ranks < 1 or global_batch_size % num_ranks:
+            raise UserError(
+                f"Expected a number of ranks that divides the global batch of {global_batch_size}, found "
+                f"{num_ranks}."
+            )
+        if not 0 <= rank < num_ranks:
+            raise UserError(f"Expected a rank in 0 .. {num_ranks - 1}, found {rank}.")
+        if num_epochs < 1:
+            raise UserError(f"Expected num_epochs >= 1, found {num_epochs}.")
+        self.global_batch_size, self.rank, self.num_ranks = global_batch_size, rank, num_ranks
+        self.end, self.drop_last = num_epochs * size, drop_last
+        self.position = 0
+
+    def __len__(self) -> int:
+        left = self.end - self.position
+        return left // self.global_batch_size if self.drop_last else -(-left // self.global_batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = self.global_batch_size // self.num_ranks
+        for step in range(len(self)):
+            first = self.position + step * self.global_batch_size + self.rank * rows
+            positions = np.arange(first, max(first, min(first + rows, self.end)))
+            if len(positions):
+                yield self._sequences.at(positions % len(self._sequences)).tolist()
+
+    def state(self, num_steps: int) -> dict[str, int | str]:
+        """Where training stands after so many steps of this sampler's batches; plain JSON.
+
+        Args:
+            num_steps: batches that training has taken since the sampler was made or resumed.
+        """
+        position = min(self.position + num_steps * self.global_batch_size, self.end)
+        return {"position": position, **self._fingerprints}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            UserError: a state of another dataset or ordering, or a position beyond the end.
+        """
+        for name, own in self._fingerprints.items():
+            if state.get(name) != own:
+                raise UserError(
+                    f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
+                    f"{str(state.get(name))[:16]}; open the one that the run began with."
+                )
+        position = state.get("position")
+        if not isinstance(position, int) or not 0 <= position <= self.end:
+            raise UserError(f"Expected a position in 0 .. {self.end} in the state, found {position!r}.")
+        self.position = position
+
+    @property
+    def _fingerprints(self) -> dict[str, str]:
+        return {
+            "dataset_fingerprint": self._sequences.fingerprint,
+            "ordering_fingerprint": self._sequences.ordering_fingerprint,
+        }
+
+
+def _torch() -> Any:
+    try:
+        return import_module("torch")
+    except ImportError:
+        raise UserError(
+            "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
+        ) from None

@@ -1,0 +1,440 @@
+"""Exports are read here as the other stacks read them, by readers written from their formats."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import itertools
+import json
+import pickle
+import re
+import shutil
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_record.python import array_record_data_source
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_diversity.cli import main
+from jax_diversity.errors import UserError
+from jax_diversity.export import (
+    LevanterDataset,
+    OrderedSequences,
+    Sequences,
+    document_order,
+    write_maxtext,
+    write_olmo,
+    write_olmo_tokens,
+    write_permutation,
+)
+from jax_diversity.export.olmo import indices_name
+from jax_diversity.export.tf_example import encode_examples
+from jax_diversity.schema import Ordering
+from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
+
+
+@pytest.fixture(scope="module", params=["packed", "ordered"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
+    folder = tmp_path_factory.mktemp("tiny") / "dataset"
+    return write_tiny_dataset(folder, layout=request.param, dtype="int32", vocab_size=50_000)
+
+
+def tokens_of(tiny: TinyDataset, sequence: int) -> list[int]:
+    row = reference_row(tiny.segments, tiny.store, int(sequence))
+    return row["inputs"][row["inputs_segmentation"] > 0].tolist()
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# Rows
+
+
+@pytest.mark.parametrize("name", ["balance", "uniform_shuffle"])
+def test_rows_come_in_the_ordering_s_order_whatever_the_layout(tiny: TinyDataset, name: str) -> None:
+    sequences = OrderedSequences(tiny.root, name)
+    streamed = list(sequences.stream(1, len(sequences), 5))
+    rows = {field: np.concatenate([part[field] for part in streamed]) for field in streamed[0]}
+    for row, sequence in enumerate(tiny.orders[name][1:]):
+        for field, values in reference_row(tiny.segments, tiny.store, int(sequence)).items():
+            assert np.array_equal(rows[field][row], values), field
+
+
+def test_an_ordering_of_one_s_own_is_read_from_its_file(tiny: TinyDataset, tmp_path: Path) -> None:
+    order = np.random.default_rng(3).permutation(tiny.segments.num_sequences).astype(np.int32)
+    np.save(tmp_path / "own.npy", order)
+    sequences = OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
+    assert np.array_equal(sequences.at(np.arange(len(order))), order)
+    np.save(tmp_path / "own.npy", order[:-1].argsort())
+    with pytest.raises(UserError, match=rf"ordering of {len(order)} sequences .* made for another dataset"):
+        OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
+
+
+def test_pickles_carry_names_and_refuse_what_changed(tmp_path: Path) -> None:
+    tiny = write_tiny_dataset(tmp_path / "dataset")
+    np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences))
+    sequences = OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
+    sequences.read_positions(np.arange(3))
+    pickled = pickle.dumps(sequences)
+    assert len(pickled) < 1000
+    again = pickle.loads(pickled)
+    assert np.array_equal(again.read(np.array([4]))["inputs"], sequences.read(np.array([4]))["inputs"])
+    np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences)[::-1])
+    with pytest.raises(UserError, match="it was made anew"):
+        pickle.loads(pickled)
+    pickled = pickle.dumps(Sequences(tiny.root))
+    shutil.rmtree(tiny.root)
+    write_tiny_dataset(tiny.root, seed=1)
+    with pytest.raises(UserError, match="it was written anew"):
+        pickle.loads(pickled)
+
+
+def read_first(sequences: Sequences, results: Any) -> None:
+    results.put(sequences.read(np.array([1]))["inputs"])
+
+
+def test_a_forked_process_opens_the_records_itself(tiny: TinyDataset) -> None:
+    sequences = Sequences(tiny.root)
+    expected = sequences.read(np.array([1]))["inputs"]
+    context = get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=read_first, args=(sequences, results))
+    process.start()
+    assert np.array_equal(results.get(timeout=60), expected)
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_places_outside_are_refused(tiny: TinyDataset, wrong: int) -> None:
+    sequences = OrderedSequences(tiny.root)
+    with pytest.raises(IndexError, match="Expected sequences in 0"):
+        sequences.read(np.array([0, wrong]))
+    with pytest.raises(IndexError, match="Expected positions in 0"):
+        sequences.read_positions(np.array([0, wrong]))
+
+
+# Indices alone
+
+
+def test_permutations_are_plain_arrays_and_nobody_s_are_replaced_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "order.npy"
+    written = write_permutation(np.array([2, 0, 1]), path)
+    assert np.load(path).dtype == np.int64
+    assert np.load(path).tolist() == [2, 0, 1]
+    assert str(path) in written.line
+    write_permutation(np.array([2, 0, 1]), path)
+    with pytest.raises(UserError, match=r"found another file; .* --overwrite"):
+        write_permutation(np.array([0, 1, 2]), path)
+    assert np.load(path).tolist() == [2, 0, 1]
+    write_permutation(np.array([0, 1, 2]), path, overwrite=True)
+    assert np.load(path).tolist() == [0, 1, 2]
+    assert [file.name for file in path.parent.iterdir()] == ["order.npy"]
+    with pytest.raises(UserError, match="Expected a folder that can be made"):
+        write_permutation(np.array([0]), path / "below.npy")
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_documents_come_when_training_first_meets_them(sequences: list[list[int]], random: Any) -> None:
+    order = list(range(len(sequences)))
+    random.shuffle(order)
+    met = itertools.chain.from_iterable(sequences[sequence] for sequence in order)
+    sizes = [len(documents) for documents in sequences]
+    found = document_order(
+        np.repeat(np.arange(len(sequences)), sizes),
+        np.array([document for documents in sequences for document in documents], np.int64),
+        Ordering(np.array(order)),
+    )
+    assert found.tolist() == list(dict.fromkeys(met))
+
+
+# tf.train.Example
+
+
+def parse_varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[place] & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if not data[place - 1] & 0x80:
+            return value, place
+
+
+def parse_fields(data: bytes) -> dict[int, list[bytes]]:
+    fields: dict[int, list[bytes]] = {}
+    place = 0
+    while place < len(data):
+        tag, place = parse_varint(data, place)
+        assert tag & 7 == 2, "length-delimited fields alone are expected"
+        size, place = parse_varint(data, place)
+        assert place + size <= len(data)
+        fields.setdefault(tag >> 3, []).append(data[place : place + size])
+        place += size
+    return fields
+
+
+def parse_example(data: bytes) -> dict[str, list[int]]:
+    """A slow parser of `tf.train.Example` with int64 features, straight from the message definitions."""
+    features = {}
+    for entry in parse_fields(parse_fields(data)[1][0])[1]:
+        key, value = (parse_fields(entry)[number][0] for number in (1, 2))
+        packed = parse_fields(parse_fields(value)[3][0]).get(1, [b""])[0]
+        values, place = [], 0
+        while place < len(packed):
+            number, place = parse_varint(packed, place)
+            values.append(number)
+        features[key.decode()] = values
+    return features
+
+
+ROWS = st.lists(
+    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**31 - 1)), max_size=9), min_size=1, max_size=6
+)
+
+
+@given(ROWS, st.text(min_size=1, max_size=200))
+def test_examples_parse_back(rows: list[list[int]], name: str) -> None:
+    assert [parse_example(example) for example in encoded(rows, name)] == [{name: row} for row in rows]
+
+
+@given(ROWS)
+def test_examples_are_byte_for_byte_tensorflow_s(rows: list[list[int]]) -> None:
+    tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow's own parser is an extra")
+    for row, example in zip(rows, encoded(rows, "tokens"), strict=True):
+        parsed = tensorflow.train.Example.FromString(example)
+        assert list(parsed.features.feature["tokens"].int64_list.value) == row
+        assert parsed.SerializeToString(deterministic=True) == example
+
+
+def encoded(rows: list[list[int]], name: str) -> list[bytes]:
+    width = max(map(len, rows)) + 1
+    tokens = np.full((len(rows), width), 7, np.int32)  # what is behind a row's end must not show
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = row
+    return encode_examples(tokens, np.array([len(row) for row in rows]), name)
+
+
+def test_negative_tokens_are_no_examples() -> None:
+    with pytest.raises(ValueError, match="found -3"):
+        encode_examples(np.array([[1, -3]], np.int32), np.array([2]))
+
+
+# MaxText
+
+
+def read_as_maxtext(settings: Path) -> list[list[int]]:
+    """The records as MaxText's Grain pipeline gets them: its own globbing, Grain's source, one column."""
+    lines = [line for line in settings.read_text().splitlines() if not line.startswith("#")]
+    config = dict(line.split(": ", 1) for line in lines)
+    assert config["enable_data_shuffling"] == config["tokenize_train_data"] == config["packing"] == "false"
+    column = config["train_data_columns"].strip("[']")
+    files = sorted(glob.glob(json.loads(config["grain_train_files"])))
+    with array_record_data_source.ArrayRecordDataSource(files) as source:
+        return [parse_example(source[index])[column] for index in range(len(source))]
+
+
+@pytest.mark.parametrize("per_file", [None, 5])
+def test_maxtext_reads_the_tokens_in_our_order(tiny: TinyDataset, tmp_path: Path, per_file: int | None) -> None:
+    done: list[int] = []
+    sequences = OrderedSequences(tiny.root, "uniform_shuffle")
+    written = write_maxtext(sequences, tmp_path / "m", sequences_per_file=per_file, advance=done.append)
+    order = tiny.orders["uniform_shuffle"]
+    assert read_as_maxtext(written.files[-1]) == [tokens_of(tiny, sequence) for sequence in order]
+    assert sum(done) == len(order)
+    assert len(written.files) == 1 + (1 if per_file is None else -(-len(order) // per_file))
+    assert f"max_target_length: {sequences.sequence_length}\n" in written.files[-1].read_text()
+
+
+def test_a_maxtext_export_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    tiny = write_tiny_dataset(tmp_path / "dataset")
+    sequences, folder = OrderedSequences(tiny.root), tmp_path / "m"
+
+    def stop(amount: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_maxtext(sequences, folder, sequences_per_file=5, advance=stop)
+    assert not list(folder.glob("*.array_record*"))
+    write_maxtext(sequences, folder, sequences_per_file=5)
+    whole = snapshot(folder)
+    kept = folder / "train-00000-of-00005.array_record"
+    (folder / "train-00003-of-00005.array_record").unlink()
+    (folder / "train-00001-of-00005.array_record").write_bytes(b"cut short")
+    (folder / "maxtext.yml").unlink()
+    stamp = kept.stat().st_mtime_ns
+    write_maxtext(sequences, folder, sequences_per_file=5)
+    assert snapshot(folder) == whole
+    assert kept.stat().st_mtime_ns == stamp
+
+
+def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    write_maxtext(OrderedSequences(tiny.root, "balance"), folder, sequences_per_file=5)
+    before = snapshot(folder)
+    other = OrderedSequences(tiny.root, "uniform_shuffle")
+    with pytest.raises(UserError, match="array_record of another"):
+        write_maxtext(other, folder)
+    assert snapshot(folder) == before
+    written = write_maxtext(other, folder, overwrite=True)
+    assert len(list(folder.glob("*.array_record"))) == 1
+    assert len(read_as_maxtext(written.files[-1])) == len(other)
+    (folder / "order.json").write_text("no JSON")
+    with pytest.raises(UserError, match="of another"):
+        write_maxtext(other, folder)
+    with pytest.raises(UserError, match="sequences_per_file >= 1, found 0"):
+        write_maxtext(other, folder, sequences_per_file=0)
+
+
+def test_files_that_the_disk_lists_in_another_order_are_told(
+    tiny: TinyDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = glob.glob
+    monkeypatch.setattr(glob, "glob", lambda pattern: sorted(backwards(pattern), reverse=True))
+    assert (
+        "in another order" in write_maxtext(OrderedSequences(tiny.root), tmp_path / "a", sequences_per_file=5).line
+    )
+    assert "in another order" not in write_maxtext(OrderedSequences(tiny.root), tmp_path / "b").line
+
+
+# OLMo-core
+
+
+@pytest.mark.parametrize(
+    ("loader", "name"),
+    [
+        ("numpy", "global_indices_dataset_size50_epoch2_seed34_v1.npy"),
+        ("numpy_2024", "global_indices_epoch2_seed34_size48.npy"),
+        (
+            "composable",
+            "global_indices_epoch2_max_seq_len16_seed34_seq_len16_shuffleinter_source_size50_v1.npy",
+        ),
+    ],
+)
+def test_olmo_finds_the_indices_under_its_name(tmp_path: Path, loader: Any, name: str) -> None:
+    order = np.random.default_rng(0).permutation(50)
+    options: dict[str, Any] = {"sequence_length": 16, "seed": 34, "loader": loader, "num_epochs": 2}
+    written = write_olmo(Ordering(order), tmp_path, global_batch_size=8, **options)
+    assert len(written.files) == len(list(tmp_path.iterdir())) == 2
+    found = np.memmap(tmp_path / name, mode="r", dtype=np.uint32)  # as the loader maps it
+    assert found[:48].tolist() == order[:48].tolist()
+    assert len(found) == (48 if loader == "numpy_2024" else 50)
+    with pytest.raises(UserError, match="found another file"):
+        write_olmo(Ordering(order[::-1].copy()), tmp_path, global_batch_size=8, **options)
+
+
+def test_olmo_s_instances_are_the_sequences_as_packed(tmp_path: Path) -> None:
+    tiny = write_tiny_dataset(tmp_path / "padded", vocab_size=50_000, dtype="int32")
+    last = tiny.segments.num_sequences - 1
+    with pytest.raises(UserError, match=f"found padding in sequence {last}"):
+        write_olmo_tokens(Sequences(tiny.root), tmp_path / "sequences.npy")
+    assert not (tmp_path / "sequences.npy").exists()
+    full = next(
+        made
+        for seed in itertools.count()
+        if (made := write_tiny_dataset(tmp_path / f"full{seed}", num_documents=9, sequence_length=8, seed=seed))
+        and made.segments.length.sum() == 8 * made.segments.num_sequences
+    )
+    written = write_olmo_tokens(Sequences(full.root), tmp_path / "sequences.npy")
+    instances = np.memmap(written.files[0], mode="r", dtype=np.uint16).reshape(-1, 8)
+    for sequence, instance in enumerate(instances):
+        assert instance.tolist() == tokens_of(full, sequence)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_epochs": 0}, "num_epochs >= 1"),
+        ({"seed": -1}, "a seed >= 0, found 1 and -1"),
+        ({"loader": "numpy_2024"}, "Expected a global batch size"),
+        ({"loader": "numpy_2024", "global_batch_size": 5}, r"in 1 \.\. 4, found 5"),
+    ],
+)
+def test_what_olmo_cannot_take_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        write_olmo(Ordering(np.arange(4)), tmp_path, sequence_length=2, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_do_not_depend_on_what_their_loader_does_not_ask() -> None:
+    names = {indices_name("numpy", 9, 1, 0, sequence_length=4, global_batch_size=size) for size in (None, 2, 3)}
+    assert len(names) == 1
+
+
+# Levanter
+
+
+def test_levanter_gets_examples_by_position(tiny: TinyDataset) -> None:
+    dataset = LevanterDataset(tiny.root, "uniform_shuffle")
+    assert dataset.is_finite()
+    assert asyncio.run(dataset.async_len()) == tiny.segments.num_sequences
+    for position, example in zip([5, 0, 5], asyncio.run(dataset.get_batch([5, 0, 5])), strict=True):
+        row = reference_row(tiny.segments, tiny.store, int(tiny.orders["uniform_shuffle"][position]))
+        assert example["tokens"].tolist() == row["inputs"].tolist()
+        assert example["segment_ids"].tolist() == (row["inputs_segmentation"] - 1).tolist()
+        # Levanter's loss at t is that of token t + 1, where the weight at t is above zero.
+        weighted = np.flatnonzero(example["loss_weight"])
+        assert np.array_equal(row["inputs"][weighted + 1], row["targets"][weighted])
+        assert np.array_equal(weighted, np.flatnonzero(row["targets_segmentation"]))
+        assert example["loss_weight"].dtype == np.float32
+    assert asyncio.run(dataset.getitem_async(3))["tokens"].shape == (16,)
+    assert asyncio.run(dataset.get_batch([])) == []
+    with pytest.raises(IndexError):
+        asyncio.run(dataset.get_batch([10_000]))
+
+
+def test_levanter_s_examples_are_made_by_whoever_is_given(tiny: TinyDataset) -> None:
+    dataset = LevanterDataset(tiny.root, make_example=lambda tokens, loss_weight, segment_ids: tokens.sum())
+    assert pickle.loads(pickle.dumps(LevanterDataset(tiny.root))).is_finite()
+    expected = [sum(tokens_of(tiny, sequence)) for sequence in tiny.orders["balance"][:4]]
+    assert [int(total) for total in asyncio.run(dataset.get_batch(range(4)))] == expected
+
+
+# The verb
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = main(["export", "--quiet", *arguments])
+    shown = capsys.readouterr()
+    return status, shown.out + shown.err
+
+
+def test_the_verb_writes_and_says_what(
+    tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--out", str(tiny.root), "--target", str(tmp_path / "a"))
+    status, shown = run(capsys, *out, "--documents")
+    assert status == 0
+    assert np.array_equal(np.load(tmp_path / "a" / "balance.npy"), tiny.orders["balance"])
+    assert len(shown.splitlines()) == 2
+    documents = np.load(tmp_path / "a" / "balance-documents.npy")
+    assert sorted(documents.tolist()) == sorted(set(tiny.segments.document_index.tolist()))
+    status, shown = run(capsys, *out, "--to", "olmo")
+    assert status == 0
+    assert "uint32" in shown
+    status, shown = run(capsys, *out, "--to", "maxtext", "--maxtext.sequences-per-file", "9")
+    assert status == 0
+    assert "grain_file_type: arrayrecord" in shown
+    assert len(read_as_maxtext(tmp_path / "a" / "maxtext.yml")) == tiny.segments.num_sequences
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ordering", "absent"), "Unknown ordering 'absent'"),
+        (("--ordering", "absent.npy"), "absent.npy, found no such file"),
+        (("--to", "megatron"), "Expected a dataset in"),
+        (("--to", "olmo", "--olmo.loader", "numpy_2024"), "global batch size"),
+    ],
+)
+def test_the_verb_refuses_in_one_sentence(
+    tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    status, shown = run(capsys, "--out", str(tiny.root), "--target", str(tmp_path), *arguments)
+    assert status == 2
+    assert len(shown.splitlines()) == 1
+    assert re.search(message, shown), shown

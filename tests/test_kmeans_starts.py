@@ -1,0 +1,204 @@
+"""How k-means starts, two levels, and that all compiled parts lower for TPUs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jax_diversity.clustering.passes as passes_module
+import jax_diversity.clustering.starts as starts_module
+from jax_diversity.clustering import kmeans, num_coarse_clusters, num_rows_passed
+from jax_diversity.clustering.mesh import row_mesh
+from jax_diversity.clustering.rows import Rows
+from jax_diversity.clustering.starts import draw_start, padded_count
+from jax_diversity.clustering.two_level import share_out
+from jax_diversity.config import ClusterConfig
+from jax_diversity.errors import UserError
+from tests.test_clustering import blobs, random_rows, same_partition, squared_distances
+
+STARTS = ("k-means++", "k-means||", "random")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_starting_centroids_are_rows_and_the_seed_decides(start):
+    rows = Rows(random_rows(700, 5))
+    found = draw_start(rows, 40, start, seed=2)
+    distances = squared_distances(found, rows.vectors)
+    assert distances.min(axis=1).max() == 0
+    assert len(set(distances.argmin(axis=1).tolist())) == 40
+    np.testing.assert_array_equal(found, draw_start(rows, 40, start, seed=2))
+    assert not np.array_equal(found, draw_start(rows, 40, start, seed=3))
+
+
+@pytest.mark.parametrize("start", ["k-means++", "k-means||"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_start_by_distance_finds_every_blob(start, seed):
+    rows, labels = blobs(60, 20, seed=seed)
+    found = draw_start(Rows(rows), 60, start, seed)
+    owners = labels[squared_distances(found, rows).argmin(axis=1)]
+    # Drawing with equal odds would find some 63 % of them.
+    assert len(set(owners.tolist())) >= 57
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("num_distinct", [1, 3, 20])
+def test_copies_and_zeros_do_not_stop_a_start(start, num_distinct):
+    rows = np.repeat(random_rows(num_distinct, 4), 30, axis=0)
+    rows[:30] = 0
+    found = kmeans(rows, ClusterConfig(num_clusters=25, start=start))
+    assert found.centroids.shape == (25, 4)
+    assert np.isfinite(found.centroids).all()
+    assert found.num_iterations <= 25
+    if start != "random":
+        assert found.inertia < 1e-6
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_all_starts_reach_about_the_same_inertia(start):
+    rows = random_rows(3000, 12) + 2 * random_rows(50, 12, seed=1)[np.arange(3000) % 50]
+    reference = kmeans(rows, ClusterConfig(num_clusters=80, max_iterations=50)).inertia
+    found = kmeans(rows, ClusterConfig(num_clusters=80, max_iterations=50, start=start)).inertia
+    assert found < (1.10 if start == "random" else 1.03) * reference
+
+
+def test_candidates_are_drawn_with_the_odds_of_their_distances():
+    distances = jnp.asarray(np.r_[np.zeros(50), np.ones(50), np.full(50, 9.0)], jnp.float32)
+    drawn = np.concatenate(
+        [np.asarray(starts_module._draw_distinct(distances, jax.random.key(seed), 4)) for seed in range(300)]
+    )
+    assert drawn.min() >= 50
+    assert (drawn >= 100).mean() == pytest.approx(0.9, abs=0.04)
+
+
+def test_rows_without_weight_are_never_drawn():
+    rows = random_rows(64, 3)
+    weights = np.r_[np.zeros(20), np.ones(24), np.zeros(20)].astype(np.float32)
+    for seed in range(20):
+        found = np.asarray(starts_module.draw_centroids(rows, weights, jax.random.key(seed), 40, 3))
+        assert squared_distances(found, rows[20:44]).min(axis=1).max() == 0
+
+
+@given(st.integers(1, 10_000))
+def test_padded_counts_are_few_and_little_larger(count):
+    padded = padded_count(count)
+    assert count <= padded <= max(1.5 * count, 2)
+    assert padded_count(padded) == padded
+
+
+# ---- two levels
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1e12, allow_subnormal=False)), min_size=1, max_size=12),
+    st.floats(0, 1),
+)
+def test_shares_are_whole_bounded_and_complete(groups, part):
+    most = np.array([size for size, _ in groups])
+    weights = np.array([weight for _, weight in groups])
+    least = int((most > 0).sum())
+    total = least + int(part * (most.sum() - least))
+    shares = share_out(total, weights, most)
+    assert shares.sum() == total
+    assert (shares <= most).all()
+    assert (shares >= np.minimum(most, 1)).all()
+    free = (shares < most) & (shares > 1)
+    for group in np.flatnonzero(free):  # a heavier group that may have more never has less
+        heavier = (weights > weights[group]) & (shares < most)
+        assert (shares[heavier] >= shares[group]).all()
+
+
+def test_shares_follow_the_weights():
+    shares = share_out(1000, np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, 1000))
+    np.testing.assert_allclose(shares, [100, 200, 300, 400], atol=2)
+
+
+def test_two_levels_find_what_one_level_finds():
+    rows, labels = blobs(60, 25, seed=5)
+    found = kmeans(rows, ClusterConfig(num_clusters=60, coarse_clusters=7))
+    assert same_partition(found.assignments, labels)
+    distances = squared_distances(rows, found.centroids)
+    np.testing.assert_array_equal(found.assignments, distances.argmin(axis=1))  # assigned among all, not by level
+
+
+def test_two_levels_cost_little_inertia():
+    rows = random_rows(4000, 8)
+    one = kmeans(rows, ClusterConfig(num_clusters=200, coarse_clusters=1))
+    two = kmeans(rows, ClusterConfig(num_clusters=200, coarse_clusters=14))
+    assert two.inertia < 1.06 * one.inertia
+    assert np.bincount(two.assignments, minlength=200).min() > 0
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_two_levels_of_copies_and_zeros(spherical):
+    rows = np.repeat(random_rows(9, 4), 20, axis=0)
+    rows[:40] = 0
+    config = ClusterConfig(num_clusters=50, coarse_clusters=6, spherical=spherical)
+    found = kmeans(rows, config)
+    assert found.centroids.shape == (50, 4)
+    assert found.inertia < 1e-6
+    assert len(set(found.assignments[:40].tolist())) == 1
+    as_many = kmeans(random_rows(50, 4), config)
+    assert as_many.inertia < 1e-6
+
+
+def test_progress_of_two_levels_adds_up():
+    rows = random_rows(900, 6)
+    config = ClusterConfig(num_clusters=40, coarse_clusters=5, train_documents=600)
+    told: list[int] = []
+    first = kmeans(rows, config, told.append)
+    assert sum(told) == num_rows_passed(900, config)
+    again = kmeans(rows, config)
+    np.testing.assert_array_equal(first.centroids, again.centroids)
+
+
+def test_when_there_are_two_levels():
+    assert num_coarse_clusters(ClusterConfig(num_clusters=9999)) == 1
+    assert num_coarse_clusters(ClusterConfig(num_clusters=10_000)) == 100
+    assert num_coarse_clusters(ClusterConfig(num_clusters=10_000, coarse_clusters=1)) == 1
+    assert num_coarse_clusters(ClusterConfig(num_clusters=10_000, backend="sklearn")) == 1
+    with pytest.raises(UserError, match="coarse_clusters from 0 to below the 4 clusters, found 4"):
+        kmeans(random_rows(9, 2), ClusterConfig(num_clusters=4, coarse_clusters=4))
+
+
+# ---- compiled parts
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_everything_compiled_lowers_for_tpu(spherical):
+    mesh = row_mesh(None)
+    rows, centroids, clusters = jnp.zeros((64, 8)), jnp.zeros((4, 8)), jnp.zeros(64, jnp.int32)
+    moments = passes_module.Moments.zeros((4, 8), mesh)
+    weights, key = jnp.ones(64), jax.random.key(0)
+    lowered = [
+        jax.export.export(passes_module.nearest, platforms=["tpu"])(rows, centroids, mesh, spherical),
+        jax.export.export(passes_module.move, platforms=["tpu"])(centroids, moments, mesh, spherical),
+        jax.export.export(jax.jit(lambda key: starts_module._draw_distinct(weights, key, 5)), platforms=["tpu"])(
+            key
+        ),
+        jax.export.export(
+            jax.jit(lambda rows, key: starts_module.draw_centroids(rows, weights, key, 4, 3)), platforms=["tpu"]
+        )(rows, key),
+        jax.export.export(
+            jax.jit(
+                lambda rows, clusters, centroids: passes_module.accumulate(
+                    moments, rows, 60, clusters, centroids, 4, mesh, spherical
+                )[1:]
+            ),
+            platforms=["tpu"],
+        )(rows, clusters, centroids),
+    ]
+    assert {exported.platforms for exported in lowered} == {("tpu",)}
+
+
+def test_both_ways_to_add_rows_agree():
+    rng = np.random.default_rng(0)
+    clusters = jnp.asarray(rng.integers(0, 5, 40), jnp.int32).at[3].set(5)  # 5: padding, added nowhere
+    residuals = jnp.asarray(rng.standard_normal((40, 3)), jnp.float32)
+    expected = passes_module.add_scattered(jnp.ones((5, 3)), clusters, residuals)
+    np.testing.assert_allclose(
+        passes_module.add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
+    )

@@ -1,0 +1,86 @@
+"""Global arrays: the same batches on any number of devices and processes; each process reads its rows alone."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import jax_diversity as jd
+from jax_diversity.errors import UserError
+from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash
+from tests.test_sharded import answers, free_port, start
+from tests.tiny_dataset import TinyDataset, write_tiny_dataset
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
+    return write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out", sequence_length=16)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: TinyDataset) -> list[str]:
+    """Hashes of the batches as NumPy gives them on one host."""
+    loader = jd.make_loader(tiny.root, global_batch_size=BATCH_SIZE, drop_remainder=False)
+    return [batch_hash(batch["inputs"], batch["targets"]) for batch in loader]
+
+
+@pytest.mark.parametrize("num_devices", [2, 8])
+def test_devices_of_one_process_hold_the_global_batches(
+    tiny: TinyDataset, expected: list[str], num_devices: int
+) -> None:
+    (found,) = answers(start("loader_devices", str(tiny.root), "0", "1", "", num_devices=num_devices))
+    assert found["num_devices"] == num_devices
+    assert found["hashes"] == dict.fromkeys(SPECS, expected)
+    assert found["rows"] == {name: list(range(BATCH_SIZE)) for name in SPECS}
+
+
+def test_two_processes_hold_the_global_batches_of_one(tiny: TinyDataset, expected: list[str]) -> None:
+    coordinator = f"127.0.0.1:{free_port()}"
+    programs = [
+        start("loader_devices", str(tiny.root), str(process), "2", coordinator, num_devices=2)
+        for process in range(2)
+    ]
+    first, second = answers(*programs)
+    for found in (first, second):
+        assert found["num_devices"] == 4
+        assert found["hashes"] == dict.fromkeys(SPECS, expected)
+    # A process reads what its own devices hold, and no more.
+    for name in ("rows", "rows and tokens", "rows over both"):
+        assert sorted(first["rows"][name] + second["rows"][name]) == list(range(BATCH_SIZE))
+        assert len(first["rows"][name]) == BATCH_SIZE // 2
+    assert first["rows"]["tokens"] == second["rows"]["replicated"] == list(range(BATCH_SIZE))
+
+
+def test_states_of_placed_and_plain_batches_are_the_same(tiny: TinyDataset) -> None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placed = iter(jd.make_loader(tiny.root, global_batch_size=4, sharding=sharding))
+    next(placed)
+    plain = iter(jd.make_loader(tiny.root, global_batch_size=4))
+    plain.set_state(placed.get_state())
+    for _ in range(2):
+        batch, other = next(placed), next(plain)
+        assert all(isinstance(array, jax.Array) for array in batch.values())
+        for field, rows in other.items():
+            np.testing.assert_array_equal(batch[field], rows)
+    placed.close()
+
+
+def test_buffers_are_not_reused_while_a_device_holds_them(tiny: TinyDataset) -> None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    settings = {"global_batch_size": 4, "num_epochs": 3, "num_prefetch": 3}
+    batches = list(jd.make_loader(tiny.root, sharding=sharding, **settings))
+    for batch, other in zip(batches, jd.make_loader(tiny.root, **settings), strict=True):
+        np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+
+
+def test_a_sharding_that_does_not_fit_is_refused(tiny: TinyDataset) -> None:
+    mesh = jax.sharding.AbstractMesh((3,), ("data",))
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(UserError, match="sharding= without num_hosts, found num_hosts=2"):
+        jd.make_loader(tiny.root, global_batch_size=4, sharding=sharding, num_hosts=2)
+    with pytest.raises(UserError, match="Expected a sharding"):
+        jd.make_loader(tiny.root, global_batch_size=4, sharding=NamedSharding(mesh, PartitionSpec("data")))
+    with pytest.raises(UserError, match="found 'data'"):
+        jd.make_loader(tiny.root, global_batch_size=4, sharding="data")

@@ -1,0 +1,200 @@
+"""Worker processes, epochs with orders of their own, several datasets, names and types of fields."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.errors import UserError
+from jax_diversity.loader import WorkerDied
+from tests.tiny_dataset import TinyDataset, write_tiny_dataset
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
+    return write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out")
+
+
+def epoch_ordering(num_sequences: int, epoch: int) -> jd.Ordering:
+    return jd.Ordering(np.random.default_rng(epoch).permutation(num_sequences))
+
+
+def inputs(loader) -> list[list[list[int]]]:
+    return [batch["inputs"].tolist() for batch in loader]
+
+
+def wait_until_alone(seconds: float = 20) -> list:
+    """Processes that are left after some time."""
+    end = time.monotonic() + seconds
+    while multiprocessing.active_children() and time.monotonic() < end:
+        time.sleep(0.05)
+    return multiprocessing.active_children()
+
+
+def test_workers_give_the_batches_of_threads_and_their_states(tiny: TinyDataset) -> None:
+    settings = {"global_batch_size": 6, "num_epochs": 2, "drop_remainder": False}
+    expected = inputs(jd.make_loader(tiny.root, **settings))
+    for num_workers in (1, 2):
+        iterator = iter(jd.make_loader(tiny.root, num_workers=num_workers, num_prefetch=3, **settings))
+        begun = [next(iterator)["inputs"].tolist() for _ in range(3)]
+        state = json.loads(json.dumps(iterator.get_state()))
+        assert begun + inputs(iterator) == expected
+        iterator.close()
+        threads = iter(jd.make_loader(tiny.root, num_threads=2, **settings))
+        threads.set_state(state)
+        assert begun + inputs(threads) == expected
+    assert not wait_until_alone()
+
+
+def test_a_killed_worker_is_an_error_within_seconds_and_work_goes_on_after_it(tiny: TinyDataset) -> None:
+    settings = {"global_batch_size": 4, "num_epochs": 5000}
+    iterator = iter(jd.make_loader(tiny.root, num_workers=2, **settings))
+    next(iterator)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(WorkerDied, match="go on from the last checkpoint"):
+        list(iterator)
+    assert time.monotonic() - start < 20
+    state = iterator.get_state()
+    threads = iter(jd.make_loader(tiny.root, **settings))
+    threads.set_state(state)
+    np.testing.assert_array_equal(next(iterator)["inputs"], next(threads)["inputs"])
+    iterator.close()
+    assert not wait_until_alone()
+
+
+def test_a_loader_dropped_in_the_middle_leaves_nothing_behind(tiny: TinyDataset) -> None:
+    shared = set(os.listdir("/dev/shm"))
+    iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_epochs=None, num_workers=2))
+    next(iterator)
+    assert len(multiprocessing.active_children()) == 2
+    del iterator
+    gc.collect()
+    assert not wait_until_alone()
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+def test_another_ordering_every_epoch(tiny: TinyDataset) -> None:
+    number = tiny.segments.num_sequences
+    make = partial(epoch_ordering, number)
+    whole = np.concatenate([make(epoch).indices for epoch in range(3)])
+    plain = jd.make_loader(tiny.root, ordering=jd.Schedule(whole, number), global_batch_size=5)
+    settings = {"ordering": make, "global_batch_size": 5, "num_epochs": 3}
+    assert inputs(jd.make_loader(tiny.root, **settings)) == inputs(plain)
+    # Every epoch holds every sequence once, though batches run from one into the next.
+    iterator = iter(jd.make_loader(tiny.root, **settings))
+    states = [iterator.get_state()]
+    states.extend(iterator.get_state() for _ in iterator)
+    assert len({state["ordering"] for state in states}) == 3
+    expected = inputs(plain)
+    for step in (0, 1, number // 5, number // 5 + 1, len(expected) - 1, len(expected)):
+        again = iter(pickle.loads(pickle.dumps(jd.make_loader(tiny.root, **settings))))
+        again.set_state(states[step])
+        assert inputs(again) == expected[step:]
+
+
+def test_an_epoch_of_another_order_is_refused_at_resume(tiny: TinyDataset) -> None:
+    number = tiny.segments.num_sequences
+    iterator = iter(jd.make_loader(tiny.root, ordering=partial(epoch_ordering, number), global_batch_size=5))
+    next(iterator)
+    other = iter(
+        jd.make_loader(tiny.root, ordering=lambda epoch: epoch_ordering(number, epoch + 7), global_batch_size=5)
+    )
+    with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
+        other.set_state(iterator.get_state())
+    wrong = jd.make_loader(tiny.root, ordering=lambda epoch: epoch_ordering(number + 1, epoch), global_batch_size=5)
+    with pytest.raises(UserError, match=f"dataset's {number} sequences for epoch 0"):
+        next(iter(wrong))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[TinyDataset]:
+    folder = tmp_path_factory.mktemp("many")
+    return [
+        write_tiny_dataset(folder / str(index), seed=index + 1, layout=("packed", "ordered")[index % 2])
+        for index in range(3)
+    ]
+
+
+def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDataset]) -> None:
+    orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
+    blend = jd.blend(orderings, [5, 3, 1], 60)
+    loader = jd.make_loader([tiny.root for tiny in many], ordering=blend, global_batch_size=8, drop_remainder=False)
+    alone = [
+        np.concatenate([batch["inputs"] for batch in jd.make_loader(tiny.root, global_batch_size=1)])
+        for tiny in many
+    ]
+    place = [np.argsort(ordering.indices) for ordering in orderings]
+    batches = list(loader)
+    datasets = np.concatenate([batch["dataset_index"] for batch in batches])
+    sequences = np.concatenate([batch["sequence_index"] for batch in batches])
+    rows = np.concatenate([batch["inputs"] for batch in batches])
+    np.testing.assert_array_equal(datasets[:60], blend.dataset_index)
+    np.testing.assert_array_equal(sequences[:60], blend.sequence_index)
+    assert datasets[60:].tolist() == sequences[60:].tolist() == [-1] * 4
+    for dataset, sequence, row in zip(datasets[:60], sequences[:60], rows, strict=False):
+        np.testing.assert_array_equal(row, alone[dataset][place[dataset][sequence]])
+    # The state is one position of the blend; another batch size goes on from it.
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    other = iter(jd.make_loader([tiny.root for tiny in many], ordering=blend, global_batch_size=4))
+    other.set_state(iterator.get_state())
+    np.testing.assert_array_equal(next(other)["inputs"], rows[16:20])
+
+
+def test_more_than_256_datasets(many: list[TinyDataset]) -> None:
+    datasets = [jd.open_dataset(many[index % 3].root) for index in range(300)]
+    orderings = [jd.Ordering(np.arange(dataset.num_sequences)) for dataset in datasets]
+    blend = jd.blend(orderings, [1.0] * 300, 600)
+    batch = next(iter(jd.make_loader(datasets, ordering=blend, global_batch_size=600, fields=("inputs",))))
+    assert sorted(batch["dataset_index"].tolist()) == sorted([*range(300)] * 2)
+
+
+def test_blends_that_do_not_fit_are_refused(many: list[TinyDataset], tmp_path: Path) -> None:
+    roots = [tiny.root for tiny in many]
+    orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
+    with pytest.raises(UserError, match="a blend of datasets of"):
+        jd.make_loader(roots[::-1], ordering=jd.blend(orderings, [1, 1, 1], 9), global_batch_size=4)
+    with pytest.raises(UserError, match="found the name 'balance'"):
+        jd.make_loader(roots, global_batch_size=4)
+    with pytest.raises(UserError, match="at least one dataset"):
+        jd.make_loader([], global_batch_size=4)
+    longer = write_tiny_dataset(tmp_path / "longer", sequence_length=24)
+    with pytest.raises(UserError, match="sequences of one length"):
+        jd.make_loader([roots[0], longer.root], ordering=np.arange(3), global_batch_size=2)
+
+
+def test_names_and_types_are_a_setting(tiny: TinyDataset) -> None:
+    plain = next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
+    named = next(iter(jd.make_loader(tiny.root, global_batch_size=4, names={"inputs": "tokens"}, dtype="int64")))
+    assert set(named) == set(plain) - {"inputs"} | {"tokens"}
+    assert {rows.dtype for rows in named.values()} == {np.dtype(np.int64)}
+    np.testing.assert_array_equal(named["tokens"], plain["inputs"])
+    merged = next(iter(jd.make_loader(tiny.root, global_batch_size=4, merge_segments=True)))
+    np.testing.assert_array_equal(merged["inputs_segmentation"], plain["inputs_segmentation"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"names": {"tokens": "inputs"}}, "names of fields"),
+        ({"names": {"inputs": "targets"}}, "different names for different fields"),
+        ({"dtype": "uint8"}, "found 'uint8'"),
+        ({"num_workers": -1}, "num_workers >= 0"),
+        ({"num_workers": 1, "num_prefetch": 0}, "num_prefetch >= 1 with num_workers"),
+    ],
+)
+def test_settings_that_cannot_be(tiny: TinyDataset, settings: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        jd.make_loader(tiny.root, global_batch_size=4, **settings)
