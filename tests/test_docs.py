@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.config import EmbeddingConfig
 from jax_diversity.pipeline import Build
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -42,6 +44,29 @@ def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, "README.md", "exec"), names)
     assert len(jd.Ordering.load("my-order.npy")) == 1500
     assert names["batch"]["inputs"].shape == (64, 32)
+
+
+@pytest.mark.parametrize("page", ["loading.md"])
+def test_examples_of_the_pages(workplace: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    monkeypatch.chdir(workplace)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    names = {"jd": jd, "jax": jax, "np": np}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_embedder_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "embeddings.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "my_embedder.py").write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tiny_config(write_corpus(tmp_path / "corpus", num_documents=60), tmp_path / "dataset")
+    own = EmbeddingConfig(method="my_embedder:LetterShares")
+    build = Build(dataclasses.replace(config, embedding=own))
+    counts = [build.run_stage(stage).counts for stage in ("prepare", "tokenize", "embed")][-1]
+    assert counts == {"num_documents": 60, "dimensions": 26, "num_zero_vectors": 0}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -93,7 +93,7 @@ def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
     )
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     try:
-        import megatron_goldens as theirs
+        import megatron_goldens as theirs  # pyright: ignore[reportMissingImports]
     finally:
         sys.path.pop(0)
     theirs.write_stores(tmp_path)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+from jax_diversity.config import BuildConfig, CorpusConfig, PackingConfig, check_settings
 from jax_diversity.errors import UserError
 from jax_diversity.packing import METHODS, Packed, cells, neighbors, pack, units
 from tests.packing_cases import same_columns, tokens_of
@@ -251,10 +252,10 @@ def test_cells_hold_every_row_once_and_stay_small(kind: str) -> None:
 
 
 def test_cells_find_most_of_the_neighbours() -> None:
-    vectors = topics_corpus(8000)[2]
-    whole = units.rounded_units(vectors, np.arange(8000))
-    exact = neighbors.nearest_rows(whole, 10, 8000)
-    found = neighbors.nearest_rows(whole, 10, 1000)
+    vectors = topics_corpus(4000)[2]
+    whole = units.rounded_units(vectors, np.arange(4000))
+    exact = neighbors.nearest_rows(whole, 10, 4000)
+    found = neighbors.nearest_rows(whole, 10, 600)
     assert (exact > 0).multiply(found > 0).nnz > 0.85 * exact.nnz
     assert abs(found - found.T).nnz == 0
 
@@ -331,6 +332,23 @@ def test_the_largest_values_of_a_row_are_found(width: int, num: int, most: int, 
 def test_bad_input_is_told_in_one_sentence(method: str, arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         pack([3, 2, 4], 2, method=method, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"method": "nearest", "num_neighbors": 0}, "Expected packing.num_neighbors >= 1, found 0."),
+        ({"method": "nearest", "num_candidates": -4}, "Expected packing.num_candidates >= 1, found -4."),
+        (
+            {"method": "spread", "num_candidates": 9},
+            "packing.num_candidates with packing.method=nearest only, found 9",
+        ),
+    ],
+)
+def test_bad_settings_are_told_in_one_sentence(setting: dict, message: str) -> None:
+    config = BuildConfig(corpus=CorpusConfig(paths=("texts.jsonl",)), packing=PackingConfig(**setting))
+    with pytest.raises(UserError, match=message):
+        check_settings(config)
 
 
 def test_vectors_of_documents_that_are_not_packed_do_not_matter() -> None:

@@ -258,7 +258,10 @@ def test_vectors_from_parquet_files_are_matched_by_id(config: BuildConfig, tmp_p
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("width", r"= \(\d+, 2\) for \d+ documents from document 'doc-0' \(number 0\) on, found float32 \(\d+, 1\)"),
+        (
+            "width",
+            r"= \(\d+, 2\) for \d+ documents from document 'doc-0' \(number 0\) on, found float32 \(\d+, 1\)",
+        ),
         ("rows", r"found float32 \(\d+, 2\); repair its `embed`"),
         ("dtype", r"a float32 array .*, found float64 \(\d+, 2\)"),
         ("list", r"a float32 array .*, found list"),

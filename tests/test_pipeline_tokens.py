@@ -55,14 +55,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_path: Path) -> None:
     found = []
-    for number in (1, 2, 3):
+    for number in (1, 3):
         out = tmp_path / f"out-{number}"
         numbered = dataclasses.replace(with_tokenizer(config, num_processes=number), out=str(out))
         Build(numbered).run_stage("prepare")
         result = Build(numbered).run_stage("tokenize")
         found.append((stored_tokens(str(out)), result.counts, OutputFolder(out).stages["tokenize"]["fingerprint"]))
     assert len(found[0][0]) > 8
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     again = Build(dataclasses.replace(with_tokenizer(config, num_processes=2), out=str(tmp_path / "out-1")))
     assert again.run_stage("tokenize").kept
 
@@ -76,7 +76,8 @@ def fifo_pairs(folder: Path, number: int = 2) -> list[tuple[Path, Path]]:
     return pairs
 
 
-def test_a_killed_worker_is_an_error_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("which", "delay"), [(0, 0.0), (0, 2.0), (1, 2.0)])
+def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: float) -> None:
     pairs = fifo_pairs(tmp_path)
     errors: list[BaseException] = []
 
@@ -90,7 +91,8 @@ def test_a_killed_worker_is_an_error_at_once(tmp_path: Path) -> None:
     thread = threading.Thread(target=encode)
     thread.start()
     wait_for(lambda: len(set(multiprocessing.active_children()) - before) == 2)
-    worker = (set(multiprocessing.active_children()) - before).pop()
+    time.sleep(delay)
+    worker = sorted(set(multiprocessing.active_children()) - before, key=lambda child: child.name)[which]
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     thread.join(20)
@@ -111,11 +113,14 @@ def test_what_a_worker_finds_wrong_arrives_as_it_is(config: BuildConfig, tmp_pat
 
 
 _INTERRUPTED = """
+import signal
 import sys
 from pathlib import Path
 from jax_diversity.pipeline import token_workers
 
 if __name__ == "__main__":
+    # A job that a shell put in the background ignores interrupts; this one is to hear them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])
     pairs = [(path, folder / path.stem) for path in sorted(folder.glob("documents-*"))]
     token_workers.encode_in_processes(folder, pairs, 2)
@@ -138,12 +143,7 @@ def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals)
     fifo_pairs(tmp_path)
     script = tmp_path / "script.py"
     script.write_text(_INTERRUPTED)
-    # A job that a shell put in the background ignores interrupts; this one is to hear them.
-    main = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
-    )
+    main = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE)
     wait_for(lambda: len(children(main.pid)) == 3)  # two workers, and what counts multiprocessing's resources
     workers = children(main.pid)
     time.sleep(1)  # so that they have begun

@@ -63,7 +63,9 @@ def test_a_column_is_read_whatever_its_lists_are(tmp_path, kind):
     np.testing.assert_array_equal(read(tmp_path / "v.parquet"), VECTORS)
 
 
-@given(order=st.permutations(range(10)), cuts=st.tuples(st.integers(0, 10), st.integers(0, 10)), extra=st.booleans())
+@given(
+    order=st.permutations(range(10)), cuts=st.tuples(st.integers(0, 10), st.integers(0, 10)), extra=st.booleans()
+)
 @settings(max_examples=25)
 def test_rows_are_matched_by_id_over_many_files(tmp_path_factory, order, cuts, extra):
     folder = tmp_path_factory.mktemp("vectors")

@@ -141,7 +141,7 @@ def test_the_protobuf_library_reads_the_same() -> None:
     )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    record = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))()
+    record: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))()
     record.features.feature["tokens"].int64list.value.extend([0, 127, 128, 2**31 - 1, -1, 2**63 - 1])
     record.features.feature["text"].byteslist.value.append("zwölf".encode())
     record.features.feature["score"].floatlist.value.extend([0.5, -2.0])
@@ -201,7 +201,7 @@ def parquet_of(kind: pa.DataType) -> Callable[[Path, Rows], Path]:
 
 
 def write_records(path: Path, records: Sequence[bytes]) -> Path:
-    from array_record.python import array_record_module
+    from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
     for record in records:
@@ -586,9 +586,7 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
 def test_settings_that_do_not_go_together_are_refused(
     corpus_settings: dict[str, Any], tokenizer_settings: dict[str, Any], what: str
 ) -> None:
-    config = BuildConfig(
-        corpus=CorpusConfig(**({"paths": ("x",)} | corpus_settings)),
-        tokenizer=TokenizerConfig(**tokenizer_settings),
-    )
+    settings: dict[str, Any] = {"paths": ("x",)} | corpus_settings
+    config = BuildConfig(corpus=CorpusConfig(**settings), tokenizer=TokenizerConfig(**tokenizer_settings))
     with pytest.raises(UserError, match=what):
         check_settings(config)

@@ -29,6 +29,7 @@ from jax_diversity.tokenization import (
 )
 from tests.sentencepiece_models import sentences, train_model
 
+pytestmark = pytest.mark.slow  # for the import
 pytest.importorskip("sentencepiece", reason="the extra [sentencepiece], which trains the models, is not installed")
 installed = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_text") is None, reason="the extra [tensorflow-text] is not installed"

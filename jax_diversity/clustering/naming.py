@@ -166,7 +166,9 @@ def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> 
         columns, values = scores.indices[part], scores.data[part]
         # Equal scores go by the term, not by the order in which documents came.
         best = np.argsort(values, kind="stable")[::-1][:_CANDIDATES]
-        ranked = sorted((-round(float(values[place]), 9), terms[int(columns[place])]) for place in best)
+        scored = ((float(values[place]), terms[int(columns[place])]) for place in best)
+        # A single character says less than the pairs that it is in.
+        ranked = sorted((-round(score / (1 + (len(term) == 1)), 9), term) for score, term in scored)
         kept: list[str] = []
         for score, term in ranked:
             if len(kept) == num_terms or score == 0:

@@ -136,8 +136,9 @@ def draw_centroids(
         cumulated = jnp.cumsum(weights * distances)
         drawn = cumulated[-1] * jax.random.uniform(jax.random.fold_in(key, cluster), (num_trials,))
         tried = jnp.searchsorted(cumulated, drawn, side="right")
-        # Where rounding, or nothing being left, leads past the last row with weight: that row.
+        # Rounding may lead past the last row with weight; where all distances are nothing, a copy must do.
         tried = jnp.minimum(tried, jnp.searchsorted(cumulated, cumulated[-1], side="left"))
+        tried = jnp.where(cumulated[-1] > 0, tried, jnp.argmax(weights))
         products = jnp.matmul(rows[tried], rows.T, precision=lax.Precision.HIGHEST)
         both = norms[tried][:, None] + norms
         apart = both - 2 * products

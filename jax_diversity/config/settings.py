@@ -165,8 +165,8 @@ class PackingConfig:
     """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
     (`document_spacing`: every cluster near its share all along, short documents first)."""
     last_sequence: Literal["drop", "pad"] = "drop"
-    """The unfilled last sequence is dropped, or padded (concat, pad, megatron; of every row with partial_shuffle).
-    Other methods leave room in many sequences, which is padded."""
+    """The unfilled last sequence is dropped, or padded; of every row with partial_shuffle. best_fit and first_fit
+    leave room in many sequences, which is padded."""
     validation_fraction: float = 0.01
     """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
     seed: int = 0

@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
     ]
 )
 _TOKENS = pa.field("tokens", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False)
+_TOKEN_SCHEMA = SCHEMA.append(_TOKENS)
 _GROUP_BYTES = 4 * 2**20
 _GROUP_DOCUMENTS = 1000
 _MOST_FIELDS = 10_000
@@ -119,7 +120,7 @@ class _Writer:
         encoded = document.text.encode()
         size, hashed = len(encoded), encoded
         if isinstance(document, TokenDocument):
-            self._schema = SCHEMA.append(_TOKENS)  # a corpus has texts or tokens, not some of each
+            self._schema = _TOKEN_SCHEMA  # a corpus has texts or tokens, not some of each
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class TorchDataset:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:

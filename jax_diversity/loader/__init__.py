@@ -11,6 +11,7 @@ from jax_diversity.loader.making import make_loader
 from jax_diversity.loader.orders import EpochOrders, OrderIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.sources import ConcatenatedSource, RecordSource
+from jax_diversity.loader.stock import OrderSampler, SequenceRows
 from jax_diversity.loader.windows import Windows
 from jax_diversity.loader.workers import WorkerDied
 
@@ -22,9 +23,11 @@ __all__ = [
     "EpochOrders",
     "Loader",
     "OrderIndex",
+    "OrderSampler",
     "OrderedBatches",
     "Placement",
     "RecordSource",
+    "SequenceRows",
     "Windows",
     "WorkerDied",
     "make_loader",

@@ -179,6 +179,21 @@ def _opened(dataset: Any, ordering: Any) -> tuple[SequenceSource, Order]:
     return ConcatenatedSource(sources), _resolve(ordering, sum(sizes), None)
 
 
+def open_rows(dataset: str | Path | Dataset) -> RecordSource:
+    """A dataset's sequences by number, whatever the layout of its records."""
+    return _record_source(_open(dataset))
+
+
+def resolve_order(dataset: str | Path | Dataset, ordering: Any) -> Order:
+    """What `ordering` means for a dataset, see `make_loader`.
+
+    Raises:
+        UserError: an unknown ordering, or one made for another number of sequences.
+    """
+    opened = _open(dataset)
+    return _resolve(ordering, opened.num_sequences, opened)
+
+
 def _open(dataset: str | Path | Dataset) -> Dataset:
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
 

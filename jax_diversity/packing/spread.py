@@ -1,8 +1,8 @@
 """Spread: the documents of a sequence come from different topic clusters.
 
 Documents are dealt so that every cluster keeps its share all along and stands in a sequence no more often than it
-must; then they are concatenated and split. The rule that a cluster is taken at once when it holds half of what is
-left is that of rearranging a string so that no two equal letters touch.
+must; then they are concatenated and split. A cluster that comes to hold half of what is left is dealt every other
+time, as when a string is rearranged so that no two equal letters touch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def spread(
         >>> clusters = np.array([0, 0, 0, 1, 1, 1], np.int32)
         >>> segments = spread(np.full(6, 2), np.arange(6), 4, clusters=clusters)
         >>> clusters[segments.document_index].tolist()
-        [0, 1, 0, 1, 0, 1]
+        [1, 0, 1, 0, 1, 0]
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
@@ -129,13 +129,10 @@ class _Dealer:
     def deal(self) -> int:
         """The row of the next document."""
         cluster, size = self._largest()
-        if 2 * size > self._num_left + 1:  # it must stand beside itself somewhere: so it may anywhere
-            if self._held == cluster:
-                self._return_held()
-            cluster = self._next_due()
-        elif (
-            2 * size <= self._num_left
-        ):  # else its last chance to be kept apart: it is dealt now and every other time
+        spare = self._num_left + 1 - 2 * size  # other documents than those needed to keep its own apart
+        if spare < 0 and self._held == cluster:  # it must stand beside itself somewhere: so it may anywhere
+            self._return_held()
+        if spare:  # where none is to spare, it is dealt now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
         self._place(cluster, self._length[row])

@@ -3,7 +3,7 @@
 Vectors of length one are multiplied by about 4096 and rounded. All sums of products of two such vectors are whole
 numbers of at most 2^24, which float32 holds exactly, so that a product of matrices is the same whatever the order
 of its sums: what is built on it depends neither on the number of threads nor on the size of blocks. The price is a
-cosine that is off by about 0.0001.
+cosine that is off by about 0.0001 (by up to √features / 4096 where all features round the same way).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _entries(
     majority = majority_labels(clustering.assignments[labelled], labels.codes[labelled], num_clusters)
     shown = np.sort(np.argsort(-sizes, kind="stable")[: min(LARGEST_MAP, int((sizes > 0).sum()))])
     positions = np.full((num_clusters, 2), np.nan)
-    positions[shown] = np.round(map_positions(clustering.centroids[shown]), 4)
+    positions[shown] = map_positions(clustering.centroids[shown]).astype(np.float64).round(4)
     return [
         {
             "name": names.names[number],

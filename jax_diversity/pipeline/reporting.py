@@ -183,9 +183,9 @@ def _packing(context: Context) -> PackingInputs:
         num_tokens_dropped=counts["num_tokens_dropped"],
         num_documents_cut=counts["num_documents_cut"],
         segments_per_sequence=np.bincount(segments.sequence_index, minlength=segments.num_sequences),
-        num_padding_tokens=counts["num_padding_tokens"],
-        num_inserted_ends=counts["num_inserted_ends"],
-        num_tokens_repeated=counts["num_tokens_repeated"],
+        num_padding_tokens=counts.get("num_padding_tokens", 0),
+        num_inserted_ends=counts.get("num_inserted_ends", 0),
+        num_tokens_repeated=counts.get("num_tokens_repeated", 0),
         clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
         largest_cluster_share=None if mix is None else mix.largest_share,
     )

@@ -93,6 +93,9 @@ def encode_in_processes(folder: Path, pairs: Sequence[Pair], num_processes: int,
     with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
             futures = [workers.submit(_encode_in_worker, folder, num_threads, *pair) for pair in pairs]
+            # The pool looks for workers that died among those it knew when it was last woken: not among the last
+            # one started, unless something more is submitted.
+            workers.submit(os.getpid)
             for future in as_completed(futures):
                 advance(future.result())
         except BrokenProcessPool:

@@ -86,8 +86,7 @@ class Block(nnx.Module):
     """Attention, then a feed-forward part, each added to what it was computed from."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        norm: Any = {"epsilon": architecture.epsilon, **kinds}
+        norm: Any = {"epsilon": architecture.epsilon, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
         self.input_layernorm = nnx.RMSNorm(architecture.width, **norm)
         self.self_attn = Attention(architecture, dtype, rngs)
         self.post_attention_layernorm = nnx.RMSNorm(architecture.width, **norm)
@@ -105,15 +104,14 @@ class Attention(nnx.Module):
     """Causal attention; neighbouring query heads share a key and a value head."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        norm: Any = {"epsilon": architecture.epsilon, **kinds}
+        norm: Any = {"epsilon": architecture.epsilon, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
         self.head_width = architecture.head_width
         query_width = architecture.num_heads * architecture.head_width
         key_width = architecture.num_key_heads * architecture.head_width
-        self.q_proj = nnx.Linear(architecture.width, query_width, use_bias=False, **kinds)
-        self.k_proj = nnx.Linear(architecture.width, key_width, use_bias=False, **kinds)
-        self.v_proj = nnx.Linear(architecture.width, key_width, use_bias=False, **kinds)
-        self.o_proj = nnx.Linear(query_width, architecture.width, use_bias=False, **kinds)
+        self.q_proj = Projection(architecture.width, query_width, dtype, rngs)
+        self.k_proj = Projection(architecture.width, key_width, dtype, rngs)
+        self.v_proj = Projection(architecture.width, key_width, dtype, rngs)
+        self.o_proj = Projection(query_width, architecture.width, dtype, rngs)
         self.q_norm = nnx.RMSNorm(architecture.head_width, **norm)
         self.k_norm = nnx.RMSNorm(architecture.head_width, **norm)
 
@@ -133,14 +131,25 @@ class FeedForward(nnx.Module):
     """SwiGLU: one projection gates another, a third leads back."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        kinds: Any = {"use_bias": False, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        self.gate_proj = nnx.Linear(architecture.width, architecture.inner_width, **kinds)
-        self.up_proj = nnx.Linear(architecture.width, architecture.inner_width, **kinds)
-        self.down_proj = nnx.Linear(architecture.inner_width, architecture.width, **kinds)
+        self.gate_proj = Projection(architecture.width, architecture.inner_width, dtype, rngs)
+        self.up_proj = Projection(architecture.width, architecture.inner_width, dtype, rngs)
+        self.down_proj = Projection(architecture.inner_width, architecture.width, dtype, rngs)
 
     def __call__(self, hidden: Float[Array, "row token width"]) -> Float[Array, "row token width"]:
         """What the feed-forward part adds to normalised hidden states."""
         return self.down_proj(jax.nn.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
+class Projection(nnx.Module):
+    """A linear map without bias, kept as checkpoints keep it, output first: they are read without turning."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, dtype: Any, rngs: nnx.Rngs) -> None:
+        initial = nnx.initializers.lecun_normal(in_axis=1, out_axis=0)
+        self.weight = nnx.Param(initial(rngs.params(), (num_outputs, num_inputs), dtype))
+
+    def __call__(self, values: Float[Array, "row token input"]) -> Float[Array, "row token output"]:
+        """The values mapped."""
+        return jnp.einsum("rti,oi->rto", values, self.weight[...])
 
 
 def rotations(num_tokens: int, architecture: Architecture) -> Float32[Array, "2 token half"]:

@@ -128,7 +128,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
         stacked = path[0] == _STACKED
         shape = variable.get_value()
         names = _tensor_names(path, architecture.num_layers)
-        views = [_take(unread, name, path[-1] == "kernel", shape.shape[stacked:]) for name in names]
+        views = [_take(unread, name, shape.shape[stacked:]) for name in names]
         loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
     if unread:
         raise UserError(
@@ -152,42 +152,31 @@ def _tensor_names(path: tuple[Any, ...], num_layers: int) -> list[str]:
     return [f"{first}.{stem}"]
 
 
-def _take(tensors: dict[str, np.ndarray], name: str, turned: bool, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor in the shape that the model multiplies with, taken out of those that nobody has asked for yet.
-
-    Args:
-        tensors: by name.
-        name: of the tensor.
-        turned: whether checkpoints keep it as (output, input).
-        shape: the model's.
-    """
-    stored = shape[::-1] if turned else shape
+def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor of the model's shape, taken out of those that nobody has asked for yet."""
     tensor = tensors.pop(name, None)
-    if tensor is None or tensor.shape != stored:
+    if tensor is None or tensor.shape != shape:
         found = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"
         raise UserError(
-            f"Expected the tensor {name} of the shape {list(stored)}, as {CONFIG} says, found {found} in the "
+            f"Expected the tensor {name} of the shape {list(shape)}, as {CONFIG} says, found {found} in the "
             "weights; download the checkpoint's files again, all from one place."
         )
-    return tensor.T if turned else tensor
+    return tensor
 
 
 def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) -> Array:
     """One array on the mesh of the tensors of all layers (or of one tensor)."""
 
     def read(index: Any) -> np.ndarray:  # a slice an axis
-        parts = [view[index[stacked:]].astype(shape.dtype) for view in views]
-        return np.stack(parts) if stacked else parts[0]
+        parts = [view[index[stacked:]] for view in views]
+        return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
 
     sharding = NamedSharding(mesh, _spec(shape.shape, stacked, mesh.size))
     return jax.make_array_from_callback(shape.shape, sharding, read)
 
 
 def _spec(shape: tuple[int, ...], stacked: bool, num_devices: int) -> PartitionSpec:
-    """Along the last axis that the devices divide; vectors (norms) lie on every device whole."""
-    if len(shape) - stacked < 2:
-        return PartitionSpec()
-    for axis in range(len(shape) - 1, stacked - 1, -1):
-        if shape[axis] % num_devices == 0:
-            return PartitionSpec(*[None] * axis, AXIS)
-    return PartitionSpec()
+    """How a parameter is divided: a block's by rows, which lie together on disk; the table of tokens by features,
+    so that every device looks all tokens up; vectors (norms) are whole on every device."""
+    whole = len(shape) - stacked < 2 or shape[1] % num_devices != 0
+    return PartitionSpec() if whole else PartitionSpec(None, AXIS)

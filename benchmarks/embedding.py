@@ -1,0 +1,174 @@
+"""Embeddings of a corpus: documents and megabytes a second beside bare scikit-learn, and clusters' purity.
+
+    python benchmarks/embedding.py 'texts/*.jsonl.gz' [--label domain] [--out FOLDER] [--write]
+
+Documents are prepared and tokenised first (a BPE of 16,384; into FOLDER if given, which another run finds again),
+so that every method reads the same first 1,024 tokens. The bare calls, on the same texts in the same process:
+
+- tfidf_svd: `TfidfVectorizer` (the same terms, `sublinear_tf`, two documents at least, 50,000 terms) and
+  `TruncatedSVD`(128, two iterations), `fit` on the same documents, then `transform` of all;
+- hashing: `HashingVectorizer` of the same settings, all texts in one call, times the same matrix of signs.
+
+Purity is the share of documents whose cluster's most frequent label is their own, after 25 iterations of the
+package's k-means. Times are the best of two runs, CPU seconds of the whole process: other processes disturb them
+less than wall time, and all of this runs on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_file
+
+from jax_diversity import corpus
+from jax_diversity.clustering import kmeans, purity
+from jax_diversity.config import BuildConfig, ClusterConfig, CorpusConfig, EmbeddingConfig, OrderConfig
+from jax_diversity.embedding import HashingEmbedder, TfidfSvd, open_precomputed
+from jax_diversity.embedding.hashing import make_signs, make_vectorizer
+from jax_diversity.pipeline import Build
+from jax_diversity.pipeline.context import Context
+from jax_diversity.pipeline.texts import document_beginnings
+from jax_diversity.progress import Progress
+from jax_diversity.terms import split_terms
+
+CLUSTERS = (100, 1000)
+Embed = Callable[[], np.ndarray]
+
+
+def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], list[str], list[str], float]:
+    """The documents' beginnings, labels (sources where there is none) and ids; seconds that the beginnings took."""
+    settings = CorpusConfig(paths=tuple(paths), duplicate_ids="rename")
+    build = Build(BuildConfig(out=out, corpus=settings, orders=(OrderConfig(),)), Progress())
+    for stage in ("prepare", "tokenize"):
+        build.run_stage(stage)
+    start = time.process_time()
+    context = Context(build.config, build.folder, build.progress)
+    texts = [text for part in document_beginnings(context, EmbeddingConfig().max_tokens) for text in part]
+    seconds = time.process_time() - start
+    table = corpus.read_columns(Path(out) / "documents", ["id", "source", "metadata"])
+    metadata = map(json.loads, table["metadata"].to_pylist())
+    sources = table["source"].to_pylist()
+    labels = [str(fields.get(label, source)) for fields, source in zip(metadata, sources, strict=True)]
+    return texts, labels, table["id"].to_pylist(), seconds
+
+
+def drawn(texts: list[str], config: EmbeddingConfig) -> list[str]:
+    """The documents that the stage would fit on."""
+    count = min(config.fit_documents, len(texts))
+    chosen = np.random.default_rng(config.seed).choice(len(texts), count, replace=False)
+    return [texts[index] for index in np.sort(chosen).tolist()]
+
+
+def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
+    """Ours and the bare one: fitting and applying."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+
+    part = drawn(texts, config)
+    settings: dict[str, Any] = {"analyzer": split_terms, "sublinear_tf": True, "min_df": 2, "dtype": np.float32}
+    bare = make_pipeline(
+        TfidfVectorizer(**settings, max_features=config.max_terms),
+        TruncatedSVD(config.dimensions, n_iter=2, random_state=config.seed),
+    )
+    return lambda: TfidfSvd.fit(part, config).embed(texts), lambda: bare.fit(part).transform(texts)
+
+
+def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
+    """Ours and the bare one."""
+    embedder = HashingEmbedder(config)
+    embedder.embed(["signs are drawn at the first call"])
+    signs = make_signs(config.dimensions, config.seed)
+    return lambda: embedder.embed(texts), lambda: make_vectorizer().transform(texts) @ signs
+
+
+def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embed, Embed]:
+    """Copying a .npy, checked, and NumPy's own reading of it."""
+    path = folder / "vectors.npy"
+    np.save(path, vectors)
+
+    def copy() -> np.ndarray:
+        found = open_precomputed(EmbeddingConfig(method="precomputed", path=str(path)), lambda: ids)
+        copied = np.empty((len(ids), found.dimensions), np.float32)
+        for documents, rows in found.blocks():
+            copied[documents] = rows
+        return copied
+
+    return copy, lambda: np.load(path)
+
+
+def timed(embed: Embed) -> tuple[np.ndarray, float]:
+    """What it gives, and the CPU seconds of the better of two runs."""
+    seconds = []
+    for _ in range(2):
+        start = time.process_time()
+        vectors = embed()
+        seconds.append(time.process_time() - start)
+    return vectors, min(seconds)
+
+
+def purities(vectors: np.ndarray, labels: list[str]) -> dict[str, float]:
+    found = {}
+    for num_clusters in CLUSTERS:
+        if num_clusters <= len(vectors):
+            config = ClusterConfig(num_clusters=num_clusters, max_iterations=25)
+            assignments = kmeans(vectors, config).assignments
+            found[str(num_clusters)] = round(float(purity(assignments, labels)), 4)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", help="files or globs of documents")
+    parser.add_argument("--label", default="domain", help="the metadata field that clusters are compared with")
+    parser.add_argument("--out", help="a dataset's folder, to be made or found again")
+    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results/")
+    arguments = parser.parse_args()
+    config = EmbeddingConfig()
+    with tempfile.TemporaryDirectory() as folder:
+        out = arguments.out or f"{folder}/out"
+        texts, labels, ids, seconds = read_beginnings(arguments.paths, arguments.label, out)
+        megabytes = sum(len(text.encode()) for text in texts) / 1e6
+        print(f"{len(texts):,} documents, first {config.max_tokens:,} tokens: {megabytes:.1f} MB, {seconds:.1f} s")
+        print(
+            f"{'method':12} {'seconds':>8} {'documents/s':>12} {'MB/s':>6} {'bare':>8} {'speed / bare':>12}  purity"
+        )
+        rows = {}
+        vectors = np.zeros((0, 0), np.float32)
+        for method in ("tfidf_svd", "hashing", "precomputed"):
+            if method == "precomputed":
+                ours, bare = precomputed(vectors, ids, Path(folder))
+            else:
+                ours, bare = (tfidf_svd if method == "tfidf_svd" else hashing)(texts, config)
+            vectors, own_seconds = timed(ours)
+            _, bare_seconds = timed(bare)
+            rows[method] = {
+                "seconds": round(own_seconds, 3),
+                "documents_per_second": round(len(texts) / own_seconds),
+                "megabytes_per_second": round(megabytes / own_seconds, 2),
+                "bare_seconds": round(bare_seconds, 3),
+                "speed_by_bare": round(bare_seconds / own_seconds, 3),
+                "purity": {} if method == "precomputed" else purities(vectors, labels),
+            }
+            row = rows[method]
+            print(
+                f"{method:12} {own_seconds:8.2f} {row['documents_per_second']:12,} "
+                f"{row['megabytes_per_second']:6.1f} {bare_seconds:8.2f} {row['speed_by_bare']:12.2f}  "
+                f"{row['purity'] or ''}",
+                flush=True,
+            )
+    if arguments.write:
+        about = {"documents": len(texts), "megabytes": round(megabytes, 1), "beginnings_seconds": round(seconds, 2)}
+        versions = results_file.environment("jax", "numpy", "scikit-learn", "scipy")
+        results_file.write("embedding", {"environment": versions, **about, "methods": rows})
+
+
+if __name__ == "__main__":
+    main()
