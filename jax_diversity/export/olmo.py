@@ -10,7 +10,8 @@ the loader, as its sources have it (read in November 2026; not run against an in
 | `NumpyFSLDataLoader` of 2024 | `global_indices_epoch{E}_seed{S}_size{N cut to whole batches}` |
 | `ComposableDataLoader` | `global_indices_epoch{E}_max_seq_len{L}_seed{S}_seq_len{L}_shuffle{how}_size{N}_v1` |
 
-`{how}` is `inter_source`, its default. An *instance* is OLMo's word for a sequence: the i-th run of L tokens of its token files.
+`{how}` is `inter_source`, its default. An *instance* is OLMo's word for a sequence: the i-th run of L tokens of its
+token files.
 """
 
 from __future__ import annotations
