@@ -2,8 +2,8 @@
 
     python benchmarks/exports.py [--num-sequences 100000] [--sequence-length 512] [--write]
 
-A synthetic dataset is written to a temporary folder, exported in a random order, and read through Grain's own source,
-whose time a record grows with the number of groups in the file. The peak memory is that of the export alone.
+A synthetic dataset is written to a temporary folder, exported in a random order, and read through Grain's own
+source, whose time a record grows with the number of groups in the file. The growth of peak memory is the export's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import grain
 import numpy as np
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from results_file import environment, write
 
 from jax_diversity.artifacts import OutputFolder
@@ -85,7 +85,7 @@ def export_alone(root: Path, target: Path) -> None:
 
 def read_seconds(path: Path, num_reads: int = 300) -> float:
     """Seconds a record in random order through Grain's source, the page cache warm."""
-    source = grain.sources.ArrayRecordDataSource([str(path)])
+    source: Any = grain.sources.ArrayRecordDataSource([str(path)])
     places = np.random.default_rng(1).integers(0, len(source), num_reads).tolist()
     _ = source[0]
     start = time.perf_counter()

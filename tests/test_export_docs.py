@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
 from jax_diversity.cli import main
 from jax_diversity.config import MegatronExportConfig, OrderConfig

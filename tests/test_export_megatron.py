@@ -87,13 +87,14 @@ def read_samples(cache: Path, pad: int = -1) -> Iterator[np.ndarray]:
 def check_samples(built: Dataset, samples: Iterator[np.ndarray], ordering: str = "balance") -> None:
     order = built.orderings[ordering].indices
     batch = built.records.read_batch(order, expected=order, merge_segments=True)
-    for row, sample in enumerate(samples):
+    rows = list(samples)
+    assert len(rows) == len(order)
+    for row, sample in enumerate(rows):
         filled = batch["inputs_segmentation"][row] > 0
         aimed = batch["targets_segmentation"][row] > 0
         assert np.array_equal(batch["inputs"][row][filled], sample[:-1][filled])
         assert np.array_equal(batch["targets"][row][aimed], sample[1:][aimed])
         assert aimed.sum() >= (sample[1:] >= 0).sum()
-    assert row == len(order) - 1
 
 
 def test_megatron_reads_the_sequences_in_our_order(built: Dataset, target: Path) -> None:
@@ -295,8 +296,6 @@ def test_an_installed_megatron_core_takes_the_cache(
     built: Dataset, target: Path, split: str | None, num_samples: int | None
 ) -> None:
     gpt = pytest.importorskip("megatron.core.datasets.gpt_dataset", reason="megatron-core is installed by hand")
-    from megatron.core.datasets.utils import Split
-
     export(built.root, settings(target, split=split, num_samples=num_samples), QUIET)
     files = {path: path.stat().st_mtime_ns for path in target.iterdir()}
     prefix = str((target / "tokens").resolve())
@@ -315,7 +314,7 @@ def test_an_installed_megatron_core_takes_the_cache(
     )
     store = gpt.GPTDataset.build_low_level_dataset(prefix, config)
     documents = np.arange(len(store.sequence_lengths), dtype=np.int32)
-    dataset = gpt.GPTDataset(store, prefix, documents, num_samples, Split.train, config)
+    dataset = gpt.GPTDataset(store, prefix, documents, num_samples, gpt.Split.train, config)
     assert len(dataset) == built.num_sequences
     assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == files
     found = (dataset._query_document_sample_shuffle_indices(index)[0] for index in range(len(dataset)))

@@ -100,7 +100,7 @@ def test_states_of_something_else_are_refused(tiny: TinyDataset, tmp_path: Path)
     ],
 )
 def test_what_cannot_be_is_refused(
-    tiny: TinyDataset, batch_size: int, options: dict[str, int], message: str
+    tiny: TinyDataset, batch_size: int, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         OrderedBatchSampler(tiny.root, "balance", batch_size, **options)
@@ -127,11 +127,9 @@ def check_rows(tiny: TinyDataset, sequences: list[int], batch: dict[str, Any]) -
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pytorch_s_loader_gets_every_batch(tiny: TinyDataset, num_workers: int) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is no dependency")
-    from torch.utils.data import DataLoader
-
     dataset, sampler = TorchDataset(tiny.root), OrderedBatchSampler(tiny.root, "balance", 4)
     _ = dataset[0]  # the records are open here when workers are forked
-    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=num_workers)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=num_workers)
     assert len(loader) == len(sampler)
     for sequences, batch in zip(sampler, loader, strict=True):
         assert all(values.dtype == torch.int64 for values in batch.values())

@@ -74,6 +74,18 @@ def test_a_killed_worker_is_an_error_within_seconds_and_work_goes_on_after_it(ti
     assert not wait_until_alone()
 
 
+def test_the_only_worker_killed_at_its_first_batch_is_an_error(tiny: TinyDataset) -> None:
+    iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_workers=1, num_prefetch=1))
+    iterator.start_prefetch()
+    while not multiprocessing.active_children():
+        time.sleep(0.01)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        next(iterator)
+    iterator.close()
+    assert not wait_until_alone()
+
+
 def test_a_loader_dropped_in_the_middle_leaves_nothing_behind(tiny: TinyDataset) -> None:
     shared = set(os.listdir("/dev/shm"))
     iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_epochs=None, num_workers=2))

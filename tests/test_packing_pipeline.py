@@ -119,3 +119,27 @@ def test_settings_that_do_not_go_together(
 ) -> None:
     with pytest.raises(jd.UserError, match=sentence):
         check_settings(config_of(corpus, tmp_path, **packing))
+
+
+def test_a_number_of_megatrons_samples_is_a_setting(corpus: Path, prepared: Path) -> None:
+    """As many epochs as hold them; where few of the last are wanted, that one is shuffled apart."""
+    from jax_diversity.packing.megatron import megatron_indices, plan_epochs
+
+    lengths = jd.open_dataset(prepared).tokens.document_lengths
+    Build(config_of(corpus, prepared, method="megatron")).run_stage("pack")
+    once = jd.open_dataset(prepared)
+    wanted = 2 * once.num_sequences + 3
+    config = config_of(corpus, prepared, method="megatron", num_samples=wanted)
+    Build(config).run_stage("pack")
+    dataset = jd.open_dataset(prepared)
+    chosen = np.unique(dataset.segments.document_index)
+    tokens = int(lengths[chosen].sum())
+    epochs = plan_epochs(tokens, 32, num_samples=wanted)
+    assert epochs.num_epochs == 3
+    assert epochs.last_apart
+    assert dataset.num_sequences == epochs.num_samples >= wanted
+    expected = megatron_indices(lengths, chosen, 32, num_samples=wanted, seed=config.packing.seed)
+    order = np.load(prepared / "sequences" / "shuffle_index.npy")
+    np.testing.assert_array_equal(order, expected.shuffle_index)
+    with pytest.raises(jd.UserError, match=r"packing.num_samples with packing.method=megatron only, found 5"):
+        Build(config_of(corpus, prepared, method="concat", num_samples=5)).run_stage("pack")

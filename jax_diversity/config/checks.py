@@ -27,6 +27,7 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 _PACKING_OPTIONS = {
     "atom_size": ("concat", "pad"),
     "num_epochs": ("megatron", "partial_shuffle"),
+    "num_samples": ("megatron",),
     "num_rows": ("partial_shuffle",),
     "num_neighbors": ("nearest",),
     "num_candidates": ("nearest",),
@@ -194,7 +195,7 @@ def _check_cluster(cluster: ClusterConfig) -> None:
 def _check_packing(packing: PackingConfig) -> None:
     _check_at_least(2, "packing", packing, "sequence_length")
     _check_at_least(0, "packing", packing, "seed")
-    _check_at_least(1, "packing", packing, "num_epochs num_rows num_neighbors num_candidates")
+    _check_at_least(1, "packing", packing, "num_epochs num_samples num_rows num_neighbors num_candidates")
     atom, length = packing.atom_size, packing.sequence_length
     if atom is not None and (atom < 1 or (atom % length and length % atom)):
         raise UserError(

@@ -154,6 +154,8 @@ class PackingConfig:
     num_epochs: int = 1
     """Passes over the training documents that are packed at once, each shuffled anew (megatron,
     partial_shuffle)."""
+    num_samples: int | None = None
+    """Pack as many epochs as hold so many sequences, instead of num_epochs (megatron: steps times batch size)."""
     num_rows: int = 16
     """Rows of the stream, and so the batch size at which batches continue one another (partial_shuffle)."""
     num_neighbors: int = 10

@@ -19,65 +19,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.config import OlmoExportConfig
 from jax_diversity.errors import UserError
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.export.rows import Sequences
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Ordering
 
-Loader = Literal["numpy", "numpy_2024", "composable"]
 _LARGEST = 2**32 - 1
 _TOKENS_AT_A_TIME = 2**20
 
 
-def indices_name(
-    loader: Loader,
-    num_instances: int,
-    epoch: int,
-    seed: int,
-    *,
-    sequence_length: int,
-    global_batch_size: int | None,
-) -> str:
+def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: int, epoch: int) -> str:
     """The file's name that a loader looks up for an epoch.
 
     Args:
-        loader: which loader.
+        config: which loader, with its seed and batch size.
         num_instances: N, instances of the loader's dataset.
-        epoch: counted from 1.
-        seed: the loader's.
         sequence_length: L.
-        global_batch_size: instances a step; only `numpy_2024` asks for it.
+        epoch: counted from 1.
     """
-    fields: dict[str, int | str] = {"epoch": epoch, "seed": seed}
-    if loader == "numpy":
+    fields: dict[str, int | str] = {"epoch": epoch, "seed": config.seed}
+    if config.loader == "numpy":
         fields |= {"dataset_size": num_instances, "v": 1}
-    elif loader == "composable":
+    elif config.loader == "composable":
         fields |= {"max_seq_len": sequence_length, "seq_len": sequence_length}
         fields |= {"shuffle": "inter_source", "size": num_instances, "v": 1}
-    elif global_batch_size is None:
-        raise UserError(
-            "Expected a global batch size for the loader numpy_2024, whose file name holds it; give it."
-        )
     else:
-        fields["size"] = num_instances // global_batch_size * global_batch_size
+        fields["size"] = _num_indices(config, num_instances)
     return "_".join(["global_indices", *(f"{key}{fields[key]}" for key in sorted(fields))]) + ".npy"
 
 
 def write_olmo(
     ordering: Ordering,
     folder: Path,
+    config: OlmoExportConfig | None = None,
     *,
     sequence_length: int,
-    seed: int = 0,
-    num_epochs: int = 1,
-    loader: Loader = "numpy",
-    global_batch_size: int | None = None,
     overwrite: bool = False,
 ) -> Written:
     """Write an ordering of instances as the loader's global indices, the same for every epoch.
@@ -85,34 +67,46 @@ def write_olmo(
     Args:
         ordering: of all instances of the loader's dataset.
         folder: the loader's `work_dir`.
+        config: the loader, which shuffles (as far as it knows), its seed, and the epochs to write for.
         sequence_length: L, the dataset's.
-        seed: the loader's `seed`; with `shuffle=True`, as by default.
-        num_epochs: epochs to write it for.
-        loader: whose file name.
-        global_batch_size: instances a step, for `numpy_2024`, whose file ends with the last whole batch.
         overwrite: replace other files of these names.
 
     Raises:
-        UserError: too many instances for uint32, a batch size that does not fit, another file in the way.
+        UserError: too many instances for uint32, settings that do not fit, another file in the way.
+
+    Example:
+        >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
-    if len(ordering) >= _LARGEST:
-        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {len(ordering)}.")
-    if num_epochs < 1 or seed < 0:
-        raise UserError(f"Expected num_epochs >= 1 and a seed >= 0, found {num_epochs} and {seed}.")
-    if global_batch_size is not None and not 1 <= global_batch_size <= len(ordering):
-        raise UserError(f"Expected a global batch size in 1 .. {len(ordering)}, found {global_batch_size}.")
-    about = {"sequence_length": sequence_length, "global_batch_size": global_batch_size}
-    names = [indices_name(loader, len(ordering), epoch, seed, **about) for epoch in range(1, num_epochs + 1)]
-    size = len(ordering)
-    if loader == "numpy_2024" and global_batch_size:
-        size -= size % global_batch_size
-    paths = tuple(folder / name for name in names)
+    config = config or OlmoExportConfig()
+    _check(config, len(ordering))
+    epochs = range(1, config.num_epochs + 1)
+    paths = tuple(folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs)
+    indices = ordering.indices[: _num_indices(config, len(ordering))].astype("<u4")
     with ExitStack() as files:
         for path in paths:
-            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(
-                ordering.indices[:size].astype("<u4").data
-            )
-    return Written(paths, f"{paths[0]}{_more(paths)}: {size:,} uint32 indices; work_dir={folder}, seed={seed}.")
+            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
+    line = f"{paths[0]}{_more(paths)}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
+    return Written(paths, line)
+
+
+def _check(config: OlmoExportConfig, num_instances: int) -> None:
+    if num_instances >= _LARGEST:
+        raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
+    if config.num_epochs < 1 or config.seed < 0:
+        raise UserError(f"Expected num_epochs >= 1 and a seed >= 0, found {config.num_epochs} and {config.seed}.")
+    size = config.global_batch_size
+    if config.loader == "numpy_2024" and (size is None or not 1 <= size <= num_instances):
+        raise UserError(
+            f"Expected a global batch size in 1 .. {num_instances} for the loader numpy_2024, whose file "
+            f"is named after it, found {size}; give --olmo.global-batch-size."
+        )
+
+
+def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
+    """Length of the file: all, or what fills whole batches."""
+    if config.loader == "numpy_2024" and config.global_batch_size:
+        return num_instances - num_instances % config.global_batch_size
+    return num_instances
 
 
 def _more(paths: Sequence[Path]) -> str:

@@ -113,7 +113,7 @@ class OrderedSequences(Sequences):
 
     def __init__(self, out: str | Path, ordering: str = "balance", ordering_fingerprint: str | None = None) -> None:
         super().__init__(out)
-        found = read_ordering(self.dataset, ordering)
+        found = read_ordering(open_dataset(out), ordering)  # of a dataset that is not kept, nor what it has read
         self.ordering_name, self.ordering_fingerprint = ordering, found.fingerprint
         if ordering_fingerprint not in (None, found.fingerprint):
             raise UserError(

@@ -46,6 +46,10 @@ class Processes:
             initializer=_open,
             initargs=(batches,),
         )
+        # All start now; and one more task than workers, for the pool does not watch the last one it started before
+        # it is woken again: were that one killed, nobody would notice.
+        for _ in range(num_workers + 1):
+            self._executor.submit(_begin)
 
     def submit(self, position: int) -> Future[Batch]:
         """Have the batch at a position made.
@@ -87,6 +91,10 @@ _batches: OrderedBatches | None = None
 def _open(batches: OrderedBatches) -> None:
     global _batches
     _batches = batches
+
+
+def _begin() -> None:
+    """Nothing: a task that starts a worker."""
 
 
 def _read(position: int) -> Batch:

@@ -70,11 +70,8 @@ def _olmo(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Wr
         olmo.write_olmo(
             ordering,
             target,
+            config.olmo,
             sequence_length=dataset.sequence_length,
-            seed=config.olmo.seed,
-            num_epochs=config.olmo.num_epochs,
-            loader=config.olmo.loader,
-            global_batch_size=config.olmo.global_batch_size,
             overwrite=config.overwrite,
         )
     ]

@@ -41,7 +41,7 @@ def pack(context: Context, partial: Path) -> Counts:
     validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, lengths, ~validation, advance)
-        apart = _packed(context, lengths, validation, advance, num_epochs=1)
+        apart = _packed(context, lengths, validation, advance, num_epochs=1, num_samples=None)
     if not training.report.num_sequences:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
@@ -106,6 +106,7 @@ def _megatron_order(
         np.flatnonzero(chosen),
         config.sequence_length,
         num_epochs=config.num_epochs,
+        num_samples=config.num_samples,
         seed=config.seed,
         last_sequence=config.last_sequence,
     )
