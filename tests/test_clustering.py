@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-import jax_diversity.clustering.kmeans as kmeans_module
 from jax_diversity.clustering import (
     assign,
     assign_with_distances,
@@ -159,7 +160,7 @@ def test_an_emptied_cluster_takes_the_farthest_row(monkeypatch):
     rows = np.concatenate([random_rows(60, 8), np.full((1, 8), 9, np.float32), -np.full((2, 8), 7, np.float32)])
     start = np.full((4, 8), 1e3, np.float32)
     start[0] = 0
-    monkeypatch.setattr(kmeans_module, "draw_start", lambda *_: start)
+    monkeypatch.setattr(sys.modules["jax_diversity.clustering.kmeans"], "draw_start", lambda *_: start)
     found = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
     assert found.assignments[60] == 1
     assert found.assignments[61:].tolist() == [2, 2]  # copies count once; the fourth cluster takes another row

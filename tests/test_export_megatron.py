@@ -295,7 +295,9 @@ def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], 
 def test_an_installed_megatron_core_takes_the_cache(
     built: Dataset, target: Path, split: str | None, num_samples: int | None
 ) -> None:
-    gpt = pytest.importorskip("megatron.core.datasets.gpt_dataset", reason="megatron-core is installed by hand")
+    why = "megatron-core is installed by hand"
+    gpt = pytest.importorskip("megatron.core.datasets.gpt_dataset", reason=why)
+    builder = pytest.importorskip("megatron.core.datasets.blended_megatron_dataset_builder", reason=why)
     export(built.root, settings(target, split=split, num_samples=num_samples), QUIET)
     files = {path: path.stat().st_mtime_ns for path in target.iterdir()}
     prefix = str((target / "tokens").resolve())
@@ -312,11 +314,11 @@ def test_an_installed_megatron_core_takes_the_cache(
         reset_attention_mask=False,
         eod_mask_loss=False,
     )
-    store = gpt.GPTDataset.build_low_level_dataset(prefix, config)
-    documents = np.arange(len(store.sequence_lengths), dtype=np.int32)
-    dataset = gpt.GPTDataset(store, prefix, documents, num_samples, gpt.Split.train, config)
+    sizes = [num_samples, 1, 1]
+    dataset = builder.BlendedMegatronDatasetBuilder(gpt.GPTDataset, sizes, lambda: True, config).build()[0]
     assert len(dataset) == built.num_sequences
-    assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == files
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    assert len(list(target.glob("*-train-*"))) == 4
     found = (dataset._query_document_sample_shuffle_indices(index)[0] for index in range(len(dataset)))
     check_samples(built, found)
     for ours, theirs in zip(read_samples(target), range(len(dataset)), strict=True):

@@ -247,6 +247,7 @@ def _check_order(where: str, order: OrderConfig, families: tuple[str, ...]) -> N
 
 def _check_records(records: RecordsConfig, orderings: list[str]) -> None:
     _check_at_least(1, "records", records, "sequences_per_file")
+    _check_at_least(0, "records", records, "num_writers")
     if records.layout == "ordered" and records.ordering not in orderings:
         raise UserError(
             f"Expected records.ordering to be one of the orders ({', '.join(orderings) or 'none'}), "

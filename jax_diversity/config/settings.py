@@ -99,6 +99,8 @@ class EmbeddingConfig:
     None, rows follow the documents' stored order."""
     batch_tokens: int = 16_384
     """Tokens of a batch, padding included (qwen3)."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Type of a checkpoint's weights and activations (qwen3)."""
     seed: int = 0
     """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
 
@@ -230,6 +232,8 @@ class RecordsConfig:
     """The ordering that the ordered layout follows."""
     sequences_per_file: int = 65_536
     """Records a file holds at most."""
+    num_writers: int = 0
+    """Files written side by side, by threads; 0 takes as many as there are cores. The files are the same."""
 
 
 @dataclass(frozen=True)

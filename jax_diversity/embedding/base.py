@@ -110,7 +110,8 @@ def load_qwen3(config: EmbeddingConfig) -> Embedder:
     """The embedder of the Qwen3-Embedding checkpoint in the folder `config.path`."""
     from jax_diversity.embedding.qwen3 import Qwen3Embedder
 
-    return Qwen3Embedder.load(config.path or "", max_tokens=config.max_tokens, batch_tokens=config.batch_tokens)
+    settings: dict[str, Any] = {"max_tokens": config.max_tokens, "batch_tokens": config.batch_tokens}
+    return Qwen3Embedder.load(config.path or "", **settings, dtype=config.dtype)
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from scipy.sparse import csr_array
 
+from jax_diversity.config import BuildConfig, as_plain
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
@@ -164,6 +166,7 @@ def write(context: Context, partial: Path) -> Counts:
                     identity=identity,
                     inserted_ends=part.inserted_ends(lengths) if inserted else None,
                     end_id=dataset.end_id,
+                    num_writers=config.num_writers or len(os.sched_getaffinity(0)),
                     advance=advance,
                 )
             )
@@ -175,3 +178,10 @@ def write(context: Context, partial: Path) -> Counts:
         "dtype": token_dtype,
         "identity": identity,
     }
+
+
+def record_settings(config: BuildConfig) -> dict[str, Any]:
+    """The settings that decide the records; the number of writers is none of them."""
+    settings = as_plain(config.records)
+    del settings["num_writers"]
+    return {"records": settings}

@@ -115,7 +115,7 @@ STAGES = {
             "write",
             "records",
             sequences.write,
-            settings=lambda config: {"records": as_plain(config.records)},
+            settings=sequences.record_settings,
             inputs=_write_inputs,
             resumable=True,
             packages=("array_record",),

@@ -1,8 +1,14 @@
-"""Sequences gathered from the tokens of their segments and written as record files."""
+"""Sequences gathered from the tokens of their segments and written as record files, several side by side.
+
+Writers are threads: ArrayRecord and NumPy let go of the interpreter while they copy, and a file's last flush waits
+for the disk alone. Processes would first have to be given the segments.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -35,13 +41,14 @@ def write_records(
     identity: str = "",
     inserted_ends: Bool[np.ndarray, " segment"] | None = None,
     end_id: int = 0,
+    num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
     """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
 
     Each file appears under its name only when it is whole; a file that is already there with the right number
-    of records of the same identity is kept, so a writing that was cut off goes on where it was. The bytes depend
-    on nothing but the arguments. A few MiB of tokens are held at a time.
+    of records of the same identity is kept, so a writing that was cut off goes on where it was. The bytes are the
+    same for any number of writers. Each holds a few MiB of tokens at a time.
 
     Args:
         segments: the packing.
@@ -55,6 +62,7 @@ def write_records(
             stand in every record, so that a reader of one build never takes those of another for its own.
         inserted_ends: segments whose last token is not the document's but an end token (`Segments.inserted_ends`).
         end_id: that end token.
+        num_writers: files written side by side; with more than one, `gather` is called from as many threads.
         advance: told the number of sequences done.
 
     Returns:
@@ -69,16 +77,47 @@ def write_records(
     row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
     closed = partial(_gather_closed, segments, gather, inserted_ends, end_id)
-    start = 0
-    for path, count in zip(record_paths(folder, stem, len(counts)), counts, strict=True):
+    paths = record_paths(folder, stem, len(counts))
+    starts = np.cumsum([0, *counts]).tolist()
+
+    def write(index: int, advance: Advance) -> None:
+        path, count = paths[index], counts[index]
         if path.exists() and _is_written(path, count, identity):
             advance(count)
         else:
-            chosen = order[start : start + count]
+            chosen = order[starts[index] : starts[index] + count]
             chunks = _encoded_chunks(segments, row_starts, closed, dtype, chosen, identity)
             _write_file(path, count, chunks, advance)
-        start += count
+
+    if min(num_writers, len(counts)) > 1:
+        _side_by_side(write, len(counts), num_writers, advance)
+    else:
+        for index in range(len(counts)):
+            write(index, advance)
     return counts
+
+
+def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
+    """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
+    lock, stopping = threading.Lock(), threading.Event()
+
+    def tell(num_sequences: int) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt  # seen by nobody: what set it is the error that is raised
+        with lock:
+            advance(num_sequences)
+
+    with ThreadPoolExecutor(num_writers, thread_name_prefix="jax-diversity-writer") as writers:
+        try:
+            futures = [writers.submit(write, index, tell) for index in range(num_files)]
+            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in futures:
+                if future in finished:
+                    future.result()
+        except BaseException:
+            stopping.set()
+            writers.shutdown(cancel_futures=True)
+            raise
 
 
 def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
