@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.artifacts import Fault, OutputFolder, fingerprint
 from jax_diversity.errors import UserError
+from jax_diversity.remote import RemoteFolder, is_address, local_path
 from jax_diversity.schema import Characteristics, Ordering, Segments
 
 if TYPE_CHECKING:
@@ -25,17 +26,26 @@ if TYPE_CHECKING:
     from jax_diversity.token_store import TokenStore
 
 
-def open_dataset(path: str | Path) -> Dataset:
-    """Open the folder of a built dataset; nothing but its manifest is read yet.
+def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None) -> Dataset:
+    """Open a built dataset; nothing but its manifest is read yet.
+
+    Args:
+        path: its folder, or its address on an object store, any that fsspec knows.
+        cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed and
+            checked against the manifest; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
 
     Raises:
-        UserError: no such folder, or a folder that holds no dataset.
+        UserError: no such folder or object, one that holds no dataset, or an address whose driver is not installed.
 
     Example:
         >>> dataset = open_dataset("out/")
         >>> dataset.orderings["balance"].indices[:64]   # the sequences of the first batch of 64
+        >>> open_dataset("gs://bucket/out")
     """
-    root = Path(path)
+    if is_address(path):
+        remote = RemoteFolder(str(path), cache_folder)
+        return Dataset(remote.root, remote)
+    root = local_path(path)
     if not (root / "manifest.json").is_file():
         found = "no such folder" if not root.exists() else "no manifest.json in it"
         raise UserError(f"Expected a dataset at {root}, found {found}; make one with `jax-diversity build`.")
@@ -47,14 +57,20 @@ class Dataset:
 
     Attributes are read when first used and kept; one whose stage has not run yet raises a `UserError` that names
     the verb that makes it. Get one with `open_dataset`.
+
+    Args:
+        root: its folder.
+        remote: where the folder's files come from, for a dataset on an object store.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, remote: RemoteFolder | None = None) -> None:
+        self.root, self.remote = root, remote
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_dataset, (self.root,)
+        if self.remote is None:
+            return open_dataset, (self.root,)
+        return _open_remote, (self.remote.address, self.remote.cache_folder)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -171,10 +187,10 @@ class Dataset:
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare every file with the manifest: there, size, SHA-256; `advance` is told the bytes read."""
-        return self._folder.verify(advance)
+        return (self._folder if self.remote is None else self.remote).verify(advance)
 
     def __repr__(self) -> str:
-        lines = [f"Dataset({str(self.root)!r})"]
+        lines = [f"Dataset({str(self.root if self.remote is None else self.remote.address)!r})"]
         for stage, describe in _FLOW.items():
             entry = self._folder.stages.get(stage)
             text = "not made yet" if entry is None else describe(entry["counts"])
@@ -202,8 +218,19 @@ class Dataset:
             raise UserError(f"{self.root / 'manifest.json'} lacks {name!r} in stage {stage!r}; run it again.")
         return int(counts[name])
 
+    def ordering_file(self, name: str) -> tuple[Path, str | None]:
+        """The .npy of an ordering, and the ordering's fingerprint where the manifest has it: to read it in parts.
+
+        Raises:
+            UserError: an unknown ordering, or a file that is absent or not of its size.
+        """
+        self.orderings.check(name)
+        stage = f"order/{name}"
+        path = self.file(stage, f"orderings/{name}.npy")
+        return path, self._stage(stage)["counts"].get("fingerprint")
+
     def file(self, stage: str, name: str) -> Path:
-        """The path of one of a stage's files.
+        """The path of one of a stage's files; of a dataset on an object store it is fetched first.
 
         Raises:
             UserError: the stage has not run, or the file is absent or not of its size.
@@ -213,6 +240,8 @@ class Dataset:
             raise UserError(
                 f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry."
             )
+        if self.remote is not None:
+            return self.remote.fetch(name)
         found = path.stat().st_size if path.is_file() else None
         if found != about["bytes"]:
             raise UserError(
@@ -223,13 +252,18 @@ class Dataset:
 
     def _files(self, stage: str, start: str, suffix: str) -> list[Path]:
         """The stage's files with that start and suffix, in the order of the numbers in their names."""
+        return [self.file(stage, name) for name in self._names(stage, start, suffix)]
+
+    def _names(self, stage: str, start: str, suffix: str) -> list[str]:
         # From the 100,000th on a number takes one digit more than those before it.
         names = sorted(self._stage(stage)["files"], key=lambda name: (len(name), name))
-        return [self.file(stage, name) for name in names if name.startswith(start) and name.endswith(suffix)]
+        return [name for name in names if name.startswith(start) and name.endswith(suffix)]
 
     def _read_ordering(self, name: str) -> Ordering:
         stage = f"order/{name}"
         path = self.file(stage, f"orderings/{name}.npy")
+        if self.remote is not None and f"orderings/{name}.json" in self._stage(stage)["files"]:
+            self.file(stage, f"orderings/{name}.json")
         try:
             ordering = Ordering.load(path)
         except ValueError as error:
@@ -282,7 +316,9 @@ class Dataset:
         from jax_diversity.records import RecordReader
 
         counts = self._stage("write")["counts"]
-        paths = self._files("write", f"records/{stem}-", ".array_record")
+        where = ("write", f"records/{stem}-", ".array_record")
+        # Whether a file on an object store is there shows when it is needed.
+        paths = [self.root / name for name in self._names(*where)] if self.remote else self._files(*where)
         per_file = counts["records"][stem]
         if len(paths) != len(per_file):
             raise UserError(
@@ -296,7 +332,12 @@ class Dataset:
             dtype=counts["dtype"],
             identity=counts.get("identity"),
             overlap=self.overlap,
+            fetch=None if self.remote is None else self.remote.fetch_path,
         )
+
+
+def _open_remote(address: str, cache_folder: Path) -> Dataset:
+    return open_dataset(address, cache_folder=cache_folder)
 
 
 class Orderings(Mapping[str, Ordering]):
@@ -307,12 +348,16 @@ class Orderings(Mapping[str, Ordering]):
         self._read = read
         self._loaded: dict[str, Ordering] = {}
 
-    def __getitem__(self, name: str) -> Ordering:
+    def check(self, name: str) -> None:
+        """Refuse an unknown name."""
         if name not in self.paths:
             known = ", ".join(self.paths) or "none yet"
             raise UserError(
                 f"Unknown ordering {name!r}; the dataset has {known}; make one with `jax-diversity order`."
             )
+
+    def __getitem__(self, name: str) -> Ordering:
+        self.check(name)
         if name not in self._loaded:
             self._loaded[name] = self._read(name)
         return self._loaded[name]

@@ -8,7 +8,7 @@ on from epoch to epoch, so a batch may begin in one epoch and end in the next, a
 from jax_diversity.loader.batches import Batch, OrderedBatches
 from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
 from jax_diversity.loader.making import make_loader
-from jax_diversity.loader.orders import EpochOrders, OrderIndex
+from jax_diversity.loader.orders import EpochOrders, OrderFile, OrderIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.sources import ConcatenatedSource, RecordSource
 from jax_diversity.loader.stock import OrderSampler, SequenceRows
@@ -22,6 +22,7 @@ __all__ = [
     "ConcatenatedSource",
     "EpochOrders",
     "Loader",
+    "OrderFile",
     "OrderIndex",
     "OrderSampler",
     "OrderedBatches",

@@ -15,7 +15,7 @@ from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.errors import UserError
 from jax_diversity.loader.batches import OrderedBatches
 from jax_diversity.loader.iteration import Ahead, Loader
-from jax_diversity.loader.orders import EpochOrders, Order, OrderIndex, ScheduleIndex
+from jax_diversity.loader.orders import EpochOrders, Order, OrderFile, OrderIndex, ScheduleIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.sources import ORIGIN, ConcatenatedSource, RecordSource, SequenceSource
 from jax_diversity.loader.windows import ENDLESS, Windows
@@ -42,11 +42,12 @@ def make_loader(
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
     num_workers: SupportsIndex = 0,
+    cache_folder: str | Path | None = None,
 ) -> Loader:
     """A Grain dataset of batches in an ordering's order.
 
     Args:
-        dataset: a built dataset or its folder; or several, whose sequences count end to end in a blend.
+        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences count end to end in a blend.
         ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
             integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
             (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
@@ -72,6 +73,8 @@ def make_loader(
         num_threads: threads that make them.
         num_workers: processes that make them instead; they take seconds to start. The program's own file must be
             importable without running it (`if __name__ == "__main__":`), as for all processes of Python's.
+        cache_folder: where files of a dataset on an object store are kept, see `open_dataset`. A record file is
+            fetched whole when it is first needed; `stream_batches` keeps none.
 
     Returns:
         A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decode`; of several datasets with
@@ -88,14 +91,59 @@ def make_loader(
         ...     batch["inputs"].shape
         (64, 512)
     """
+    whole_number("seed", seed)
+    source, order = _opened(dataset, ordering, cache_folder)
+    return assemble(
+        source,
+        order,
+        global_batch_size=global_batch_size,
+        num_epochs=num_epochs,
+        start_position=start_position,
+        drop_remainder=drop_remainder,
+        host_index=host_index,
+        num_hosts=num_hosts,
+        sharding=sharding,
+        fields=fields,
+        names=names,
+        dtype=dtype,
+        merge_segments=merge_segments,
+        num_prefetch=num_prefetch,
+        num_threads=num_threads,
+        num_workers=num_workers,
+    )
+
+
+def assemble(
+    source: SequenceSource,
+    order: Order,
+    *,
+    global_batch_size: SupportsIndex,
+    num_epochs: SupportsIndex | None,
+    start_position: SupportsIndex,
+    drop_remainder: bool,
+    host_index: SupportsIndex,
+    num_hosts: SupportsIndex,
+    sharding: Any,
+    fields: Sequence[str],
+    names: Mapping[str, str] | None,
+    dtype: str,
+    merge_segments: bool,
+    num_prefetch: SupportsIndex,
+    num_threads: SupportsIndex,
+    num_workers: SupportsIndex = 0,
+    kind: type[Loader] = Loader,
+) -> Loader:
+    """A loader of what is open already; the arguments are those of `make_loader`.
+
+    Raises:
+        UserError: a setting that cannot be.
+    """
     counts = {"global_batch_size": global_batch_size, "start_position": start_position}
     counts |= {"host_index": host_index, "num_hosts": num_hosts}
-    whole = {name: _whole(name, value) for name, value in counts.items()}
-    num_epochs = None if num_epochs is None else _whole("num_epochs", num_epochs)
+    whole = {name: whole_number(name, value) for name, value in counts.items()}
+    num_epochs = None if num_epochs is None else whole_number("num_epochs", num_epochs)
     ahead = _ahead(num_prefetch=num_prefetch, num_threads=num_threads, num_workers=num_workers)
-    _whole("seed", seed)
     _check_fields(fields, names, dtype)
-    source, order = _opened(dataset, ordering)
     end = ENDLESS if num_epochs is None else len(order) * num_epochs
     windows = Windows(num_sequences=len(order), end=end, drop_remainder=drop_remainder, **whole)
     placement = None
@@ -105,10 +153,10 @@ def make_loader(
     batches = OrderedBatches(
         source, order, windows, fields, merge_segments=merge_segments, names=names, dtype=dtype
     )
-    return Loader(batches, ahead, placement)
+    return kind(batches, ahead, placement)
 
 
-def _whole(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any) -> int:
     """A count as Python's own integer, which JSON can hold."""
     try:
         return operator.index(value)
@@ -117,7 +165,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _ahead(**counts: Any) -> Ahead:
-    whole = {name: _whole(name, value) for name, value in counts.items()}
+    whole = {name: whole_number(name, value) for name, value in counts.items()}
     for name, least in (("num_prefetch", 0), ("num_threads", 1), ("num_workers", 0)):
         if whole[name] < least:
             raise UserError(f"Expected {name} >= {least}, found {whole[name]}.")
@@ -151,12 +199,12 @@ def _placement(sharding: Any, windows: Windows, width: int) -> Placement:
     return Placement(sharding, (windows.global_batch_size, width))
 
 
-def _opened(dataset: Any, ordering: Any) -> tuple[SequenceSource, Order]:
+def _opened(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple[SequenceSource, Order]:
     """What is read, and in which order."""
     if isinstance(dataset, str | Path | Dataset):
-        opened = _open(dataset)
+        opened = open_any(dataset, cache_folder)
         return _record_source(opened), _resolve(ordering, opened.num_sequences, opened)
-    datasets = [_open(each) for each in dataset]
+    datasets = [open_any(each, cache_folder) for each in dataset]
     if not datasets:
         raise UserError("Expected at least one dataset, found none.")
     sources = [_record_source(each) for each in datasets]
@@ -181,7 +229,7 @@ def _opened(dataset: Any, ordering: Any) -> tuple[SequenceSource, Order]:
 
 def open_rows(dataset: str | Path | Dataset) -> RecordSource:
     """A dataset's sequences by number, whatever the layout of its records."""
-    return _record_source(_open(dataset))
+    return _record_source(open_any(dataset))
 
 
 def resolve_order(dataset: str | Path | Dataset, ordering: Any) -> Order:
@@ -190,20 +238,40 @@ def resolve_order(dataset: str | Path | Dataset, ordering: Any) -> Order:
     Raises:
         UserError: an unknown ordering, or one made for another number of sequences.
     """
-    opened = _open(dataset)
+    opened = open_any(dataset)
     return _resolve(ordering, opened.num_sequences, opened)
 
 
-def _open(dataset: str | Path | Dataset) -> Dataset:
-    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+def open_any(dataset: str | Path | Dataset, cache_folder: str | Path | None = None) -> Dataset:
+    """A dataset that is open already, or that lies in a folder or at an address."""
+    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
 
 
 def _record_source(dataset: Dataset) -> RecordSource:
     name = dataset.layout_ordering
-    layout = None
-    if name is not None:
-        layout = OrderIndex(dataset.orderings[name], dataset.orderings.paths[name].absolute())
+    layout = None if name is None else named_order(dataset, name)
     return RecordSource(dataset.records, layout, dataset.fingerprint)
+
+
+def named_order(dataset: Dataset, name: str) -> OrderIndex:
+    """One of a dataset's orderings, left on disk where the manifest says how to know it again.
+
+    Raises:
+        UserError: an unknown ordering, a changed file, or one for another number of sequences.
+    """
+    path, fingerprint = dataset.ordering_file(name)
+    if fingerprint is None:
+        return OrderIndex(_checked_length(dataset.orderings[name], dataset.num_sequences), path.absolute())
+    return OrderFile(path.absolute(), fingerprint, dataset.num_sequences)
+
+
+def _checked_length(ordering: Ordering, num_sequences: int) -> Ordering:
+    if len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
+            "make it anew with `jax-diversity order`."
+        )
+    return ordering
 
 
 def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Order:
@@ -222,8 +290,7 @@ def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Orde
             path = Path(ordering).absolute()
             ordering = Ordering.load(path)
         elif isinstance(ordering, str) and dataset is not None:
-            name, ordering = ordering, dataset.orderings[ordering]
-            path = dataset.orderings.paths[name].absolute()
+            return named_order(dataset, ordering)
         elif not isinstance(ordering, Ordering):
             indices = np.asarray(ordering)
             if indices.dtype.kind not in "iu":
@@ -231,9 +298,4 @@ def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Orde
             ordering = Ordering(indices.astype(np.int64))
     except ValueError as error:
         raise UserError(str(error)) from None
-    if len(ordering) != num_sequences:
-        raise UserError(
-            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
-            "make it anew with `jax-diversity order`."
-        )
-    return OrderIndex(ordering, path)
+    return OrderIndex(_checked_length(ordering, num_sequences), path)

@@ -72,6 +72,7 @@ class OrderSampler:
         ...     data_source=SequenceRows("out/"),
         ...     sampler=OrderSampler("out/", "balance", global_batch_size=64),
         ...     operations=[grain.transforms.Batch(64, drop_remainder=True)],
+        ...     shard_options=grain.sharding.NoSharding(),
         ... )
     """
 

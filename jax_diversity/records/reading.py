@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +35,7 @@ class RecordReader:
         identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
             any build's.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
+        fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class RecordReader:
         dtype: np.dtype | str,
         identity: str | None = None,
         overlap: int = 0,
+        fetch: Callable[[Path], object] | None = None,
     ) -> None:
         if len(paths) != len(counts):
             raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
@@ -55,6 +57,7 @@ class RecordReader:
         self.dtype = checked_dtype(dtype)
         self.identity = identity
         self.overlap = overlap
+        self._fetch = fetch
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
@@ -65,10 +68,23 @@ class RecordReader:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths, self.counts, self.sequence_length, self.dtype.str, self.identity, self.overlap)
+        return _reopen, (self.paths, self.counts, self._settings | {"fetch": self._fetch})
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"sequence_length": self.sequence_length, "dtype": self.dtype.str}
+        return {**settings, "identity": self.identity, "overlap": self.overlap}
+
+    def moved(self, paths: Sequence[Path]) -> RecordReader:
+        """A reader of the same records in other files, one for each of its own, not fetched by it."""
+        return RecordReader(paths, self.counts, **self._settings)
+
+    def files_of(self, indices: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The file that holds each of the records at some places, by its number."""
+        return np.searchsorted(self._ends, indices, side="right")
 
     @property
     def width(self) -> int:
@@ -86,7 +102,7 @@ class RecordReader:
             return []
         if indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"Expected places in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
-        file = np.searchsorted(self._ends, indices, side="right")
+        file = self.files_of(indices)
         begins = np.ones(len(indices), np.bool_)  # a run of neighbours in one file, read at once
         begins[1:] = (indices[1:] != indices[:-1] + 1) | (file[1:] != file[:-1])
         first = np.flatnonzero(begins)
@@ -99,7 +115,7 @@ class RecordReader:
             try:
                 records += reader.read(start, stop)
             except (RuntimeError, IndexError) as error:
-                self._blame(index, start, stop, error)
+                self._blame(reader, index, start, stop, error)
         return records
 
     def read_batch(
@@ -140,12 +156,17 @@ class RecordReader:
             return batch
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
-    def close(self) -> None:
-        """Close the files; the next read opens them again."""
+    def close(self, file: int | None = None) -> None:
+        """Close the files, or the one of that number; the next read opens what it needs again."""
         with self._lock:
-            self._readers = [None] * len(self.paths)
+            if file is None:
+                self._readers = [None] * len(self.paths)
+            else:
+                self._readers[file] = None
 
     def _open(self, index: int) -> Any:
+        if self._fetch is not None:
+            self._fetch(self.paths[index])  # before the lock: reads of other files go on meanwhile
         with self._lock:
             if self._readers[index] is None:
                 path = self.paths[index]
@@ -161,12 +182,12 @@ class RecordReader:
                 self._readers[index] = reader
             return self._readers[index]
 
-    def _blame(self, index: int, start: int, stop: int, error: Exception) -> NoReturn:
+    def _blame(self, reader: Any, index: int, start: int, stop: int, error: Exception) -> NoReturn:
         """Name the first record of a range that cannot be read."""
         offset = int(self._starts[index])
         for place in range(start, stop):
             try:
-                self._readers[index].read(place, place + 1)
+                reader.read(place, place + 1)
             except (RuntimeError, IndexError) as single:
                 error, start = single, place
                 break
@@ -178,13 +199,5 @@ class RecordReader:
         return f"Record {record} of {self.paths[index]} is damaged ({reason}); {_REPAIR}."
 
 
-def _reopen(
-    paths: tuple[Path, ...],
-    counts: tuple[int, ...],
-    sequence_length: int,
-    dtype: str,
-    identity: str | None,
-    overlap: int,
-) -> RecordReader:
-    settings: dict[str, Any] = {"sequence_length": sequence_length, "dtype": dtype}
-    return RecordReader(paths, counts, **settings, identity=identity, overlap=overlap)
+def _reopen(paths: tuple[Path, ...], counts: tuple[int, ...], settings: dict[str, Any]) -> RecordReader:
+    return RecordReader(paths, counts, **settings)
