@@ -117,23 +117,23 @@ def assemble(
     source: SequenceSource,
     order: Order,
     *,
-    global_batch_size: SupportsIndex,
-    num_epochs: SupportsIndex | None,
-    start_position: SupportsIndex,
+    global_batch_size: Any,
+    num_epochs: Any,
+    start_position: Any,
     drop_remainder: bool,
-    host_index: SupportsIndex,
-    num_hosts: SupportsIndex,
+    host_index: Any,
+    num_hosts: Any,
     sharding: Any,
     fields: Sequence[str],
     names: Mapping[str, str] | None,
     dtype: str,
     merge_segments: bool,
-    num_prefetch: SupportsIndex,
-    num_threads: SupportsIndex,
-    num_workers: SupportsIndex = 0,
+    num_prefetch: Any,
+    num_threads: Any,
+    num_workers: Any = 0,
     kind: type[Loader] = Loader,
 ) -> Loader:
-    """A loader of what is open already; the arguments are those of `make_loader`.
+    """A loader of what is open already; the arguments are those of `make_loader`, here checked.
 
     Raises:
         UserError: a setting that cannot be.

@@ -72,7 +72,7 @@ class RecordSource:
         Raises:
             UserError: damaged records, or records that hold other sequences than they should.
         """
-        places = sequences if self.layout is None else self.layout.inverse[sequences]
+        places = sequences if self.layout is None else self.layout.inverse[sequences].astype(np.int64, copy=False)
         return dict(
             self.records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
         )
