@@ -80,7 +80,7 @@ class RemoteFolder:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{self.address}/manifest.json is not a dataset's manifest ({error!r}).") from None
-        with _locked(self.root / "manifest"):
+        with locked(self.root / "manifest"):
             if not (self.root / "manifest.json").exists():
                 write_text(self.root / "manifest.json", text)
 
@@ -100,7 +100,7 @@ class RemoteFolder:
         path = self.root / name
         if not _is_there(path, about):
             stored = self.cache_folder / "files" / about["sha256"]
-            with _locked(stored):
+            with locked(stored):
                 if not _is_there(stored, about):
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
@@ -247,7 +247,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a file's place in the cache against other threads and processes; ends with the process in any case."""
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -290,7 +290,7 @@ def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("split", "num_samples"), [("99,1,0", None), ("0.7, 0.2,0.1", 5), ("949,50,1", 3), (None, 4)]
+    ("split", "num_samples"), [("99,1,0", None), ("0.7, 0.2,0.1", 5), ("949,51", 3), (None, 4)]
 )
 def test_an_installed_megatron_core_takes_the_cache(
     built: Dataset, target: Path, split: str | None, num_samples: int | None
