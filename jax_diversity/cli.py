@@ -273,7 +273,7 @@ class ExportOptions(ExportConfig):
 
 
 def _export(arguments: list[str]) -> None:
-    """Write an order, or ordered sequences, for another training stack."""
+    """Write an order or ordered sequences for another stack."""
     options = _parse(ExportOptions, "export", arguments)
     from jax_diversity.pipeline.exporting import export
 
