@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import open_dataset as open_dataset
     from jax_diversity.errors import UserError as UserError
     from jax_diversity.loader import make_loader as make_loader
+    from jax_diversity.loader import stream_batches as stream_batches
     from jax_diversity.measures import Balance as Balance
     from jax_diversity.measures import Comparison as Comparison
     from jax_diversity.measures import compare as compare
@@ -77,6 +78,7 @@ _HOMES = {
     "reverse": "ordering.composition.compose",
     "select_sequences": "ordering.composition.hosts",
     "separate_duplicates": "ordering.composition.duplicates",
+    "stream_batches": "loader",
     "shuffle_blocks": "ordering.composition.compose",
     "truncate": "ordering.composition.compose",
 }
@@ -111,6 +113,7 @@ __all__ = [
     "reverse",
     "select_sequences",
     "separate_duplicates",
+    "stream_batches",
     "shuffle_blocks",
     "truncate",
 ]

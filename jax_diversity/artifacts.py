@@ -118,7 +118,7 @@ class OutputFolder:
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             version = int(manifest["format_version"])
-            for entry in manifest["stages"].values():
+            for entry in manifest["stages"].values() if version <= FORMAT_VERSION else ():
                 _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
                 _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -31,8 +31,8 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None) ->
 
     Args:
         path: its folder, or its address on an object store, any that fsspec knows.
-        cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed and
-            checked against the manifest; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
+        cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed
+            and checked; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
 
     Raises:
         UserError: no such folder or object, one that holds no dataset, or an address whose driver is not installed.

@@ -21,7 +21,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -104,9 +104,9 @@ class RemoteFolder:
                 if not _is_there(stored, about):
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)  # a link to a file that is gone
-                with suppress(FileExistsError):  # another dataset's lock does not keep two from linking one file
+                if not _is_there(path, about):  # else another thread was faster, and may read from it
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)  # a link to a file that was removed
                     path.symlink_to(stored)
         return path
 
@@ -135,8 +135,8 @@ class RemoteFolder:
         if digest.hexdigest() != about["sha256"]:
             raise UserError(
                 f"Expected the file of SHA-256 {about['sha256'][:16]} at {self.address}/{name}, found one of "
-                f"{digest.hexdigest()[:16]}: it was changed, or written anew after the dataset was opened; open the "
-                "dataset again, or upload the file anew."
+                f"{digest.hexdigest()[:16]}: it was changed, or written anew after the dataset was opened; open "
+                "the dataset again, or upload the file anew."
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:

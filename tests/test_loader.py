@@ -167,11 +167,13 @@ def test_schedules_of_other_datasets_and_their_files_are_a_sentence(tiny, tmp_pa
 
 def test_its_own_layout_is_read_in_ranges(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered", sequences_per_file=10_000)
-    dataset = jd.open_dataset(tiny.root)
+    loader = jd.make_loader(tiny.root, global_batch_size=8, num_prefetch=0)
     places: list[list[int]] = []
-    read = dataset.records.read
-    dataset.records.read = lambda indices: places.append(indices.tolist()) or read(indices)
-    list(jd.make_loader(dataset, global_batch_size=8, num_prefetch=0))
+    records = loader.batches.source.records
+    assert records.read_ahead_bytes
+    read = records.read
+    records.read = lambda indices: places.append(indices.tolist()) or read(indices)
+    list(loader)
     assert places[:2] == [list(range(8)), list(range(8, 16))]
 
 

@@ -183,7 +183,7 @@ def test_the_page_is_drawn_without_a_fault(browser, pages, name, width):
     assert browser.evaluate("document.documentElement.dataset.errors") == "0"
     assert browser.evaluate("window.harmed === undefined")
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    drawn = {"common": 8, "hostile": 8}.get(name)
+    drawn = {"common": 9, "hostile": 9}.get(name)
     if drawn is not None:
         assert (
             browser.evaluate("document.querySelectorAll('figure:not([hidden]) .plot.js-plotly-plot').length")

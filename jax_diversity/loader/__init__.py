@@ -12,6 +12,7 @@ from jax_diversity.loader.orders import EpochOrders, OrderFile, OrderIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.sources import ConcatenatedSource, RecordSource
 from jax_diversity.loader.stock import OrderSampler, SequenceRows
+from jax_diversity.loader.streaming import StreamedSource, StreamOrder, stream_batches
 from jax_diversity.loader.windows import Windows
 from jax_diversity.loader.workers import WorkerDied
 
@@ -29,7 +30,10 @@ __all__ = [
     "Placement",
     "RecordSource",
     "SequenceRows",
+    "StreamOrder",
+    "StreamedSource",
     "Windows",
     "WorkerDied",
     "make_loader",
+    "stream_batches",
 ]

@@ -47,7 +47,8 @@ def make_loader(
     """A Grain dataset of batches in an ordering's order.
 
     Args:
-        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences count end to end in a blend.
+        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences count
+            end to end in a blend.
         ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
             integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
             (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
@@ -140,7 +141,7 @@ def assemble(
     """
     counts = {"global_batch_size": global_batch_size, "start_position": start_position}
     counts |= {"host_index": host_index, "num_hosts": num_hosts}
-    whole = {name: whole_number(name, value) for name, value in counts.items()}
+    whole: dict[str, Any] = {name: whole_number(name, value) for name, value in counts.items()}
     num_epochs = None if num_epochs is None else whole_number("num_epochs", num_epochs)
     ahead = _ahead(num_prefetch=num_prefetch, num_threads=num_threads, num_workers=num_workers)
     _check_fields(fields, names, dtype)
@@ -203,7 +204,10 @@ def _opened(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tup
     """What is read, and in which order."""
     if isinstance(dataset, str | Path | Dataset):
         opened = open_any(dataset, cache_folder)
-        return _record_source(opened), _resolve(ordering, opened.num_sequences, opened)
+        source, order = _record_source(opened), _resolve(ordering, opened.num_sequences, opened)
+        if isinstance(order, OrderIndex) and source.layout and source.layout.fingerprint == order.fingerprint:
+            source.records = source.records.forward()
+        return source, order
     datasets = [open_any(each, cache_folder) for each in dataset]
     if not datasets:
         raise UserError("Expected at least one dataset, found none.")
@@ -284,7 +288,8 @@ def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Orde
             )
         return ScheduleIndex(ordering)
     if callable(ordering):
-        return EpochOrders(ordering, num_sequences)
+        make: Any = ordering
+        return EpochOrders(make, num_sequences)
     try:
         if isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy")):
             path = Path(ordering).absolute()

@@ -126,7 +126,7 @@ class OrderFile(OrderIndex):
             )
         return indices[positions % self._length]
 
-    @property
+    @cached_property
     def indices(self) -> Int64[np.ndarray, " position"]:
         """The sequence at every position.
 
@@ -152,8 +152,9 @@ class OrderFile(OrderIndex):
             raise UserError(f"Expected an ordering (.npy) at {self._path}: {error}") from None
         if found != self.fingerprint:
             raise UserError(
-                f"Expected the ordering of fingerprint {self.fingerprint[:16]} at {self._path}, found {found[:16]}: "
-                "it was changed, or made anew after the loader was or the dataset was opened; open it again."
+                f"Expected the ordering of fingerprint {self.fingerprint[:16]} at {self._path}, found "
+                f"{found[:16]}: it was changed, or made anew after the loader was or the dataset was opened; open "
+                "it again."
             )
         if not self._length:
             return np.zeros(0, np.int64), file, state

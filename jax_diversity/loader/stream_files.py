@@ -9,7 +9,7 @@ import tempfile
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from jax_diversity.records import RecordReader
 from jax_diversity.remote import RemoteFolder, locked
 
 
@@ -39,20 +40,23 @@ class Wanted:
 class StreamedFiles:
     """Fetches files before they are needed, one after another, and removes those that no batch wants any more.
 
-    A thread of its own fetches; each file comes in several large pieces at a time. What is on disk at a time are the
-    files of one `Wanted`. They lie in a folder that goes with this object, with the process, or, after a kill, when
-    the next stream uses the cache.
+    A thread of its own fetches; each file comes in several large pieces at a time. What is on disk at a time are
+    the files of one `Wanted`. They lie in a folder that goes with this object, with the process, or, after a kill,
+    when the next stream uses the cache.
 
     Args:
         remote: where from.
-        names: the files, as the manifest names them.
-        forget: told a file's number before it is removed.
+        records: the dataset's, whose files are in its folder when somebody fetches them.
+
+    Attributes:
+        reader: the same records, to be read from the files that are held.
     """
 
-    def __init__(self, remote: RemoteFolder, names: Sequence[str], forget: Callable[[int], object]) -> None:
-        self._remote, self._names, self._forget = remote, tuple(names), forget
+    def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:
+        self._remote = remote
+        self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
         folder, lock = _new_folder(remote.cache_folder / "streams")
-        self.paths = tuple(folder / Path(name).name for name in names)
+        self.reader = records.moved([folder / path.name for path in records.paths])
         self._coming: dict[int, Future[None]] = {}
         self._in_use: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -87,7 +91,7 @@ class StreamedFiles:
 
     def _begin(self, file: int) -> None:
         future: Future[None] = Future()
-        fetch = partial(self._remote.download, self._names[file], self.paths[file], self._stopping.is_set)
+        fetch = partial(self._remote.download, self._names[file], self.reader.paths[file], self._stopping.is_set)
         self._coming[file] = future
         self._tasks.put((future, fetch))
 
@@ -103,9 +107,9 @@ class StreamedFiles:
 
     def _drop(self, file: int) -> None:
         future = self._coming.pop(file)
-        self._forget(file)
+        self.reader.close(file)
         future.cancel()
-        path = self.paths[file]
+        path = self.reader.paths[file]
         future.add_done_callback(lambda _: path.unlink(missing_ok=True))  # a fetch under way ends first
 
 

@@ -22,9 +22,11 @@ from jaxtyping import Int64
 from jax_diversity.artifacts import fingerprint
 from jax_diversity.dataset import Dataset
 from jax_diversity.errors import UserError
-from jax_diversity.loader.iteration import BatchIterator, Loader
+from jax_diversity.loader.batches import OrderedBatches
+from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
 from jax_diversity.loader.making import assemble, named_order, open_any, whole_number
 from jax_diversity.loader.orders import OrderIndex
+from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.stream_files import StreamedFiles, Wanted
 from jax_diversity.loader.windows import ENDLESS
 from jax_diversity.records import FIELDS, RecordReader
@@ -61,7 +63,7 @@ def stream_batches(
     `read_ahead_files` more; every host fetches all of them. A local dataset's files are read where they lie.
 
     For a dataset without an order of its own, `shuffle_buffer` shuffles as streams do: files come in another random
-    order every epoch, and sequences change places within stretches of that many. Every sequence comes once an epoch.
+    order every epoch, and sequences change places within stretches of that many. Each comes once an epoch.
     What comes at a position depends on nothing but the position, the seed and the dataset, so that a run is resumed
     by fetching the files of one stretch.
 
@@ -198,8 +200,7 @@ class StreamOrder:
             return Wanted(())
         first = self._turn(int(positions[0]), 0)
         last = self._turn(int(positions[-1]), 1)
-        end = self._turn(self.end - 1, 1)
-        ahead = range(first, min(last + self.num_ahead, end) + 1)
+        ahead = range(first, min(last + self.num_ahead, self._last_turn) + 1)
         return Wanted(
             tuple(np.unique(needed).tolist()),
             tuple(map(self._file, ahead)),
@@ -238,6 +239,10 @@ class StreamOrder:
     def _file(self, turn: int) -> int:
         epoch, index = divmod(turn, len(self.counts))
         return int(self._epoch(epoch)[0][index])
+
+    @cached_property
+    def _last_turn(self) -> int:
+        return self.end if self.end == ENDLESS else self._turn(self.end - 1, 1)
 
     @cached_property
     def _file_starts(self) -> Int64[np.ndarray, " boundary"]:
@@ -289,9 +294,6 @@ class StreamedSource:
         self._records, self._layout, self._order, self._remote = records, layout, order, remote
         self._files: StreamedFiles | None = None
         self._reader = records
-        if remote is not None:
-            # Which of the manifest's files these are: their places in the dataset's folder tell.
-            self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._records, self._layout, self._order, self.fingerprint, self._remote)
@@ -310,24 +312,27 @@ class StreamedSource:
     def renewed(self) -> StreamedSource:
         """The same with files of its own, which go when it goes."""
         source = StreamedSource(self._records, self._layout, self._order, self.fingerprint, self._remote)
+        source._reader = self._records if self._order.shuffle_buffer else self._records.forward()
         if self._remote is not None:
-            source._reader = self._records.moved(self._records.paths)
-            source._files = StreamedFiles(self._remote, self._names, source._reader.close)
-            source._reader.paths = source._files.paths
+            source._files = StreamedFiles(self._remote, source._reader)
+            source._reader = source._files.reader
         return source
 
     def read(
-        self, positions: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
+        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
     ) -> dict[str, np.ndarray]:
         """The arrays of the sequences at some positions.
 
         Raises:
             UserError: files that cannot be fetched, damaged records, or other sequences than they should hold.
         """
+        positions = sequences  # as `StreamOrder.at` left them
         places = self._order.places(positions)
         expected = places if self._layout is None else self._layout.at(places)
-        wanted = self._order.wanted(positions, self._reader.files_of(places)) if self._files else Wanted(())
-        with self._files.hold(wanted) if self._files else nullcontext():
+        held: Any = nullcontext()
+        if self._files is not None:
+            held = self._files.hold(self._order.wanted(positions, self._reader.files_of(places)))
+        with held:
             return dict(
                 self._reader.read_batch(places, expected=expected, fields=fields, merge_segments=merge_segments)
             )
@@ -342,13 +347,23 @@ class StreamLoader(Loader):
     """A `Loader` each of whose iterators fetches files of its own."""
 
     def __iter__(self) -> BatchIterator:
-        batches = copy(self.batches)
-        batches.source = self.batches.source.renewed()
-        return _StreamIterator(batches, self._ahead, self._placement)
+        batches, source = copy(self.batches), self.batches.source
+        if not isinstance(source, StreamedSource):
+            raise TypeError(f"A StreamLoader reads from a StreamedSource, found {source!r}.")
+        batches.source = source.renewed()
+        return _StreamIterator(batches, batches.source, self._ahead, self._placement)
 
 
 class _StreamIterator(BatchIterator):
+    """A `BatchIterator` that removes its source's files when it is closed."""
+
+    def __init__(
+        self, batches: OrderedBatches, source: StreamedSource, ahead: Ahead, placement: Placement | None
+    ) -> None:
+        super().__init__(batches, ahead, placement)
+        self._source = source
+
     def close(self) -> None:
         """Stop making batches, and remove the files."""
         super().close()
-        self._batches.source.close()
+        self._source.close()

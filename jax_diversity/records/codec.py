@@ -213,20 +213,23 @@ def _fill(batch: Mapping[str, np.ndarray], tokens: np.ndarray, runs: _Runs | Non
         return
     if "targets" in batch:
         batch["targets"][:, :-1] = tokens[:, 1:]
+    length = tokens.shape[1]
+    narrow = np.min_scalar_type(length)  # a quarter or half of the bytes of what becomes of them
     if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
-        number = np.repeat(runs.number, runs.length).reshape(tokens.shape)
+        number = np.repeat(runs.number.astype(narrow), runs.length).reshape(tokens.shape)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        length = tokens.shape[1]
-        start = np.repeat((runs.start % length).astype(np.int32), runs.length).reshape(tokens.shape)
-        np.subtract(np.arange(length, dtype=np.int32), start, out=position[0])
+        place = np.repeat((runs.start % length).astype(narrow), runs.length).reshape(tokens.shape)
+        np.subtract(np.arange(length, dtype=narrow), place, out=place)
         if not runs.number.all():  # there is padding
-            position[0][:] *= np.repeat(runs.number > 0, runs.length).reshape(tokens.shape)
-        for array in position[1:]:
-            array[:] = position[0]
-    for field in batch.keys() & {"targets", "targets_segmentation"}:
-        batch[field].reshape(-1)[runs.start + runs.length - 1] = 0  # a segment's last token has no next one
+            place *= np.repeat(runs.number > 0, runs.length).reshape(tokens.shape)
+        for array in position:
+            array[:] = place
+    if masked := batch.keys() & {"targets", "targets_segmentation"}:
+        last = runs.start + runs.length - 1
+        for field in masked:
+            batch[field].reshape(-1)[last] = 0  # a segment's last token has no next one
 
 
 def record_identity(record: bytes) -> int | None:
@@ -308,8 +311,10 @@ def _merged(runs: _Runs, sequence_length: int) -> _Runs:
 def _runs(packed_bits: np.ndarray, header: np.ndarray, sequence_length: int) -> _Runs:
     num_rows, row_bytes = packed_bits.shape
     num_tokens = header["num_tokens"].astype(np.int64)
-    places = np.flatnonzero(np.unpackbits(packed_bits, axis=1, bitorder="little").view(np.bool_))
-    row, column = np.divmod(places, 8 * row_bytes)
+    # Most bytes are zero: only the others are unpacked.
+    byte = np.flatnonzero(packed_bits != 0)
+    bit = np.flatnonzero(np.unpackbits(packed_bits.reshape(-1)[byte], bitorder="little").view(np.bool_))
+    row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
     num_stored = np.bincount(row, minlength=num_rows)
     wrong = num_stored != header["num_segments"]
     wrong[row[column >= num_tokens[row]]] = True

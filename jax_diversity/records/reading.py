@@ -15,9 +15,10 @@ from jax_diversity.errors import UserError
 from jax_diversity.records.buffers import BufferPool
 from jax_diversity.records.codec import FIELDS, CorruptRecordError, OtherBuildError, checked_dtype, decode
 
-# ArrayRecord reads a list of places in time that grows with the file, a range in time that does not; its
-# read-ahead only costs where places are random.
-_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+# ArrayRecord reads a list of places in time that grows with the file, a range in time that does not. Reading ahead
+# makes ranges that follow one another three to five times as fast, and only costs where places are random.
+_OPTIONS = "readahead_buffer_size:{},max_parallelism:0"
+_READ_AHEAD_BYTES = 4 * 2**20
 _REPAIR = "find what changed with `jax-diversity verify`, then restore the file or write the records anew"
 
 
@@ -36,6 +37,8 @@ class RecordReader:
             any build's.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
         fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
+        read_ahead_bytes: how much of an open file is read, and held, at a time, for places that follow one another;
+            only the file last opened and the one before it then stay open.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class RecordReader:
         identity: str | None = None,
         overlap: int = 0,
         fetch: Callable[[Path], object] | None = None,
+        read_ahead_bytes: int = 0,
     ) -> None:
         if len(paths) != len(counts):
             raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
@@ -57,12 +61,14 @@ class RecordReader:
         self.dtype = checked_dtype(dtype)
         self.identity = identity
         self.overlap = overlap
+        self.read_ahead_bytes = read_ahead_bytes
         self._fetch = fetch
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
         self._pool = BufferPool()
         self._readers: list[Any] = [None] * len(self.paths)
+        self._last: Any = None
 
     def __len__(self) -> int:
         return sum(self.counts)
@@ -75,12 +81,21 @@ class RecordReader:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"sequence_length": self.sequence_length, "dtype": self.dtype.str}
-        return {**settings, "identity": self.identity, "overlap": self.overlap}
+        return {
+            "sequence_length": self.sequence_length,
+            "dtype": self.dtype.str,
+            "identity": self.identity,
+            "overlap": self.overlap,
+            "read_ahead_bytes": self.read_ahead_bytes,
+        }
 
-    def moved(self, paths: Sequence[Path]) -> RecordReader:
-        """A reader of the same records in other files, one for each of its own, not fetched by it."""
-        return RecordReader(paths, self.counts, **self._settings)
+    def moved(self, paths: Sequence[Path], **settings: Any) -> RecordReader:
+        """A reader of the same records in other files, which it does not fetch; with other settings where given."""
+        return RecordReader(paths, self.counts, **self._settings | settings)
+
+    def forward(self) -> RecordReader:
+        """A reader of the same files for places that mostly follow one another: it reads ahead in large pieces."""
+        return self.moved(self.paths, fetch=self._fetch, read_ahead_bytes=_READ_AHEAD_BYTES)
 
     def files_of(self, indices: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The file that holds each of the records at some places, by its number."""
@@ -172,14 +187,16 @@ class RecordReader:
                 path = self.paths[index]
                 if not path.is_file():
                     raise UserError(f"Expected the record file {path}, found none; {_REPAIR}.")
-                reader = array_record_module.ArrayRecordReader(str(path), _OPTIONS)
+                reader = array_record_module.ArrayRecordReader(str(path), _OPTIONS.format(self.read_ahead_bytes))
                 found = reader.num_records()
                 if found != self.counts[index]:
                     raise UserError(
                         f"Expected {self.counts[index]} records in {path}, found {found}: it was cut short, "
                         f"replaced or never closed; {_REPAIR}."
                     )
-                self._readers[index] = reader
+                if self.read_ahead_bytes:
+                    self._readers = [each if each is self._last else None for each in self._readers]
+                self._readers[index] = self._last = reader
             return self._readers[index]
 
     def _blame(self, reader: Any, index: int, start: int, stop: int, error: Exception) -> NoReturn:

@@ -97,7 +97,9 @@ def write_records(
     return counts
 
 
-def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
+def _side_by_side(
+    write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance
+) -> None:
     """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
     lock, stopping = threading.Lock(), threading.Event()
 

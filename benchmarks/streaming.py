@@ -1,0 +1,252 @@
+"""How fast a large dataset opens, and how fast records come in the order in which they lie.
+
+    python benchmarks/streaming.py [--num-sequences 10000000] [--num-records 100000] [--write]
+
+Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering
+and in the ordered layout, each in a process of its own that has imported everything: the time until the first batch
+of 64 is there, and by how much the process's resident memory grew at most. Record files that the batches do not
+touch are holes of a whole file's size. With a cold cache the disk adds what it takes to read 80 MB.
+
+Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ordered layout, batches of 64, all in
+the page cache. Beside it NumPy's gather of whole batches from a memory map of the bare tokens: in the same
+sequence, where it is little but a copy, and in random order. `token rows` do the work of these: read and lay side
+by side; `inputs` are widened to int32 and checked to be the right sequences. The object store is fsspec's memory
+file system: what is left there is the cost of fetching, hashing, writing and removing files, without a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+from results_file import environment, write
+
+import jax_diversity as jd
+from jax_diversity.records import RecordReader, file_counts, record_paths, write_records
+from jax_diversity.records.codec import HEADER_BYTES
+from jax_diversity.schema import Ordering, Segments
+
+B = 64
+SHORT, LONG = 16, 2048
+PER_FILE, PER_STREAMED_FILE = 65_536, 16_384
+IDENTITY = "5a" * 32
+
+
+def make_dataset(
+    root: Path, order: np.ndarray, layout: str, length: int, per_file: int, files: Iterable[int], gather: Any
+) -> None:
+    """A dataset of as little as the loader reads: records (only some of their files), an ordering, a manifest."""
+    counts = file_counts(len(order), per_file)
+    (root / "records").mkdir(parents=True)
+    paths = record_paths(root / "records", "train", len(counts))
+    lies = order if layout == "ordered" else np.arange(len(order))
+    files = sorted(set(files))
+    for file in files:
+        write_one(paths[file], lies[file * per_file : file * per_file + counts[file]], len(order), length, gather)
+    size = paths[files[0]].stat().st_size
+    for path in set(paths) - {paths[file] for file in files}:
+        with path.open("wb") as hole:
+            hole.truncate(size)
+    (root / "orderings").mkdir()
+    ordering = Ordering(order, {"method": "random"})
+    ordering.save(root / "orderings" / "random.npy")
+    whole = len(files) == len(paths)  # hashes are of files that are fetched alone
+    about = {"layout": layout, "ordering": "random" if layout == "ordered" else None, "dtype": "uint16"}
+    stages = {
+        "pack": stage({"sequence_length": length, "num_sequences": len(order)}),
+        "order/random": stage({"fingerprint": ordering.fingerprint}, entries(root, "orderings")),
+        "write": stage(
+            {**about, "records": {"train": counts, "validation": []}, "identity": IDENTITY},
+            entries(root, "records", hashed=whole),
+        ),
+    }
+    (root / "manifest.json").write_text(json.dumps({"format_version": 1, "stages": stages}))
+
+
+def write_one(path: Path, sequences: np.ndarray, num_sequences: int, length: int, gather: Any) -> None:
+    """One file of one-segment sequences, by way of a folder where it is the only one."""
+    rows = np.sort(sequences)
+    zeros = np.zeros(len(rows), np.int64)
+    lengths, ends = np.full(len(rows), length), np.ones(len(rows), bool)
+    segments = Segments(rows, zeros, rows, zeros, lengths, ends, num_sequences, length)
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        write_records(
+            segments,
+            gather,
+            "uint16",
+            sequences,
+            Path(name),
+            "one",
+            sequences_per_file=len(rows),
+            identity=IDENTITY,
+        )
+        record_paths(Path(name), "one", 1)[0].rename(path)
+
+
+def stage(counts: dict[str, Any], files: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"fingerprint": "00" * 32, "config": {}, "inputs": {}, "counts": counts, "files": files or {}}
+
+
+def entries(root: Path, folder: str, hashed: bool = True) -> dict[str, Any]:
+    return {
+        f"{folder}/{path.name}": {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest() if hashed else "00" * 32,
+        }
+        for path in sorted((root / folder).iterdir())
+    }
+
+
+OPENING = """
+import re, sys, time
+from pathlib import Path
+import jax_diversity as jd
+import jax, grain, array_record.python.array_record_module
+from jax_diversity import loader
+
+def kilobytes(name):
+    return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+before, start = kilobytes("VmRSS"), time.perf_counter()
+loader = jd.make_loader(sys.argv[1], ordering="random", global_batch_size=64, num_prefetch=0,
+    start_position=int(sys.argv[2]))
+opened = time.perf_counter()
+batch = next(iter(loader))
+done = time.perf_counter()
+print(opened - start, done - start, (kilobytes("VmHWM") - before) / 1024)
+"""
+
+
+def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, float]]:
+    order = np.random.default_rng(0).permutation(num_sequences)
+    tokens = np.ones(2**22, np.uint16)
+
+    def gather(document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> np.ndarray:
+        return tokens[: int(length.sum())]
+
+    middle = num_sequences // 2 // B * B
+    touched = {
+        "packed": np.unique(order[:B] // PER_FILE),
+        "ordered": np.unique(np.array([0, middle]) // PER_FILE),
+    }
+    found = {}
+    for layout, start in (("packed", 0), ("ordered", 0), ("ordered", middle)):
+        root = folder / layout
+        if not root.exists():
+            make_dataset(root, order, layout, SHORT, PER_FILE, touched[layout].tolist(), gather)
+        command = [sys.executable, "-c", OPENING, str(root), str(start)]
+        runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+        opened, seconds, megabytes = min(tuple(map(float, run.split())) for run in runs)
+        name = f"{layout}, from position {start}"
+        found[name] = {
+            "seconds_to_open": round(opened, 3),
+            "seconds_to_first_batch": round(seconds, 3),
+            "resident_megabytes": round(megabytes, 1),
+        }
+    return found
+
+
+def token_rows(reader: RecordReader) -> Iterator[np.ndarray]:
+    """The reader alone: whole records' tokens as a matrix."""
+    for start in range(0, len(reader) - B + 1, B):
+        records = reader.read(np.arange(start, start + B))
+        rows = b"".join([record[HEADER_BYTES : HEADER_BYTES + 2 * LONG] for record in records])
+        yield np.frombuffer(rows, np.uint16).reshape(B, LONG)
+
+
+def memmap_batches(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+    tokens = np.memmap(path, np.uint16, "r").reshape(-1, LONG)
+    for start in range(0, len(order) - B + 1, B):
+        yield tokens[order[start : start + B]]
+
+
+def rate(batches: Callable[[], Iterable[Any]], repeats: int = 3) -> float:
+    """Megabytes of stored tokens a second over a whole pass, opening included, the best of some."""
+    best = 0.0
+    for _ in range(repeats):
+        start, done = time.perf_counter(), 0
+        for _batch in batches():
+            done += 1
+        best = max(best, done * B * LONG * 2 / 1e6 / (time.perf_counter() - start))
+    return best
+
+
+def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
+    order = np.random.default_rng(1).permutation(num_records)
+    raw = folder / "tokens.bin"  # as the records lie: both readers go forward
+    raw.write_bytes(np.random.default_rng(2).integers(1, 60_000, num_records * LONG, np.uint16).tobytes())
+    tokens = np.memmap(raw, np.uint16, "r").reshape(-1, LONG)
+    place = np.argsort(order)
+
+    def gather(document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> np.ndarray:
+        return tokens[place[document_index]].reshape(-1)
+
+    root = folder / "streamed"
+    files = range(len(file_counts(num_records, PER_STREAMED_FILE)))
+    make_dataset(root, order, "ordered", LONG, PER_STREAMED_FILE, files, gather)
+    memory = fsspec.filesystem("memory")
+    for path in root.rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/streamed/{path.relative_to(root)}", path.read_bytes())
+    inputs: dict[str, Any] = {"global_batch_size": B, "fields": ("inputs",)}
+    remote = {**inputs, "cache_folder": folder / "cache"}
+    readers: dict[str, Callable[[], Iterable[Any]]] = {
+        "memmap, gather of batches": lambda: memmap_batches(raw, np.arange(num_records)),
+        "memmap, gather, random order": lambda: memmap_batches(raw, order),
+        "token rows": lambda: token_rows(jd.open_dataset(root).records.forward()),
+        "token rows, no read-ahead": lambda: token_rows(jd.open_dataset(root).records),
+        "make_loader, inputs": lambda: jd.make_loader(root, ordering="random", num_prefetch=0, **inputs),
+        "stream, inputs": lambda: jd.stream_batches(root, num_prefetch=0, **inputs),
+        "stream, inputs, prefetched": lambda: jd.stream_batches(root, **inputs),
+        "stream, all six arrays": lambda: jd.stream_batches(root, global_batch_size=B),
+        "stream, inputs, object store": lambda: jd.stream_batches("memory://streamed", **remote),
+    }
+    first = next(iter(readers["memmap, gather of batches"]()))
+    np.testing.assert_array_equal(next(iter(readers["token rows"]())), first)
+    np.testing.assert_array_equal(next(iter(readers["stream, inputs, object store"]()))["inputs"], first)
+    return {label: rate(reader) for label, reader in readers.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-sequences", type=int, default=10_000_000, help="of the dataset that is opened")
+    parser.add_argument("--num-records", type=int, default=100_000, help="of 4 KiB that are streamed")
+    parser.add_argument("--write", action="store_true", help="write results/streaming.json")
+    arguments = parser.parse_args()
+    before = environment("grain", "array_record", "numpy", "fsspec")
+    with tempfile.TemporaryDirectory() as name:
+        opening = measure_opening(Path(name) / "opening", arguments.num_sequences)
+        print(f"{arguments.num_sequences:,} sequences{'':<8}{'open s':>10}{'first batch s':>15}{'resident MB':>13}")
+        for label, values in opening.items():
+            print(f"{label:<28}{''.join(f'{value:>12.3f}' for value in values.values())}")
+    with tempfile.TemporaryDirectory() as name:
+        rates = measure_streaming(Path(name), arguments.num_records)
+        gathered, scattered = rates["memmap, gather of batches"], rates["memmap, gather, random order"]
+        print(f"\n{'records as they lie':<32}{'MB/s':>9}{'x gather':>10}{'x gather, random order':>24}")
+        for label, value in rates.items():
+            print(f"{label:<32}{value:>9,.0f}{value / gathered:>10.2f}{value / scattered:>24.2f}")
+    if arguments.write:
+        about = {
+            "num_sequences": arguments.num_sequences,
+            "opening": opening,
+            "num_records": arguments.num_records,
+            "megabytes_per_second": {label: round(value) for label, value in rates.items()},
+            "times_gather": {label: round(value / gathered, 3) for label, value in rates.items()},
+            "times_random_gather": {label: round(value / scattered, 3) for label, value in rates.items()},
+        }
+        write("streaming", {**before, **about})
+
+
+if __name__ == "__main__":
+    main()

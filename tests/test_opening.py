@@ -1,0 +1,109 @@
+"""Orderings are read where they lie: in no memory to speak of, and never taken for others."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jax_diversity as jd
+from jax_diversity.errors import UserError
+from jax_diversity.loader import OrderFile, OrderIndex
+from tests.tiny_dataset import write_tiny_dataset
+
+
+def saved(folder: Path, order: np.ndarray) -> tuple[Path, jd.Ordering]:
+    ordering = jd.Ordering(order)
+    ordering.save(folder / "mine.npy")
+    return folder / "mine.npy", ordering
+
+
+@given(size=st.integers(0, 300), seed=st.integers(0, 5))
+def test_a_file_is_the_ordering(tmp_path_factory, size, seed):
+    path, ordering = saved(tmp_path_factory.mktemp("order"), np.random.default_rng(seed).permutation(size))
+    file, memory = OrderFile(path, ordering.fingerprint, size), OrderIndex(ordering)
+    positions = np.random.default_rng(seed).integers(0, 5 * size, 20) if size else np.zeros(0, np.int64)
+    np.testing.assert_array_equal(file.at(positions), memory.at(positions))
+    np.testing.assert_array_equal(file.inverse, np.argsort(ordering.indices))
+    np.testing.assert_array_equal(file.indices, ordering.indices)
+    assert len(file) == size
+    assert file.fingerprint_at(3) == ordering.fingerprint
+    other = pickle.loads(pickle.dumps(file))
+    np.testing.assert_array_equal(other.at(positions), memory.at(positions))
+    assert len(pickle.dumps(file)) < 500
+
+
+def test_opening_takes_no_memory_and_reading_takes_what_is_read(tmp_path):
+    path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(2_000_000))
+    tracemalloc.start()
+    try:
+        file = OrderFile(path, ordering.fingerprint, 2_000_000)
+        file.at(np.arange(1000, 1064))
+        assert tracemalloc.get_traced_memory()[1] < 2e6
+        assert file.inverse.nbytes == 8_000_000
+        assert tracemalloc.get_traced_memory()[1] < 40e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", [7, 10**12, -1])
+def test_a_changed_number_is_refused_at_opening(tmp_path, value):
+    path, ordering = saved(tmp_path, np.arange(100))
+    mapped = np.load(path, mmap_mode="r+")
+    mapped[5] = value
+    mapped.flush()
+    with pytest.raises(
+        UserError, match=f"ordering of fingerprint {ordering.fingerprint[:16]} at .*mine.npy, found"
+    ):
+        OrderFile(path, ordering.fingerprint, 100)
+
+
+def test_a_file_written_to_in_place_is_refused_from_then_on(tmp_path):
+    path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(5000))
+    file = OrderFile(path, ordering.fingerprint, 5000)
+    np.save(path, np.arange(3))  # shorter: what is mapped behind its end is gone
+    with pytest.raises(UserError, match="written to since"):
+        file.at(np.arange(4900, 4910))
+
+
+def test_a_file_made_anew_beside_does_not_disturb(tmp_path):
+    order = np.random.default_rng(0).permutation(5000)
+    path, ordering = saved(tmp_path, order)
+    file = OrderFile(path, ordering.fingerprint, 5000)
+    saved(tmp_path, np.arange(5000))
+    np.testing.assert_array_equal(file.at(np.arange(5000)), order)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"no array at all", "int32", "two axes", "shorter"])
+def test_other_files_are_refused(tmp_path, content):
+    path, ordering = saved(tmp_path, np.arange(100))
+    arrays = {
+        "int32": np.arange(100, dtype=np.int32),
+        "two axes": np.arange(100)[:, None],
+        "shorter": np.arange(99),
+    }
+    if isinstance(content, str):
+        np.save(path, arrays[content])
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"mine\.npy"):
+        OrderFile(path, ordering.fingerprint, 100)
+
+
+def test_a_dataset_changed_by_hand_is_refused_before_the_first_batch(tmp_path):
+    root = write_tiny_dataset(tmp_path / "out").root
+    path = root / "orderings" / "balance.npy"
+    order = np.load(path)
+    np.save(path, order[::-1])
+    for make in (jd.make_loader, lambda root, **choices: jd.make_loader(root, ordering="balance", **choices)):
+        with pytest.raises(UserError, match=r"ordering of fingerprint .*balance\.npy.*was changed"):
+            make(root, global_batch_size=4)
+    np.save(path, order)
+    assert next(iter(jd.make_loader(root, global_batch_size=4)))["inputs"].shape == (4, 16)
+    with pytest.raises(UserError, match="Unknown ordering 'best'; the dataset has balance"):
+        jd.make_loader(root, ordering="best", global_batch_size=4)
