@@ -73,6 +73,27 @@ def write_array(path: Path, values: np.ndarray) -> None:
         np.save(file, values)
 
 
+def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
+    """Read what `write_array` wrote; `mmap` maps it instead.
+
+    Args:
+        path: the .npy.
+        stage: the verb that makes it, for the message.
+
+    Raises:
+        UserError: no such file, or no array in it.
+    """
+    import numpy as np
+
+    try:
+        return np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason}); run `jax-diversity {stage}` again.") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys sorted."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

@@ -7,6 +7,7 @@ ends with status 2 and one sentence; only bugs give tracebacks. Nothing heavy is
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _fail("interrupted; run the same command again to go on where it stopped.", status=130)
+    except BrokenPipeError:  # whoever read what was printed, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno not in _FULL_DISK:
             raise

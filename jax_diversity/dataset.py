@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -56,11 +56,7 @@ class Dataset:
     """A dataset's documents, tokens, segments, characteristics, orderings and records.
 
     Attributes are read when first used and kept; one whose stage has not run yet raises a `UserError` that names
-    the verb that makes it. Get one with `open_dataset`.
-
-    Args:
-        root: its folder.
-        remote: where the folder's files come from, for a dataset on an object store.
+    the verb that makes it. Get one with `open_dataset`; `remote` is where its folder's files are fetched from.
     """
 
     def __init__(self, root: Path, remote: RemoteFolder | None = None) -> None:
@@ -70,7 +66,7 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.remote is None:
             return open_dataset, (self.root,)
-        return _open_remote, (self.remote.address, self.remote.cache_folder)
+        return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -219,15 +215,10 @@ class Dataset:
         return int(counts[name])
 
     def ordering_file(self, name: str) -> tuple[Path, str | None]:
-        """The .npy of an ordering, and the ordering's fingerprint where the manifest has it: to read it in parts.
-
-        Raises:
-            UserError: an unknown ordering, or a file that is absent or not of its size.
-        """
+        """An ordering's .npy, and its fingerprint where the manifest has it; raises like `orderings[name]`."""
         self.orderings.check(name)
-        stage = f"order/{name}"
-        path = self.file(stage, f"orderings/{name}.npy")
-        return path, self._stage(stage)["counts"].get("fingerprint")
+        path = self.file(f"order/{name}", f"orderings/{name}.npy")
+        return path, self._stage(f"order/{name}")["counts"].get("fingerprint")
 
     def file(self, stage: str, name: str) -> Path:
         """The path of one of a stage's files; of a dataset on an object store it is fetched first.
@@ -334,10 +325,6 @@ class Dataset:
             overlap=self.overlap,
             fetch=None if self.remote is None else self.remote.fetch_path,
         )
-
-
-def _open_remote(address: str, cache_folder: Path) -> Dataset:
-    return open_dataset(address, cache_folder=cache_folder)
 
 
 class Orderings(Mapping[str, Ordering]):

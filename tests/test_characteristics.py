@@ -88,7 +88,14 @@ def test_numeric_bins_hold_about_as_many_documents_each() -> None:
         ("https://xn--bcher-kva.example./", "xn--bcher-kva.example"),
         ("https://[2001:db8::1]:443/", "2001:db8::1"),
         ("https://[broken/", UNKNOWN),
-        ("mailto:", "mailto"),
+        ("mailto:someone@example.org", UNKNOWN),
+        ("urn:isbn:123", UNKNOWN),
+        ("C:\\x\\y.txt", UNKNOWN),
+        ("data:text/plain,x", UNKNOWN),
+        ("javascript:alert(1)", UNKNOWN),
+        ("localhost:8080/x", "localhost"),
+        ("example.org:443", "example.org"),
+        ("some words", UNKNOWN),
         ("", UNKNOWN),
         (None, UNKNOWN),
         ("https://", UNKNOWN),
@@ -133,6 +140,7 @@ def test_a_field_of_numbers_is_binned_and_one_of_names_is_not() -> None:
         ([], "found none among 0"),
         (["a", ["b"], "c"], r"found \['b'\] in document 1"),
         ([{"deep": 1}], "in document 0"),
+        ([1, 10**400], "found one of 401 digits in document 1"),
         ([f"id {index}" for index in range(100)], "100 different values in 100 documents, as an id has"),
     ],
 )
@@ -165,3 +173,11 @@ def test_the_same_counts_give_the_same_bytes(tmp_path) -> None:
     for name in ("one.npz", "two.npz"):
         save_counts(tmp_path / name, count_tokens(segments, codes))
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+
+
+def test_a_group_without_a_name_is_refused_before_it_is_counted() -> None:
+    segments = concat(np.array([3, 4]), np.arange(2), 3)
+    with pytest.raises(ValueError, match=r"groups of 0 \.\. 1, found 0 \.\. 2"):
+        count_tokens(segments, Codes(np.array([0, 2], np.int32), ("a", "b")))
+    with pytest.raises(ValueError, match=r"found -1"):
+        count_tokens(segments, Codes(np.array([0, -1], np.int32), ("a", "b")))

@@ -40,9 +40,10 @@ def test_a_file_is_the_ordering(tmp_path_factory, size, seed):
 
 def test_opening_takes_no_memory_and_reading_takes_what_is_read(tmp_path):
     path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(2_000_000))
+    fingerprint = ordering.fingerprint
     tracemalloc.start()
     try:
-        file = OrderFile(path, ordering.fingerprint, 2_000_000)
+        file = OrderFile(path, fingerprint, 2_000_000)
         file.at(np.arange(1000, 1064))
         assert tracemalloc.get_traced_memory()[1] < 2e6
         assert file.inverse.nbytes == 8_000_000

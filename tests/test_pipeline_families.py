@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import CharacteristicsConfig, ClusterConfig
-from jax_diversity.pipeline import Build
+from jax_diversity.config import CharacteristicsConfig, ClusterConfig, PackingConfig
+from jax_diversity.pipeline import Build, recorded_config
 from tests.tiny_corpus import tiny_config, write_corpus
 
 FAMILIES = ("cluster", "cluster_2", "length", "host", "duplicate", "quality", "kind")
@@ -108,3 +109,70 @@ def test_a_field_that_is_an_id_is_refused_by_its_name(tmp_path: Path) -> None:
     config = dataclasses.replace(config, characteristics=dataclasses.replace(config.characteristics, max_groups=10))
     with pytest.raises(jd.UserError, match="'url' to put documents into groups, found 160 different values"):
         Build(config).run_all()
+
+
+def test_fields_that_make_no_groups_are_refused_before_anything_else_is_made(tmp_path: Path) -> None:
+    corpus = write_rich_corpus(tmp_path / "corpus")
+    config = rich_config(corpus, tmp_path / "out", ("cluster", "url"))
+    config = dataclasses.replace(config, characteristics=dataclasses.replace(config.characteristics, max_groups=10))
+    with pytest.raises(jd.UserError, match="'url' to put documents into groups"):
+        Build(config).run_all()
+    assert set(OutputFolder(tmp_path / "out").stages) == {"prepare"}
+
+
+def test_a_field_with_a_familys_name_can_be_asked_for(tmp_path: Path) -> None:
+    corpus = write_rich_corpus(tmp_path / "corpus")
+    for path in corpus.glob("*.jsonl"):
+        records = [json.loads(line) | {"length": index % 3} for index, line in enumerate(path.open())]
+        path.write_text("\n".join(map(json.dumps, records)) + "\n")
+    build = Build(rich_config(corpus, tmp_path / "out", ("cluster", "length", "field:length")))
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize"):
+        counts = build.run_stage(stage).counts
+    assert counts["num_groups"]["length"] == 5
+    assert counts["num_groups"]["field:length"] == 3
+    assert jd.open_dataset(tmp_path / "out").characteristics.families == ("cluster", "length", "field:length")
+
+
+def test_a_stage_alone_does_not_take_other_stages_settings(built: Path) -> None:
+    """Codes of one clustering with the group count of another would be nonsense."""
+    config = dataclasses.replace(
+        recorded_config(built), cluster=ClusterConfig(num_clusters=3, also=(2,), max_iterations=10)
+    )
+    before = (built / "manifest.json").read_bytes()
+    with pytest.raises(jd.UserError, match=r"cluster\.num_clusters=3 where stage 'cluster' was made with 4; run"):
+        Build(config).run_stage("characterize")
+    assert (built / "manifest.json").read_bytes() == before
+    also = dataclasses.replace(
+        recorded_config(built), cluster=dataclasses.replace(config.cluster, num_clusters=4, also=())
+    )
+    with pytest.raises(jd.UserError, match=r"cluster\.also"):
+        Build(also).run_stage("characterize")
+    assert Build(recorded_config(built)).run_stage("characterize").kept
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("clusters/assignments.npy", "cluster"), ("clusters/assignments_2.npy", "cluster")]
+)
+def test_damaged_assignments_are_named(built: Path, tmp_path: Path, name: str, stage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(built, copy)
+    content = bytearray((copy / name).read_bytes())
+    config = dataclasses.replace(
+        recorded_config(copy), characteristics=CharacteristicsConfig(families=("cluster",), length_bins=7)
+    )
+    for damage in (slice(0, 6), slice(-40, None)):
+        broken = bytearray(content)
+        broken[damage] = b"\xff" * len(broken[damage])
+        (copy / name).write_bytes(broken)
+        with pytest.raises(jd.UserError, match=rf"{name} is damaged.*run `jax-diversity {stage}` again"):
+            Build(config).run_stage("characterize")
+
+
+def test_the_validation_part_of_rows_is_not_lost(tmp_path: Path) -> None:
+    config = rich_config(write_rich_corpus(tmp_path / "corpus"), tmp_path / "out", ("length",))
+    packing = PackingConfig(method="partial_shuffle", sequence_length=16, num_rows=200, validation_fraction=0.1)
+    build = Build(dataclasses.replace(config, packing=packing))
+    for stage in ("prepare", "tokenize", "pack"):
+        counts = build.run_stage(stage).counts
+    assert counts["num_validation_documents"] > 0
+    assert counts["num_validation_sequences"] > 10

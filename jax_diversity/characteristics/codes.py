@@ -6,6 +6,7 @@ the address, a metadata field), from quantiles of numbers (length, a quality sco
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ OTHER = "(other)"
 """The group of documents whose value is rarer than those that have groups of their own."""
 UNIQUE = "unique"
 """The group of documents that have no copy."""
+_BARE_HOST = re.compile(r"(localhost|[^\s/:@?#\\]+\.[^\s/:@?#\\]+)(:\d+)?([/?#]|$)", re.IGNORECASE)
+"""An address without a scheme; `mailto:`, `urn:` and paths of files are none."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,12 @@ def _host(address: Any) -> str | None:
     if not isinstance(address, str) or not address.strip():
         return None
     address = address.strip()
+    if "//" not in address:
+        if not _BARE_HOST.match(address):
+            return None
+        address = f"//{address}"
     try:
-        host = urlsplit(address if "//" in address else f"//{address}").hostname
+        host = urlsplit(address).hostname
     except ValueError:  # brackets without an address between them
         return None
     return host.removeprefix("www.").rstrip(".") if host else None
@@ -180,7 +187,7 @@ def field_codes(name: str, values: Sequence[Any], num_bins: int, max_groups: int
             f"document {place}; name another field in characteristics.families."
         )
     if not kinds.keys() - {int, float}:
-        return numeric_bins(np.array([np.nan if value is None else value for value in values], float), num_bins)
+        return numeric_bins(np.array([_number(name, place, value) for place, value in enumerate(values)]), num_bins)
     known = sum(kinds.values())
     num_different = len({str(value) for value in values if value is not None})
     if num_different > max(max_groups, known // 2):
@@ -189,3 +196,14 @@ def field_codes(name: str, values: Sequence[Any], num_bins: int, max_groups: int
             f"values in {known} documents, as an id has; name another field in characteristics.families."
         )
     return categorical((None if value is None else str(value) for value in values), max_groups)
+
+
+def _number(name: str, place: int, value: float | None) -> float:
+    try:
+        return np.nan if value is None else float(value)
+    except OverflowError:
+        raise UserError(
+            f"Expected numbers that float64 can hold in the metadata field {name!r}, found one of "
+            f"{len(str(value))} digits in document {place}; repair the record or name another field in "
+            "characteristics.families."
+        ) from None

@@ -24,7 +24,14 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     Args:
         segments: the packed training sequences.
         codes: one family's groups, for the corpus's documents.
+
+    Raises:
+        ValueError: a document's group that has no name, or segments of documents without a group.
     """
+    if len(codes.group) and not 0 <= codes.group.min() <= codes.group.max() < max(len(codes.names), 1):
+        raise ValueError(
+            f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
+        )
     num_segments = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     row_starts = np.concatenate([[0], np.cumsum(num_segments)])
     index_type = np.int32 if len(segments) < 2**31 else np.int64

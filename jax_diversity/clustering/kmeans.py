@@ -2,7 +2,8 @@
 
 Distances are Euclidean. The rows that documents' embeddings give have length one (or zero), so the nearest
 centroid is the one with the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters.
-Centroids are plain means, not normalised again; a loose cluster's centroid is short and says so. `spherical`
+Rows and centroids are both moved by one vector first, the middle of the rows, for that product rounds off more
+the farther they lie from the origin. Centroids are plain means, not normalised again; a loose cluster's centroid is short and says so. `spherical`
 k-means looks at cosines alone: rows and centroids have length one. All zero rows (documents without a known term)
 are one point and share one cluster in either case.
 
@@ -22,7 +23,7 @@ from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.clustering.lloyd import Passes, assign_rows, lloyd
 from jax_diversity.clustering.mesh import row_mesh
-from jax_diversity.clustering.rows import Rows, check_vectors, check_width, training_rows, unit_rows
+from jax_diversity.clustering.rows import Rows, check_vectors, check_width, middle, training_rows, unit_rows
 from jax_diversity.clustering.starts import draw_start
 from jax_diversity.clustering.two_level import train_two_levels
 from jax_diversity.config import ClusterConfig
@@ -78,7 +79,7 @@ def kmeans(
     """
     centroids, num_iterations = train_centroids(vectors, config, advance, mesh=mesh, block_rows=block_rows)
     passes = Passes(row_mesh(mesh), block_rows, advance)
-    assignments, distances = assign_rows(Rows(vectors, None, config.spherical), centroids, passes)
+    assignments, distances = _assign(vectors, centroids, config.spherical, passes)
     return Clustering(centroids, assignments, float(distances.sum(dtype=np.float64)), num_iterations)
 
 
@@ -101,14 +102,18 @@ def train_centroids(
     Args and errors are those of `kmeans`, which see.
     """
     check_vectors(vectors)
-    _check_counts(len(vectors), config)
+    _check_config(len(vectors), config)
     rows = training_rows(vectors, config.train_documents, config.seed, config.spherical)
     if config.backend == "sklearn":
         centroids, num_iterations = _train_minibatch(rows, config)
         advance(config.max_iterations * len(rows))
-        return centroids, num_iterations
-    passes = Passes(row_mesh(mesh), block_rows, advance)
+    else:
+        centroids, num_iterations = _train_lloyd(rows, config, Passes(row_mesh(mesh), block_rows, advance))
+    return centroids if rows.origin is None else centroids + rows.origin, num_iterations
 
+
+def _train_lloyd(rows: Rows, config: ClusterConfig, passes: Passes) -> tuple[np.ndarray, int]:
+    """Lloyd's algorithm in one level or two; centroids are those of the rows as they are read."""
     num_coarse = num_coarse_clusters(config)
 
     def train(part: Rows, num_clusters: int) -> tuple[np.ndarray, int]:
@@ -181,7 +186,16 @@ def assign_with_distances(
     check_vectors(vectors)
     check_vectors(centroids)
     check_width(vectors, centroids)
-    return assign_rows(Rows(vectors, None, spherical), centroids, Passes(row_mesh(mesh), block_rows, advance))
+    return _assign(vectors, centroids, spherical, Passes(row_mesh(mesh), block_rows, advance))
+
+
+def _assign(
+    vectors: np.ndarray, centroids: np.ndarray, spherical: bool, passes: Passes
+) -> tuple[np.ndarray, np.ndarray]:
+    if spherical or not len(centroids):
+        return assign_rows(Rows(vectors, None, spherical), centroids, passes)
+    origin = middle(centroids)  # of the centroids: what they are given decides alone, not the other rows
+    return assign_rows(Rows(vectors, None, False, origin), centroids - origin, passes)
 
 
 def nearest_documents(
@@ -205,8 +219,10 @@ def nearest_documents(
     return nearest
 
 
-def _check_counts(num_documents: int, config: ClusterConfig) -> None:
+def _check_config(num_documents: int, config: ClusterConfig) -> None:
     num_clusters = config.num_clusters
+    if not 0 <= config.seed < 2**32:
+        raise UserError(f"Expected cluster.seed from 0 to 2^32 - 1, found {config.seed}.")
     if num_clusters < 1:
         raise UserError(f"Expected cluster.num_clusters >= 1, found {num_clusters}.")
     if num_clusters > num_documents:

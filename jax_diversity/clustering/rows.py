@@ -1,9 +1,9 @@
-"""Documents' vectors as k-means reads them: checked, chosen, of length one where that is asked for, in blocks."""
+"""Documents' vectors as k-means reads them: checked, chosen, centred or of length one, in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from jaxtyping import Float32, Int64
 from jax_diversity.errors import UserError
 
 LARGEST_SQUARE = 1e30
-"""A vector's squared length; sums of a hundred million of them are finite in float32."""
+"""A vector's squared length; sums of ten million of them, moved by another vector, are finite in float32."""
 _BLOCK = 8192
+_MIDDLE_ROWS = 4096
+"""Rows that say where the middle of all lies; any point among them will do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +26,13 @@ class Rows:
         vectors: one row a document.
         chosen: the rows meant, ascending; None for all.
         spherical: rows are read with length one (rows of zeros stay zeros).
+        origin: what is subtracted from rows when they are read; None for nothing.
     """
 
     vectors: Float32[np.ndarray, "document feature"]
     chosen: Int64[np.ndarray, " row"] | None = None
     spherical: bool = False
+    origin: Float32[np.ndarray, " feature"] | None = None
 
     def __len__(self) -> int:
         return len(self.vectors) if self.chosen is None else len(self.chosen)
@@ -40,12 +44,17 @@ class Rows:
 
     def take(self, places: np.ndarray | slice) -> Float32[np.ndarray, "row feature"]:
         """The rows at some places among the chosen ones."""
-        rows = self.vectors[places if self.chosen is None else self.chosen[places]]
-        return unit_rows(rows) if self.spherical else np.asarray(rows)
+        rows = np.asarray(self.vectors[places if self.chosen is None else self.chosen[places]])
+        if self.spherical:
+            rows = unit_rows(rows)
+        if self.origin is None:
+            return rows
+        is_view = self.chosen is None and isinstance(places, slice)
+        return np.subtract(rows, self.origin, out=None if is_view else rows)
 
     def part(self, places: np.ndarray) -> Rows:
         """The rows at some places, as rows of their own."""
-        return Rows(self.vectors, places if self.chosen is None else self.chosen[places], self.spherical)
+        return replace(self, chosen=places if self.chosen is None else self.chosen[places])
 
     def blocks(self, block_rows: int) -> Iterator[tuple[Float32[np.ndarray, "row feature"], int]]:
         """All rows in blocks of one shape, zeros below the last, each with its number of real rows.
@@ -71,12 +80,24 @@ def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
     return scaled / np.where(lengths > 0, lengths, 1)
 
 
+def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, " feature"]:
+    """A point among the rows: every feature's median over some thousands of them, evenly spaced.
+
+    Distances come from products of rows and centroids, whose rounding grows with the square of their lengths.
+    Lengths are measured from here, so that it matters not where the rows lie. The mean would do as well, but for
+    a single row that is very far away.
+    """
+    rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
+    return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)
+
+
 def training_rows(vectors: np.ndarray, train_documents: int, seed: int, spherical: bool) -> Rows:
     """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds."""
+    origin = None if spherical else middle(vectors)
     if len(vectors) <= train_documents:
-        return Rows(vectors, None, spherical)
+        return Rows(vectors, None, spherical, origin)
     chosen = np.random.default_rng(seed).choice(len(vectors), train_documents, replace=False)
-    return Rows(vectors, np.sort(chosen), spherical)  # sorted: a memory map is read from front to back
+    return Rows(vectors, np.sort(chosen), spherical, origin)  # sorted: a memory map is read from front to back
 
 
 def check_vectors(vectors: Any) -> None:

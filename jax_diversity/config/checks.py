@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ from jax_diversity.errors import UserError
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
 """Names that the table and the files of the characteristics have for other things."""
+_LONGEST_FAMILY = 200  # bytes, of a file's name
+_EMBEDDERS = ("tfidf_svd", "hashing", "qwen3", "precomputed")
+_MOST_DIMENSIONS = 8192
+"""Beyond, the directions of the terms alone would take gigabytes; one document's topic needs a few hundred."""
+_EMBEDDING_OPTIONS = {
+    "max_terms": ("tfidf_svd",),
+    "path": ("qwen3", "precomputed"),
+    "column": ("precomputed",),
+    "id_column": ("precomputed",),
+    "batch_tokens": ("qwen3",),
+    "dtype": ("qwen3",),
+}
+"""Settings that some embedders alone read; one of the user's own (`module:name`) may read any."""
 _PACKING_OPTIONS = {
     "atom_size": ("concat", "pad"),
     "num_epochs": ("megatron", "partial_shuffle"),
@@ -65,6 +79,11 @@ def _check_at_least(least: int, section: str, settings: Any, names: str) -> None
         value = getattr(settings, name)
         if value is not None and value < least:
             raise UserError(f"Expected {section}.{name} >= {least}, found {value}.")
+
+
+def _check_seed(section: str, seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise UserError(f"Expected {section}.seed from 0 to 2^32 - 1, found {seed}.")
 
 
 def _check_weight(name: str, value: float | None) -> None:
@@ -150,15 +169,32 @@ def _check_tokenizer_file(tokenizer: TokenizerConfig, what: str) -> None:
 
 def _check_embedding(embedding: EmbeddingConfig) -> None:
     _check_at_least(1, "embedding", embedding, "dimensions max_tokens fit_documents max_terms batch_tokens")
-    _check_at_least(0, "embedding", embedding, "seed")
+    _check_seed("embedding", embedding.seed)
     if not embedding.method:
         raise UserError("Expected embedding.method to name a method, found nothing; leave it out for tfidf_svd.")
+    if embedding.method not in _EMBEDDERS and ":" not in embedding.method:
+        raise UserError(
+            f"Expected embedding.method to be one of {', '.join(_EMBEDDERS)}, or `module:name` of an embedder of your "
+            f"own, found {embedding.method!r}."
+        )
+    if embedding.dimensions > _MOST_DIMENSIONS:
+        raise UserError(
+            f"Expected embedding.dimensions <= {_MOST_DIMENSIONS}, found {embedding.dimensions}; 128 to 1024 are usual."
+        )
+    for name, methods in _EMBEDDING_OPTIONS.items():
+        value = getattr(embedding, name)
+        ignored = embedding.method in _EMBEDDERS and embedding.method not in methods
+        if ignored and value != getattr(EmbeddingConfig, name):
+            raise UserError(
+                f"Expected embedding.{name} only with embedding.method={', '.join(methods)} or a `module:name` of your "
+                f"own, found {value} with {embedding.method}; leave the setting out, or choose a method that reads it."
+            )
     if embedding.method in ("qwen3", "precomputed") and not embedding.path:
         what = "the checkpoint's folder" if embedding.method == "qwen3" else "the file with the vectors"
         raise UserError(
             f"Expected embedding.path with embedding.method={embedding.method}, found nothing; name {what}."
         )
-    if embedding.method == "qwen3" and not Path(embedding.path or "").expanduser().is_dir():
+    if embedding.method == "qwen3" and not os.path.isdir(os.path.expanduser(embedding.path or "")):
         raise UserError(
             f"Expected embedding.path to be a checkpoint's folder with embedding.method=qwen3, found no folder at "
             f"{embedding.path}; name one that exists."
@@ -167,7 +203,7 @@ def _check_embedding(embedding: EmbeddingConfig) -> None:
 
 def _check_cluster(cluster: ClusterConfig) -> None:
     _check_at_least(1, "cluster", cluster, "num_clusters max_iterations train_documents")
-    _check_at_least(0, "cluster", cluster, "seed")
+    _check_seed("cluster", cluster.seed)
     _check_at_least(0, "cluster", cluster, "coarse_clusters")
     for name, number in [("num_clusters", cluster.num_clusters), *(("also", number) for number in cluster.also)]:
         if not 1 <= number <= cluster.train_documents:
@@ -202,6 +238,15 @@ def _check_packing(packing: PackingConfig) -> None:
             f"Expected packing.atom_size to divide packing.sequence_length={length} or to be a multiple of it, "
             f"found {atom}."
         )
+    if packing.method == "pad" and atom == 1:
+        raise UserError(
+            "Expected packing.atom_size >= 2 with packing.method=pad, found 1; an atom ends with an end token."
+        )
+    if packing.method == "megatron" and packing.seed >= 2**32:
+        raise UserError(
+            f"Expected packing.seed of 0 .. 2^32 - 1, as Megatron takes it, with packing.method=megatron, found "
+            f"{packing.seed}."
+        )
     for name, methods in _PACKING_OPTIONS.items():
         value = getattr(packing, name)
         if value != getattr(PackingConfig, name) and packing.method not in methods:
@@ -222,7 +267,8 @@ def _check_characteristics(characteristics: CharacteristicsConfig) -> None:
     if len(set(families)) != len(families):
         raise UserError(f"Expected characteristics.families without repeats, found {', '.join(families)}.")
     for family in families:  # each is the name of a file and of a column
-        if not family or family.startswith(".") or "/" in family or family in _COLUMNS:
+        name_fits = family.isprintable() and 0 < len(family.encode()) <= _LONGEST_FAMILY
+        if not name_fits or family.startswith(".") or "/" in family or family in _COLUMNS:
             raise UserError(
                 f"Expected characteristics.families to name families or metadata fields, found {family!r}, which "
                 "cannot be one's name; rename the field."

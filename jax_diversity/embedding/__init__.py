@@ -4,7 +4,7 @@
 vectors from files; `base` says what an embedder is and makes the one that the settings name.
 """
 
-from jax_diversity.embedding.base import METHODS, PRECOMPUTED, Embedder, check_embedded, make_embedder
+from jax_diversity.embedding.base import METHODS, PRECOMPUTED, Embedder, embed_texts, make_embedder
 from jax_diversity.embedding.hashing import HashingEmbedder
 from jax_diversity.embedding.outside import outside_files
 from jax_diversity.embedding.precomputed import PrecomputedVectors, open_precomputed
@@ -17,7 +17,7 @@ __all__ = [
     "HashingEmbedder",
     "PrecomputedVectors",
     "TfidfSvd",
-    "check_embedded",
+    "embed_texts",
     "make_embedder",
     "open_precomputed",
     "outside_files",

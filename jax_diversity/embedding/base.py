@@ -12,12 +12,15 @@ An embedder of your own is a class (or function) that takes the settings and giv
             return np.array([(len(text), text.count(" ")) for text in texts], np.float32).reshape(-1, 2)
 
 One that learns from the corpus first has the class methods `fit(texts, config)` and `load(path)`, which give the
-embedder to use, and `save(path)`.
+embedder to use, and `save(path)`. What its code raises, at any step, becomes a sentence, see `own_code`.
 """
 
 from __future__ import annotations
 
 import importlib
+import operator
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +30,7 @@ from jaxtyping import Float32
 
 from jax_diversity.artifacts import atomic_path
 from jax_diversity.config import EmbeddingConfig
+from jax_diversity.embedding.own_code import own_code
 from jax_diversity.errors import UserError
 
 METHODS = {
@@ -83,7 +87,8 @@ def make_embedder(
         stored: the file that keeps what was learnt; None keeps nothing.
 
     Raises:
-        UserError: a method that is unknown, cannot be imported or makes no embedder.
+        UserError: a method that is unknown, cannot be imported or makes no embedder; an embedder of your own that
+            raises anything, or saves nothing.
 
     Example:
         >>> make_embedder(EmbeddingConfig(method="hashing", dimensions=64)).embed(["wind and sail"]).shape
@@ -91,7 +96,9 @@ def make_embedder(
     """
     method = _find_method(config.method)
     if not hasattr(method, "fit"):
-        return _checked(method(config), config.method)
+        with own_code(config.method, "construction"):
+            embedder = method(config)
+        return _checked(embedder, config.method)
     lacking = [name for name in _LEARNING if not hasattr(method, name)]
     if lacking:
         raise UserError(
@@ -99,10 +106,15 @@ def make_embedder(
             f"{', '.join(_LEARNING)}, found no {', '.join(lacking)}."
         )
     if stored is not None and stored.exists():
-        return _checked(method.load(stored), config.method)
-    embedder = _checked(method.fit([] if draw_texts is None else draw_texts(), config), config.method)
+        with own_code(config.method, "load"):
+            embedder = method.load(stored)
+        return _checked(embedder, config.method)
+    texts = [] if draw_texts is None else draw_texts()
+    with own_code(config.method, "fit"):
+        embedder = method.fit(texts, config)
+    embedder = _checked(embedder, config.method)
     if stored is not None:
-        _save(embedder, stored)
+        _save(embedder, config.method, stored)
     return embedder
 
 
@@ -111,7 +123,27 @@ def load_qwen3(config: EmbeddingConfig) -> Embedder:
     from jax_diversity.embedding.qwen3 import Qwen3Embedder
 
     settings: dict[str, Any] = {"max_tokens": config.max_tokens, "batch_tokens": config.batch_tokens}
-    return Qwen3Embedder.load(config.path or "", **settings, dtype=config.dtype)
+    return Qwen3Embedder.load(os.path.expanduser(config.path or ""), **settings, dtype=config.dtype)
+
+
+def embed_texts(
+    embedder: Embedder, texts: Sequence[str], method: str, name_document: Callable[[int], str]
+) -> Float32[np.ndarray, "document feature"]:
+    """The texts' vectors, checked: one finite float32 row a text.
+
+    Args:
+        embedder: what `make_embedder` gave.
+        texts: documents' beginnings, one or more.
+        method: `embedding.method`, for messages.
+        name_document: what a message calls the document of a row.
+
+    Raises:
+        UserError: the embedder is the user's own and raises something, or gives something else.
+    """
+    with own_code(method, "embed"):
+        vectors = embedder.embed(texts)
+    check_embedded(vectors, len(texts), operator.index(embedder.dimensions), name_document)
+    return vectors
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
@@ -149,15 +181,15 @@ def _find_method(method: str) -> Any:
             f"embedder of your own, found {method!r}."
         )
     module, _, name = METHODS.get(method, method).partition(":")
-    try:
+    if module.startswith(".") or "/" in module:
+        raise UserError(
+            f"Expected embedding.method to name a module as `import` does, found a path, {method!r}; put the module's "
+            "folder in PYTHONPATH and leave it out of the name."
+        )
+    with own_code(method, "import"):
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"Expected embedding.method={method} to name what Python can import, found: {error}; is the module's "
-            "folder in PYTHONPATH, and what it needs installed?"
-        ) from None
     if not callable(found):
         raise UserError(
             f"Expected embedding.method={method} to name a class or function that takes the settings, found "
@@ -167,23 +199,41 @@ def _find_method(method: str) -> Any:
 
 
 def _checked(embedder: Any, method: str) -> Embedder:
-    if not isinstance(embedder, Embedder):
+    with own_code(method, "dimensions"):  # a property of it runs here
+        is_embedder = isinstance(embedder, Embedder)
+        width: Any = embedder.dimensions if is_embedder else None
+    if not is_embedder:
         raise UserError(
             f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
             f"{type(embedder).__name__}, which lacks them."
         )
-    width: Any = embedder.dimensions
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise UserError(f"Expected embedding.method={method} to have `dimensions` of 1 or more, found {width!r}.")
+    try:
+        number = 0 if isinstance(width, bool) else operator.index(width)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise UserError(
+            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found {width!r}."
+        )
     return embedder
 
 
-def _save(embedder: Any, path: Path) -> None:
-    """Let the embedder write its file under a name that ends as the final one does: `np.savez` adds endings."""
-    unfinished = path.with_name(f"unfinished-{path.name}")
+def _save(embedder: Any, method: str, path: Path) -> None:
+    """Let the embedder write its file in a folder of its own, under the final name: `np.savez` adds endings."""
+    folder = path.with_name("unfinished")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     try:
-        embedder.save(unfinished)
+        with own_code(method, "save"):
+            embedder.save(folder / path.name)
+        if not (folder / path.name).is_file():
+            found = ", ".join(sorted(other.name for other in folder.iterdir())) or "nothing"
+            raise UserError(
+                f"Expected the `save` of embedding.method={method} to write the file whose path it is given "
+                f"({path.name}), found {found} written; repair it."
+            )
         with atomic_path(path) as temporary:
-            unfinished.replace(temporary)
+            (folder / path.name).replace(temporary)
+            shutil.rmtree(folder)  # a kill after this leaves the file alone
     finally:
-        unfinished.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -51,7 +51,7 @@ def find_vector_files(config: EmbeddingConfig) -> list[Path]:
 
 def _files_in(where: str) -> list[Path]:
     """The file, or the files of the folder that are not hidden; none where there is nothing."""
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     if where and path.is_file():
         return [path]
     if not where or not path.is_dir():
@@ -62,7 +62,7 @@ def _files_in(where: str) -> list[Path]:
 def _source_files(module: str) -> list[Path]:
     try:
         found = importlib.util.find_spec(module)
-    except (ImportError, AttributeError, ValueError):
+    except (Exception, SystemExit):  # a module with dots: its package is imported, and may do anything
         return []  # `make_embedder` says what is wrong
     source = Path(found.origin) if found is not None and found.origin else None
     return [source] if source is not None and source.is_file() else []

@@ -43,6 +43,7 @@ def make_loader(
     num_threads: SupportsIndex = 1,
     num_workers: SupportsIndex = 0,
     cache_folder: str | Path | None = None,
+    sequence_length: SupportsIndex | None = None,
 ) -> Loader:
     """A Grain dataset of batches in an ordering's order.
 
@@ -76,6 +77,7 @@ def make_loader(
             importable without running it (`if __name__ == "__main__":`), as for all processes of Python's.
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`. A record file is
             fetched whole when it is first needed; `stream_batches` keeps none.
+        sequence_length: L that the model expects; rows of another length are refused. None takes any.
 
     Returns:
         A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decode`; of several datasets with
@@ -84,8 +86,8 @@ def make_loader(
         threads or workers.
 
     Raises:
-        UserError: a setting that cannot be (a count that is no whole number, too), an unknown ordering, or one made
-            for another number of sequences.
+        UserError: a setting that cannot be (a count that is no whole number, too), an unknown ordering, one made
+            for another number of sequences, sequences of another length than the model expects.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
@@ -94,6 +96,7 @@ def make_loader(
     """
     whole_number("seed", seed)
     source, order = _opened(dataset, ordering, cache_folder)
+    _check_length(source, sequence_length)
     return assemble(
         source,
         order,
@@ -163,6 +166,14 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise UserError(f"Expected {name} to be a whole number, found {value!r}.") from None
+
+
+def _check_length(source: SequenceSource, expected: Any) -> None:
+    if expected is not None and source.width != (expected := whole_number("sequence_length", expected)):
+        raise UserError(
+            f"Expected sequences of {expected} tokens, found {source.width} in {source!r}; pack with "
+            f"packing.sequence_length={expected}, or give the model that length."
+        )
 
 
 def _ahead(**counts: Any) -> Ahead:

@@ -5,7 +5,7 @@ Ding et al., "Fewer truncations improve language modeling", 2024 (https://arxiv.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left, insort
 from itertools import pairwise
 
 import numpy as np
@@ -58,11 +58,12 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
-    starts = np.flatnonzero(np.diff(lengths, prepend=capacity + 1))
+    starts = np.flatnonzero(np.diff(lengths, prepend=-1))
     for start, stop in pairwise([*starts.tolist(), len(lengths)]):
         length = int(lengths[start])
-        for room in [*rooms.at_least(length).tolist(), capacity]:
-            each = room // length
+        while start < stop:
+            room = rooms.tightest(length)
+            each = min(room // length, stop - start)
             some = rooms.take(room, -(-(stop - start) // each))
             full = min(len(some), (stop - start) // each)
             taken = np.repeat(some, each)[: stop - start]
@@ -70,23 +71,25 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
             start += len(taken)
             rooms.put(room - each * length, some[:full])
             rooms.put(room - (len(taken) - full * each) * length, some[full:])
-            if start == stop:
-                break
     return bins
 
 
 class _Rooms:
-    """Bins by the room that they have left; there are always more empty ones."""
+    """Bins by the room that they have left; there are always more empty ones.
+
+    What it holds grows with the begun bins, not with their capacity.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._bins: dict[int, list[np.ndarray]] = defaultdict(list)
-        self._counts = np.zeros(capacity, np.int64)
+        self._bins: dict[int, list[np.ndarray]] = {}
+        self._rooms: list[int] = []  # the keys, rising
         self._num_bins = 0
 
-    def at_least(self, room: int) -> Int64[np.ndarray, " room"]:
-        """The rooms, rising, that begun bins have left, from `room` on."""
-        return room + np.flatnonzero(self._counts[room:])
+    def tightest(self, length: int) -> int:
+        """The smallest room that holds so many tokens: of the begun bins, or else an empty one's."""
+        place = bisect_left(self._rooms, length)
+        return self._rooms[place] if place < len(self._rooms) else self.capacity
 
     def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
         """Bins with exactly this room, the first that got it first."""
@@ -94,12 +97,15 @@ class _Rooms:
             self._num_bins += most
             return np.arange(self._num_bins - most, self._num_bins)
         bins = np.concatenate(self._bins.pop(room))
-        self._counts[room] = 0
+        del self._rooms[bisect_left(self._rooms, room)]
         self.put(room, bins[most:])
         return bins[:most]
 
     def put(self, room: int, bins: Int64[np.ndarray, " bin"]) -> None:
         """Bins that have so much room now."""
-        if len(bins) and room:
-            self._bins[room].append(bins)
-            self._counts[room] += len(bins)
+        if not len(bins) or not room:
+            return
+        if room not in self._bins:
+            insort(self._rooms, room)
+            self._bins[room] = []
+        self._bins[room].append(bins)

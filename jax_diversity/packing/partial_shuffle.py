@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.errors import UserError
 from jax_diversity.packing.checks import one_of, whole_number
 from jax_diversity.packing.pieces import Pieces, cut_stream, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
@@ -42,7 +43,7 @@ def partial_shuffle(
         seed: of the offsets.
 
     Raises:
-        UserError: fewer than one row or epoch.
+        UserError: fewer than one row or epoch, or more rows than tokens.
 
     Example:
         >>> segments = partial_shuffle(np.array([12]), np.array([0]), 3, num_rows=2)
@@ -54,8 +55,15 @@ def partial_shuffle(
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     documents = whole_documents(document_lengths, document_order)
     total = int(documents.length.sum())
+    if num_rows > total > 0:
+        raise UserError(
+            f"Expected num_rows to be at most the number of tokens, {total}, so that every row holds some, found "
+            f"{num_rows}; choose the batch size of training."
+        )
     row_length = total // num_rows
     num_columns = num_filled(row_length, sequence_length, last_sequence)
+    if not num_columns:  # nothing is laid out, however many rows there would be
+        return fill(documents.take(np.zeros(0, np.int64)), np.zeros(0, np.int64), 0, sequence_length)
     row = np.tile(np.arange(num_rows), num_epochs)
     offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row))
     pieces, start = _rotated(documents, row * row_length, offset, row_length, num_columns * sequence_length)

@@ -65,6 +65,7 @@ class Build:
         Raises:
             UserError: a predecessor is missing; bad settings or input.
         """
+        self._check_other_settings(name)
         return self._run([STAGES[name]])[0]
 
     def run_order(self, order: OrderConfig) -> list[StageResult]:
@@ -76,6 +77,25 @@ class Build:
         others = [other for other in self.config.orders if ordering_name(other) != ordering_name(order)]
         self.config = dataclasses.replace(self.config, orders=(*others, order))
         return self._run(order_stages(order))
+
+    def _check_other_settings(self, name: str) -> None:
+        """Settings that belong to other stages, which are made already and would not follow them.
+
+        Raises:
+            UserError: the first such setting, and the stage that it belongs to.
+        """
+        for other, stage in STAGES.items():
+            made = self.folder.stages.get(other)
+            if made is None or other in (name, "report"):
+                continue
+            asked = _flat(stage.settings(self.config))
+            for setting, value in _flat(made["config"]).items():
+                if setting in asked and asked[setting] != value:
+                    raise UserError(
+                        f"Expected settings of stage {name!r}, or such as {self.folder.root} was made with, found "
+                        f"{setting}={asked[setting]} where stage {other!r} was made with {value}; run "
+                        f"`jax-diversity {other}` with it first, or `jax-diversity build`."
+                    )
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         check_settings(self.config)
@@ -108,7 +128,14 @@ class Build:
         # Files of a try with other versions of the libraries are not gone on with: their bytes may differ.
         key = fingerprint(stage_fingerprint, versions)
         partial = self.folder.partial(stage.name, key, resume=stage.resumable)
-        counts = stage.run(context, partial)
+        try:
+            counts = stage.run(context, partial)
+        except MemoryError as error:
+            reason = " ".join(str(error).split()) or "there was no more"
+            raise UserError(
+                f"Stage {stage.name!r} ran out of memory ({reason}); "
+                "look for a setting of it that is too large, or take a machine with more; what is finished is kept."
+            ) from error
         self._withdraw_dependents(stage.name, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
@@ -159,6 +186,14 @@ class Build:
         }
         with (self.folder.root / "build.log").open("a") as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _flat(settings: Any, where: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    if not isinstance(settings, dict) or not settings:
+        return {where: json.loads(json.dumps(settings))}  # a tuple is a list in a manifest
+    parts = (_flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def recorded_config(out: str | Path) -> BuildConfig:

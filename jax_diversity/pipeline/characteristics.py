@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_diversity.artifacts import write_json
+from jax_diversity.artifacts import read_array, write_json
 from jax_diversity.errors import UserError
+from jax_diversity.pipeline import clusters
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _STORED = ("length", "source", "language", "host", "duplicate")
 """Families that every dataset has, besides its clusterings."""
+_FIELD = "field:"
 _ROW_GROUP = 65_536
 """Documents that are read together when some of them are asked for."""
 
@@ -55,30 +57,39 @@ def check_families(context: Context) -> None:
     """Whether there is something to make every family of: known as soon as the documents are stored.
 
     Raises:
-        UserError: a family that is neither built in nor a clustering nor a metadata field of any document.
+        UserError: a family that is neither built in nor a clustering nor a metadata field of any document; a field
+            that makes no groups.
     """
-    fields = context.counts("prepare").get("metadata_fields", {})
-    clusterings = _clusterings(context)
-    for family in _fields(context):
-        if family not in fields:
+    present = context.counts("prepare").get("metadata_fields", {})
+    clusterings = clusters.clusterings(context.config.cluster)
+    fields = _fields(context, clusterings)
+    for family, field in fields.items():
+        if field not in present:
             known = ", ".join([*clusterings, *_STORED])
             raise UserError(
                 f"Expected characteristics.families to name families ({known}) or metadata fields of the documents "
-                f"({', '.join(fields) or 'there are none'}), found {family!r}; take one of these, or add another "
+                f"({', '.join(present) or 'there are none'}), found {family!r}; take one of these, or add another "
                 "clustering to cluster.also."
             )
+    if fields:
+        _field_codes(context, fields, _metadata_values(context, list(fields.values())))
 
 
-def _clusterings(context: Context) -> dict[str, int]:
-    """The clusterings' families, as the settings have them, each with its number of clusters."""
-    config = context.config.cluster
-    return {"cluster": config.num_clusters} | {f"cluster_{number}": number for number in config.also}
+def _fields(context: Context, clusterings: Iterable[str]) -> dict[str, str]:
+    """The families that are metadata fields, each with its field; `field:length` is a field in any case."""
+    known = {*_STORED, *clusterings}
+    families = [family for family in context.config.characteristics.families if family not in known]
+    return {family: family.removeprefix(_FIELD) for family in families}
 
 
-def _fields(context: Context) -> list[str]:
-    """The families that are metadata fields."""
-    known = {*_STORED, *_clusterings(context)}
-    return [family for family in context.config.characteristics.families if family not in known]
+def _field_codes(context: Context, fields: dict[str, str], values: dict[str, list[Any]]) -> dict[str, Codes]:
+    from jax_diversity.characteristics import field_codes
+
+    config = context.config.characteristics
+    return {
+        family: field_codes(field, values[field], config.field_bins, config.max_groups)
+        for family, field in fields.items()
+    }
 
 
 def _all_codes(context: Context, lengths: np.ndarray) -> dict[str, Codes]:
@@ -87,9 +98,10 @@ def _all_codes(context: Context, lengths: np.ndarray) -> dict[str, Codes]:
 
     config = context.config.characteristics
     table = corpus.read_columns(context.root / "documents", ["source", "language", "text_hash"])
-    codes = {family: _cluster_codes(context, family, number) for family, number in _clusterings(context).items()}
-    fields = _fields(context)
-    values = _metadata_values(context, [config.url_field, *fields])
+    clusterings = context.counts("cluster")["clusterings"]  # those that were made
+    codes = {family: _cluster_codes(context, family, number) for family, number in clusterings.items()}
+    fields = _fields(context, clusterings)
+    values = _metadata_values(context, [config.url_field, *fields.values()])
     codes |= {
         "length": characteristics.length_bins(lengths, config.length_bins),
         "source": characteristics.categorical(_strings(table["source"]), config.max_groups),
@@ -97,16 +109,19 @@ def _all_codes(context: Context, lengths: np.ndarray) -> dict[str, Codes]:
         "host": characteristics.hosts(values[config.url_field], config.max_groups),
         "duplicate": characteristics.copies(duplicate_groups(table["text_hash"].to_pylist())),
     }
-    for name in fields:
-        codes[name] = characteristics.field_codes(name, values[name], config.field_bins, config.max_groups)
-    return codes
+    return codes | _field_codes(context, fields, values)
 
 
 def _cluster_codes(context: Context, family: str, num_clusters: int) -> Codes:
     from jax_diversity.characteristics import Codes
 
-    name = family.replace("cluster", "assignments", 1)
-    assignments = np.load(context.root / "clusters" / f"{name}.npy")
+    path = clusters.assignments_path(context, family)
+    assignments = read_array(path, "cluster")
+    if len(assignments) and not 0 <= assignments.min() <= assignments.max() < num_clusters:
+        raise UserError(
+            f"{path} is damaged: expected clusters of 0 .. {num_clusters - 1}, found {assignments.min()} .. "
+            f"{assignments.max()}; run `jax-diversity cluster` again."
+        )
     return Codes(assignments, tuple(map(str, range(num_clusters))))
 
 
@@ -139,7 +154,7 @@ def _write_documents(context: Context, partial: Path, lengths: np.ndarray, codes
     table = corpus.read_columns(context.root / "documents", ["id", "source", "language", "text_hash"])
     columns: dict[str, Any] = {"id": table["id"], "num_tokens": lengths}
     for family, code in codes.items():
-        if family in _clusterings(context):
+        if family in context.counts("cluster")["clusterings"]:
             columns[family] = code.group
         elif family == "length":
             columns["length_bin"] = code.group

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_diversity.artifacts import atomic_path, write_json
+from jax_diversity.artifacts import read_array, write_array, write_json
 from jax_diversity.config import ClusterConfig
+from jax_diversity.errors import UserError
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import all_texts
 from jax_diversity.pipeline.texts import document_beginnings
@@ -44,9 +45,10 @@ class _Labels:
 
 def cluster(context: Context, partial: Path) -> Counts:
     """Cluster the documents' vectors as often as asked, name the clusters and compare them with labels."""
-    config = context.config.cluster
-    vectors = np.load(context.root / "embeddings" / "embeddings.npy", mmap_mode="r")
-    families = clusterings(config)
+    num_documents = context.counts("prepare")["num_documents"]
+    _check_numbers(context.config.cluster, num_documents)
+    vectors = _read_vectors(context.root / "embeddings" / "embeddings.npy", num_documents)
+    families = clusterings(context.config.cluster)
     made: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
     for family, settings in families.items():
@@ -63,11 +65,37 @@ def cluster(context: Context, partial: Path) -> Counts:
 def clusterings(config: ClusterConfig) -> dict[str, ClusterConfig]:
     """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
     own = {"cluster": dataclasses.replace(config, also=())}
+    levels = 1 if config.coarse_clusters == 1 else 0  # a number of coarse clusters suits the main clustering alone
     further = {
-        f"cluster_{number}": dataclasses.replace(config, num_clusters=number, also=(), coarse_clusters=0)
+        f"cluster_{number}": dataclasses.replace(config, num_clusters=number, also=(), coarse_clusters=levels)
         for number in config.also
     }
     return own | further
+
+
+def _check_numbers(config: ClusterConfig, num_documents: int) -> None:
+    """Whether there are documents enough for every clustering: before the first is made."""
+    for name, number in [("num_clusters", config.num_clusters), *(("also", number) for number in config.also)]:
+        if number > num_documents:
+            raise UserError(
+                f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
+                f"{num_documents} or fewer, or bring more documents."
+            )
+
+
+def _read_vectors(path: Path, num_documents: int) -> np.ndarray:
+    vectors = read_array(path, "embed", mmap=True)
+    if vectors.ndim != 2 or len(vectors) != num_documents or vectors.dtype != np.float32:
+        raise UserError(
+            f"{path} is damaged: expected a float32 vector of each of {num_documents} documents, found "
+            f"{vectors.dtype} of the shape {vectors.shape}; run `jax-diversity embed` again."
+        )
+    return vectors
+
+
+def assignments_path(context: Context, family: str) -> Path:
+    """Where a clustering's assignments are stored."""
+    return context.root / "clusters" / f"assignments{_ending(family)}.npy"
 
 
 def _ending(family: str) -> str:
@@ -91,17 +119,17 @@ def _make_clustering(
     with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
         trained = _trained(partial)
         if path.exists() and family in trained:
-            centroids = np.load(path)
+            centroids = read_array(path, "cluster")
             advance(total - len(vectors))
         else:
             centroids, passes = clustering.train_centroids(vectors, config, advance, mesh=mesh)
-            _save(path, centroids)
+            write_array(path, centroids)
             trained[family] = passes
             write_json(partial / _TRAINED, trained)
         assignments, distances = clustering.assign_with_distances(
             vectors, centroids, advance, spherical=config.spherical, mesh=mesh
         )
-    _save(partial / f"assignments{_ending(family)}.npy", assignments)
+    write_array(partial / f"assignments{_ending(family)}.npy", assignments)
     inertia = float(distances.sum(dtype=np.float64))
     count = clustering.documents_per_cluster(len(centroids))
     nearest = clustering.nearest_documents(assignments, distances, len(centroids), count)
@@ -111,11 +139,6 @@ def _make_clustering(
 def _trained(partial: Path) -> dict[str, int]:
     path = partial / _TRAINED
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def _save(path: Path, values: np.ndarray) -> None:
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.save(file, values)
 
 
 def _all_devices() -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_diversity.artifacts import atomic_path
+from jax_diversity.artifacts import atomic_path, write_array
 from jax_diversity.config import CorpusConfig, EmbeddingConfig
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.texts import Beginnings
@@ -68,7 +68,7 @@ def _embed_documents(context: Context, partial: Path, target: Path) -> None:
             if parts[-1].exists():
                 advance(len(np.load(parts[-1], mmap_mode="r")))
             else:
-                save_array(parts[-1], _embed_file(context, embedder, beginnings, path, advance))
+                write_array(parts[-1], _embed_file(context, embedder, beginnings, path, advance))
     join_arrays(target, parts, num_documents)
     for part in parts:
         part.unlink()
@@ -78,7 +78,7 @@ def _embed_file(
     context: Context, embedder: Embedder, beginnings: Beginnings, path: Path, advance: Advance
 ) -> np.ndarray:
     from jax_diversity import corpus
-    from jax_diversity.embedding import check_embedded
+    from jax_diversity.embedding import embed_texts
 
     def name_document(row: int) -> str:
         index = first + row
@@ -86,10 +86,10 @@ def _embed_file(
         return f"document {names[index - beginnings.first_document(path)].as_py()!r} (number {index})"
 
     vectors = []
+    method = context.config.embedding.method
     first = beginnings.first_document(path)
     for texts in beginnings.of_file(path):
-        vectors.append(embedder.embed(texts))
-        check_embedded(vectors[-1], len(texts), embedder.dimensions, name_document)
+        vectors.append(embed_texts(embedder, texts, method, name_document))
         first += len(texts)
         advance(len(texts))
     return np.concatenate(vectors)
@@ -134,12 +134,6 @@ def _copy_vectors(context: Context, target: Path) -> int:
 def _num_zero_rows(vectors: np.ndarray) -> int:
     starts = range(0, len(vectors), _BLOCK_ROWS)
     return sum(int((~vectors[start : start + _BLOCK_ROWS].any(axis=1)).sum()) for start in starts)
-
-
-def save_array(path: Path, values: np.ndarray) -> None:
-    """Write one .npy, whole or not at all."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.save(file, values)
 
 
 def join_arrays(path: Path, parts: list[Path], num_rows: int) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 from scipy.sparse import csr_array
 
+from jax_diversity.artifacts import read_array, write_array
 from jax_diversity.config import BuildConfig, as_plain
 from jax_diversity.errors import UserError
+from jax_diversity.pipeline import clusters
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import duplicate_groups
-from jax_diversity.pipeline.embeddings import save_array
 from jax_diversity.progress import Advance
 from jax_diversity.schema import Characteristics
 
@@ -43,17 +44,18 @@ def pack(context: Context, partial: Path) -> Counts:
     validation = packing.validation_mask(table["id"].to_pylist(), groups, config.validation_fraction)
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, lengths, ~validation, advance)
-        apart = _packed(context, lengths, validation, advance, num_epochs=1, num_samples=None)
+        apart = _packed(context, lengths, validation, advance, num_epochs=1, num_samples=None, num_rows=1)
     if not training.report.num_sequences:
+        rows = f" in each of packing.num_rows={config.num_rows} rows" if config.method == "partial_shuffle" else ""
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
-            f"{config.sequence_length} tokens, found {int(lengths[~validation].sum())} tokens; "
+            f"{config.sequence_length} tokens{rows}, found {int(lengths[~validation].sum())} tokens; "
             "choose shorter sequences or more text."
         )
     packing.write_segments(partial / "segments.parquet", training.segments)
     packing.write_segments(partial / "validation.parquet", apart.segments)
     if config.method == "megatron":
-        save_array(partial / "shuffle_index.npy", _megatron_order(context, lengths, ~validation))
+        write_array(partial / "shuffle_index.npy", _megatron_order(context, lengths, ~validation))
     return {
         "sequence_length": config.sequence_length,
         "overlap": training.segments.overlap,
@@ -81,9 +83,9 @@ def _packed(
     }
     options |= {name: value for name, value in instead.items() if name in options}
     if packing.takes(config.method, "clusters"):
-        options["clusters"] = np.load(context.root / "clusters" / "assignments.npy")
+        options["clusters"] = read_array(clusters.assignments_path(context, "cluster"), "cluster")
     if packing.takes(config.method, "vectors"):
-        options["vectors"] = np.load(context.root / "embeddings" / "embeddings.npy", mmap_mode="r")
+        options["vectors"] = read_array(context.root / "embeddings" / "embeddings.npy", "embed", mmap=True)
     order = _document_order(context, lengths, chosen)
     return packing.pack(
         lengths,
@@ -127,9 +129,9 @@ def _document_order(
         return documents
     from jax_diversity import ordering
 
-    clusters = np.load(context.root / "clusters" / "assignments.npy")[documents]
+    assigned = read_array(clusters.assignments_path(context, "cluster"), "cluster")[documents]
     shape = (len(documents), context.counts("cluster")["num_clusters"])
-    counts = csr_array((lengths[documents], clusters, np.arange(len(documents) + 1)), shape=shape)
+    counts = csr_array((lengths[documents], assigned, np.arange(len(documents) + 1)), shape=shape)
     chars = Characteristics.from_counts({"cluster": counts})
     with context.progress.task("space documents", len(documents), "documents") as advance:
         return documents[ordering.order(chars, "document_spacing", advance=advance).indices]

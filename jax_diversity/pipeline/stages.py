@@ -95,7 +95,7 @@ STAGES = {
             inputs=lambda context: ("prepare", "tokenize", "embed"),
             resumable=True,
             packages=("jax", "numpy", "scikit-learn"),
-            version=2,
+            version=3,
         ),
         Stage(
             "pack",

@@ -101,8 +101,9 @@ def encode_in_processes(folder: Path, pairs: Sequence[Pair], num_processes: int,
         except BrokenProcessPool:
             raise UserError(
                 f"Expected {num_processes} tokenising processes to live until they are done, found one ended from "
-                "outside (killed, or memory ran out); run the same again, which keeps what is finished, with a "
-                "smaller tokenizer.num_processes where memory is short."
+                "outside (killed, memory ran out, or a script that starts processes without `if __name__ == "
+                "'__main__':` around its own work); run the same again, which keeps what is finished, with that "
+                "guard, and with a smaller tokenizer.num_processes where memory is short."
             ) from None
         except BaseException:
             ours.close()

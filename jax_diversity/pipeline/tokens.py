@@ -109,13 +109,11 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     from jax_diversity import tokenization
 
     config = context.config.tokenizer
-    recorded = tokenization.recorded_implementation(partial)
-    if recorded is not None:
-        tokenizer = tokenization.load_saved(partial)
-        if tokenizer.implementation == recorded:
-            return tokenizer
-        for leftover in partial.iterdir():  # of a try with another version of the library
-            leftover.unlink()
+    tokenizer = tokenization.load_saved_for(config, partial)
+    if tokenizer is not None:
+        return tokenizer
+    for leftover in partial.iterdir():  # of a try that had no tokenizer yet, or one that makes other tokens
+        leftover.unlink()
     with context.progress.task("train tokenizer", None, "documents") as advance:
         tokenizer = tokenization.make_tokenizer(
             config, counted(_training_texts(context, text_bytes), advance) if config.kind == "bpe" else ()

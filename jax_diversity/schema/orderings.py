@@ -360,6 +360,6 @@ def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
         repeated = int(np.argmax(times > 1))
         raise ValueError(
             f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
-            f"{times[repeated]} times."
+            f"{times[repeated]} times; what may repeat sequences is a Schedule, or a blend."
         )
     return indices

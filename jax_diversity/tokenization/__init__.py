@@ -1,8 +1,7 @@
 """Text -> token ids: one contract, `Tokenizer`, and one library a file."""
 
 from jax_diversity.tokenization.base import USUAL_END_TOKENS, PiecewiseTokenizer, Tokenizer, token_dtype
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
-from jax_diversity.tokenization.saving import recorded_implementation
+from jax_diversity.tokenization.making import load_saved, load_saved_for, make_tokenizer
 from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
 from jax_diversity.tokenization.tokenizer_json import (
     END_TOKEN,
@@ -21,10 +20,10 @@ __all__ = [
     "Tokenizer",
     "byte_tokenizer",
     "load_saved",
+    "load_saved_for",
     "load_tokenizer",
     "make_tokenizer",
     "normalize_texts",
-    "recorded_implementation",
     "split_sentences",
     "spread_texts",
     "token_dtype",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Integer
 
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
+from jax_diversity.tokenization.saving import write_settings
 
 USUAL_END_TOKENS = (
     "<|endoftext|>",
@@ -52,6 +53,11 @@ class Tokenizer(Protocol):
         """Hash of all that decides the ids, the library's version apart."""
         ...
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
+        ...
+
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
         """Tokens of every text (no lone surrogates), each ending in `end_id`: one array of `dtype` a text."""
         ...
@@ -64,18 +70,23 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def save_file(self, folder: Path) -> None:
+        """Write the tokenizer's file alone."""
+        ...
+
     def save(self, folder: Path) -> None:
-        """Write what `load_saved` makes the same tokenizer of."""
+        """Write what `load_saved` makes the same tokenizer of: its file, then its settings."""
         ...
 
 
 class PiecewiseTokenizer:
     """What the implementations share: long texts are encoded in pieces, and no text turns into the end token.
 
-    A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), and perhaps where its texts
-    may be cut (`_cut`).
+    A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how its file is written
+    (`save_file`), and perhaps where its texts may be cut (`_cut`).
 
     Args:
+        kind: the setting by which `load_saved` knows how to read the tokenizer's file.
         vocab_size: number of ids.
         end_token: the end-of-document token's name.
         end_id: its id.
@@ -84,8 +95,15 @@ class PiecewiseTokenizer:
     """
 
     def __init__(
-        self, vocab_size: int, end_token: str, end_id: int, unknown_id: int | None, implementation: str
+        self,
+        kind: str,
+        vocab_size: int,
+        end_token: str,
+        end_id: int,
+        unknown_id: int | None,
+        implementation: str,
     ) -> None:
+        self.kind = kind
         self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
         self.end_token, self.end_id = end_token, end_id
         self.unknown_id, self.implementation = unknown_id, implementation
@@ -132,6 +150,25 @@ class PiecewiseTokenizer:
             bad = ids[(ids < 0) | (ids >= self.vocab_size)][0]
             raise UserError(f"Expected token ids of 0 .. {self.vocab_size - 1}, found {bad}.")
         return self._decode(ids[ids != self.end_id].tolist())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of `tokenizer.meta.json`."""
+        return {
+            "kind": self.kind,
+            "end_token": self.end_token,
+            "implementation": self.implementation,
+            "normalization": "none",
+        }
+
+    def save_file(self, folder: Path) -> None:
+        """Write the tokenizer's file alone."""
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's file, which other readers of its format take too, and then its settings."""
+        self.save_file(folder)
+        write_settings(folder, self.settings)
 
     def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
         """Ids of every piece, one after another, without end tokens of their own."""

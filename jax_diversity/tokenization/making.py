@@ -74,6 +74,44 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
     return _normalized(tokenizer, settings.get("normalization", "none"))
 
 
+def load_saved_for(config: TokenizerConfig, folder: str | Path) -> Tokenizer | None:
+    """The tokenizer that a folder holds, where it is what the settings ask for, made by the libraries of today.
+
+    Which file `config.path` names, and what a BPE was trained on, is the caller's to know.
+
+    Args:
+        config: the settings.
+        folder: a folder that `Tokenizer.save` may have written.
+
+    Returns:
+        None where the folder holds no tokenizer, or another one: of another kind, end token, normal form, place to
+        cut, or made by another version of its library.
+
+    Raises:
+        UserError: the tokenizer's file cannot be read; a library that is not installed.
+    """
+    try:
+        recorded = read_settings(Path(folder))
+    except UserError:  # such settings were not written by `Tokenizer.save`
+        return None
+    if recorded is None or not _asks_for(config, recorded):
+        return None
+    tokenizer = load_saved(folder)
+    return tokenizer if tokenizer.settings == recorded else None
+
+
+def _asks_for(config: TokenizerConfig, recorded: dict[str, Any]) -> bool:
+    wanted = {
+        "kind": "file" if config.kind in ("bpe", "bytes") else config.kind,
+        "normalization": config.normalization,
+    }
+    if config.end_token is not None:
+        wanted["end_token"] = config.end_token
+    if wanted["kind"] != "file":
+        wanted["cut_at"] = config.cut_at
+    return wanted.items() <= recorded.items()
+
+
 def _read(settings: dict[str, Any], path: Path, num_threads: int | None) -> Tokenizer:
     kind, end_token = settings["kind"], settings.get("end_token")
     if kind == "file":

@@ -9,17 +9,16 @@ damaged file is found here, with one sentence, before either library meets it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from jax_diversity.errors import UserError
+from jax_diversity.protobuf import read_fields
 from jax_diversity.tokenization.base import usual_end_token
 
 FILE_NAME = "tokenizer.model"
 UNKNOWN, CONTROL, UNUSED = 2, 3, 5
 _NORMAL = 1
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True)
@@ -115,60 +114,36 @@ def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]
     """
     pieces: list[str] = []
     types: list[int] = []
-    parts: dict[int, dict[int, int | bytes]] = {}
-    for number, value in _fields(content):
+    parts: dict[int, dict[int, int | memoryview]] = {}
+    for number, _, value in read_fields(content):
         if number == 1:
-            piece = dict(_fields(_as_bytes(value)))
-            pieces.append(_as_bytes(piece[1]).decode() if 1 in piece else "")
-            types.append(int(piece.get(3, _NORMAL)))
+            piece = _values(value)
+            pieces.append(_text(piece.get(1, b"")))
+            types.append(_number(piece.get(3, _NORMAL)))
         elif number in (2, 3):
-            parts[number] = dict(_fields(_as_bytes(value)))
+            parts[number] = _values(value)
     if not pieces:
         raise ValueError("it has no vocabulary")
     if len(parts) < 2:
         raise ValueError("it ends after its vocabulary")
-    end_token = _as_bytes(parts[2].get(47, b"</s>")).decode()
-    return tuple(pieces), tuple(types), end_token, bool(parts[3].get(3, 1))
+    end_token = _text(parts[2].get(47, b"</s>"))
+    return tuple(pieces), tuple(types), end_token, bool(_number(parts[3].get(3, 1)))
 
 
-def _as_bytes(value: int | bytes) -> bytes:
+def _values(message: int | memoryview) -> dict[int, int | memoryview]:
+    """The last value of every field of a message."""
+    if isinstance(message, int):
+        raise ValueError("a number stands where a message is expected")
+    return {number: value for number, _, value in read_fields(message)}
+
+
+def _text(value: int | bytes | memoryview) -> str:
     if isinstance(value, int):
         raise ValueError("a number stands where text is expected")
+    return str(value, "utf-8")
+
+
+def _number(value: int | memoryview) -> int:
+    if not isinstance(value, int):
+        raise ValueError("text stands where a number is expected")
     return value
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer message: number and value, in the order of the bytes."""
-    place = 0
-    while place < len(content):
-        tag, place = _varint(content, place)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, place = _varint(content, place)
-        elif kind in (_BYTES, _FIXED32, _FIXED64):
-            size = {_FIXED32: 4, _FIXED64: 8}.get(kind)
-            if size is None:
-                size, place = _varint(content, place)
-            value = content[place : place + size]
-            if len(value) < size:
-                raise ValueError("it ends too early")
-            place += size
-        else:
-            raise ValueError(f"byte {place} is no field of one")
-        yield tag >> 3, value
-
-
-def _varint(content: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and where the next field begins."""
-    value = shift = 0
-    while True:
-        if shift > 63:
-            raise ValueError(f"byte {place} is no part of a number")
-        if place == len(content):
-            raise ValueError("it ends too early")
-        byte = content[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7

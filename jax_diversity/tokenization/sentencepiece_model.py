@@ -12,7 +12,7 @@ from jax_diversity.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.model_file import FILE_NAME, SentencePieceModel
-from jax_diversity.tokenization.saving import write_bytes, write_settings
+from jax_diversity.tokenization.saving import write_bytes
 
 KIND = "sentencepiece"
 # A BPE model holds some hundred bytes a character while it merges.
@@ -41,20 +41,23 @@ class ModelTokenizer(PiecewiseTokenizer):
         implementation: str,
         cut: Callable[[str, int], Iterable[str]] | None = None,
     ) -> None:
-        super().__init__(len(model.pieces), model.end_token, model.end_id, model.unknown_id, implementation)
-        self.model, self._kind, self._cutter = model, kind, cut or blanks
+        super().__init__(kind, len(model.pieces), model.end_token, model.end_id, model.unknown_id, implementation)
+        self.model, self._cutter = model, cut or blanks
         self._text_may_hold_end = model.end_may_be_text
 
     @property
     def fingerprint(self) -> str:
         """Hash of the model, the end token and the library's name."""
-        return self.model.fingerprint(self._kind)
+        return self.model.fingerprint(self.kind)
 
-    def save(self, folder: Path) -> None:
-        """Write the model, a file that any reader of SentencePiece models takes, and settings."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of `tokenizer.meta.json`, with where long texts are cut."""
+        return super().settings | {"cut_at": "blanks" if self._cutter is blanks else "sentences"}
+
+    def save_file(self, folder: Path) -> None:
+        """Write the model, a file that any reader of SentencePiece models takes."""
         write_bytes(folder / FILE_NAME, self.model.content)
-        cut_at = "blanks" if self._cutter is blanks else "sentences"
-        write_settings(folder, self._kind, self, cut_at=cut_at)
 
     def _cut(self, text: str) -> Iterator[str]:
         for index, piece in enumerate(self._cutter(text, PIECE_CHARACTERS)):

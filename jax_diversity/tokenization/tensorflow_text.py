@@ -22,7 +22,7 @@ from jax_diversity.errors import UserError
 from jax_diversity.tokenization.base import Tokenizer
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.model_file import SentencePieceModel
-from jax_diversity.tokenization.saving import update_settings
+from jax_diversity.tokenization.saving import write_settings
 from jax_diversity.tokenization.sentencepiece_model import ModelTokenizer
 
 KIND = "tensorflow-text"
@@ -114,10 +114,19 @@ class NormalizedTokenizer:
         """
         return self._tokenizer.decode(ids)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The tokenizer's own with the normal form and what makes it."""
+        return self._tokenizer.settings | {"normalization": self.form, "implementation": self.implementation}
+
+    def save_file(self, folder: Path) -> None:
+        """Write the tokenizer's file."""
+        self._tokenizer.save_file(folder)
+
     def save(self, folder: Path) -> None:
-        """Write the tokenizer and its settings, the normal form among them."""
-        self._tokenizer.save(folder)
-        update_settings(folder, normalization=self.form, implementation=self.implementation)
+        """Write the tokenizer's file, then its settings, the normal form among them."""
+        self.save_file(folder)
+        write_settings(folder, self.settings)
 
 
 def implementation() -> str:

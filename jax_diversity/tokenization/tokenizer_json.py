@@ -21,7 +21,6 @@ from jax_diversity.artifacts import write_text
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer, usual_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
-from jax_diversity.tokenization.saving import write_settings
 
 END_TOKEN = "<|endoftext|>"
 FILE_NAME = "tokenizer.json"
@@ -52,6 +51,7 @@ class JsonTokenizer(PiecewiseTokenizer):
         self._is_bytes = _is_byte_tokenizer(definition)
         unknown = _unknown_token(definition)
         super().__init__(
+            kind="file",
             vocab_size=max(vocabulary.values()) + 1,
             end_token=end_token,
             end_id=vocabulary[end_token],
@@ -65,10 +65,9 @@ class JsonTokenizer(PiecewiseTokenizer):
         """Hash of the definition and the end token."""
         return hashlib.sha256(json.dumps([self.definition, self.end_token]).encode()).hexdigest()
 
-    def save(self, folder: Path) -> None:
-        """Write the definition, which any reader of the `tokenizers` library takes, and settings."""
+    def save_file(self, folder: Path) -> None:
+        """Write the definition, which any reader of the `tokenizers` library takes."""
         write_text(folder / FILE_NAME, self.definition)
-        write_settings(folder, "file", self)
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
         if self._is_bytes:

@@ -1,0 +1,92 @@
+"""Protocol buffers' wire format, read without a schema: a message is its fields, one after another.
+
+Each field is a tag (its number and wire type) and a value: a varint, four or eight bytes, or bytes behind their
+length (https://protobuf.dev/programming-guides/encoding). What a number stands for, the reader of a message knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int64
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types; the others are of no use any more."""
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_LONGEST_VARINT = 10
+_CUT_OFF = "no protocol buffer, or one that is cut off"
+
+Field = tuple[int, int, int | memoryview]
+"""A field's number, its wire type, and its value: an unsigned int for a varint, otherwise its bytes."""
+
+
+def read_fields(message: bytes | memoryview) -> Iterator[Field]:
+    """A message's fields, in the order of the bytes.
+
+    Raises:
+        ValueError: no protocol buffer, or one that is cut off; the fields before come first.
+
+    Example:
+        >>> [(number, bytes(value)) for number, _, value in read_fields(b"\\x0a\\x02hi")]
+        [(1, b'hi')]
+    """
+    content = memoryview(message)
+    position = 0
+    while position < len(content):
+        tag, position = _varint(content, position)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value, position = _varint(content, position)
+            yield number, kind, value
+            continue
+        if kind == BYTES:
+            size, position = _varint(content, position)
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+        else:
+            raise ValueError(f"no protocol buffer: a field of wire type {kind}")
+        if position + size > len(content):
+            raise ValueError(_CUT_OFF)
+        yield number, kind, content[position : position + size]
+        position += size
+
+
+def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
+    """The integers of a packed field, varints end to end: seven bits a byte, the lowest first.
+
+    Raises:
+        ValueError: the last one is cut off, or one has more than ten bytes.
+
+    Example:
+        >>> packed_integers(b"\\x05\\xac\\x02").tolist()
+        [5, 300]
+    """
+    octets = np.frombuffer(content, np.uint8)
+    last = octets < 0x80
+    if last.all():
+        return octets.astype(np.int64)
+    if not last[-1]:
+        raise ValueError("an integer is cut off")
+    ends = np.flatnonzero(last) + 1
+    starts = np.concatenate([[0], ends[:-1]])
+    widths = ends - starts
+    if widths.max() > _LONGEST_VARINT:
+        raise ValueError(f"an integer of {widths.max()} bytes")
+    shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, widths))
+    bits = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
+
+
+def _varint(content: memoryview, position: int) -> tuple[int, int]:
+    """One unsigned integer of 64 bits and where the next field goes on."""
+    value = 0
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
+        if position >= len(content):
+            raise ValueError(_CUT_OFF)
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (2**64 - 1), position
+    raise ValueError(f"no protocol buffer: an integer of more than {_LONGEST_VARINT} bytes")
