@@ -1,16 +1,19 @@
-"""How fast batches come in random order from one file, beside stock Grain and beside NumPy's memory map.
+"""How fast batches come from one file, beside stock Grain and NumPy's memory map, and how long training waits.
 
-    python benchmarks/loader.py [--num-records 200000] [--write]
+    python benchmarks/loader.py [--num-records 200000] [--dataset OUT] [--write]
 
 One file of records of 2,048 uint16 tokens (4 KiB), batches of 64, everything in the page cache, one process. All
 readers see the same order. The stock loader is `grain.DataLoader` over `ArrayRecordDataSource`, with the faster of
 its default read options and none; it stacks token rows and decodes nothing else.
 
 Compare it with our rows that do the same work, token rows and `inputs`. All six arrays are 48 KiB a record, 12
-times what is read: making them takes about as long as reading, so that they come at little more than half the
-speed of `inputs` and below what is wanted of the loader, 50 times stock Grain and 0.35 of the memory map.
-Prefetching only costs a consumer that does nothing else and has few cores; what it is for shows in the last two
-rows, where the consumer computes for some milliseconds a batch: how much of its time goes by waiting.
+times what is read: making them takes about as long as reading. Wanted in random order are 60 times stock Grain and
+0.4 of the memory map row by row; in sequence (records laid out in the order that they are read in, where a batch is
+one range) 0.6 of a gather of whole batches from the memory map.
+
+Prefetching only costs a consumer that does nothing else and has few cores; what it is for shows where the consumer
+computes: how much of its time goes by waiting, for a consumer that is busy for some milliseconds a batch, for the
+laboratory's small GPT, and for an accelerator of a million tokens a second (see loader_waits.py).
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
 import grain
 import numpy as np
+from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
 from jax_diversity.loader import Ahead, Loader, OrderedBatches, OrderIndex, RecordSource, Windows
@@ -34,6 +39,9 @@ from jax_diversity.schema import Ordering, Segments
 L = 2048
 B = 64
 BUSY_SECONDS = 3e-3  # a batch, of a consumer that computes
+STOCK = "stock, default options", "stock, no read threads"
+ROW_BY_ROW = "memmap, row by row"
+GATHER = "in sequence: memmap, gather"
 
 
 def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
@@ -59,11 +67,13 @@ def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
     return record_paths(folder, "train", 1)[0], raw
 
 
-def ours(path: Path, order: np.ndarray, fields: tuple[str, ...], num_prefetch: int) -> Iterator[np.ndarray]:
+def ours(
+    path: Path, order: np.ndarray, fields: tuple[str, ...], num_prefetch: int, num_threads: int = 1
+) -> Iterator[np.ndarray]:
     reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
     windows = Windows(len(order), B, end=len(order))
     batches = OrderedBatches(RecordSource(reader, None, ""), OrderIndex(Ordering(order)), windows, fields)
-    for batch in Loader(batches, Ahead(num_prefetch)):
+    for batch in Loader(batches, Ahead(num_prefetch, num_threads)):
         yield batch["inputs"]
 
 
@@ -115,16 +125,31 @@ def memmap_rows(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
         yield np.stack([tokens[index] for index in order[start : start + B]])
 
 
-def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float, repeats: int = 3) -> float:
-    """Records a second, the best of some repeats of about that many seconds, the first batch not counted."""
-    best = 0.0
+def memmap_gather(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+    """A whole batch at once, the fastest that NumPy does."""
+    tokens = np.memmap(path, np.uint16, "r").reshape(-1, L)
+    for start in range(0, len(order) - B + 1, B):
+        yield tokens[order[start : start + B]]
+
+
+def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float) -> float:
+    """Records a second over about that many seconds, the first batch not counted."""
+    iterator = iter(batches())
+    next(iterator)
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds and (part := sum(1 for _ in islice(iterator, 8))):
+        done += part
+    return done * B / (time.perf_counter() - start)
+
+
+def best_rates(
+    readers: dict[str, Callable[[], Iterable[np.ndarray]]], seconds: float, repeats: int = 3
+) -> dict[str, float]:
+    """Every reader's best; they take turns, so that what else the machine does falls on all of them."""
+    best = dict.fromkeys(readers, 0.0)
     for _ in range(repeats):
-        iterator = iter(batches())
-        next(iterator)
-        start, done = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds and (part := sum(1 for _ in islice(iterator, 8))):
-            done += part
-        best = max(best, done * B / (time.perf_counter() - start))
+        for label, reader in readers.items():
+            best[label] = max(best[label], rate(reader, seconds))
     return best
 
 
@@ -143,6 +168,31 @@ def wait_share(batches: Iterable[np.ndarray], seconds: float) -> float:
     return waited / (asked - start)
 
 
+def random_readers(path: Path, raw: Path, order: np.ndarray) -> dict[str, Callable[[], Iterable[np.ndarray]]]:
+    return {
+        STOCK[0]: lambda: stock(path, order, grain.ReadOptions()),
+        STOCK[1]: lambda: stock(path, order, grain.ReadOptions(num_threads=0)),
+        ROW_BY_ROW: lambda: memmap_rows(raw, order),
+        "memmap, gather": lambda: memmap_gather(raw, order),
+        "ours, token rows only": lambda: raw_rows(path, order),
+        "ours, inputs": lambda: ours(path, order, ("inputs",), 0),
+        "ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
+        "ours, all six, prefetched": lambda: ours(path, order, FIELDS, 2),
+        "ours, all six, two threads": lambda: ours(path, order, FIELDS, 4, 2),
+    }
+
+
+def sequential_readers(path: Path, raw: Path, num_records: int) -> dict[str, Callable[[], Iterable[np.ndarray]]]:
+    """Of records that lie in the order that they are read in."""
+    order = np.arange(num_records)
+    return {
+        GATHER: lambda: memmap_gather(raw, order),
+        "in sequence: ours, token rows only": lambda: raw_rows(path, order),
+        "in sequence: ours, inputs": lambda: ours(path, order, ("inputs",), 0),
+        "in sequence: ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
+    }
+
+
 def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with tempfile.TemporaryDirectory() as name:
         path, raw = make_files(Path(name), num_records)
@@ -152,16 +202,7 @@ def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[st
         first = next(ours(path, order, FIELDS, 0))
         for other in (memmap_rows(raw, order), raw_rows(path, order), stock(path, order, grain.ReadOptions(0, 1))):
             np.testing.assert_array_equal(next(other), first)
-        readers = {
-            "stock, default options": lambda: stock(path, order, grain.ReadOptions()),
-            "stock, no read threads": lambda: stock(path, order, grain.ReadOptions(num_threads=0)),
-            "memmap, row by row": lambda: memmap_rows(raw, order),
-            "ours, token rows only": lambda: raw_rows(path, order),
-            "ours, inputs": lambda: ours(path, order, ("inputs",), 0),
-            "ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
-            "ours, all six, prefetched": lambda: ours(path, order, FIELDS, 2),
-        }
-        rates = {label: rate(reader, seconds) for label, reader in readers.items()}
+        rates = best_rates(random_readers(path, raw, order) | sequential_readers(path, raw, num_records), seconds)
         waits = {
             "all six": wait_share(ours(path, order, FIELDS, 0), seconds),
             "all six, prefetched": wait_share(ours(path, order, FIELDS, 2), seconds),
@@ -173,17 +214,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-records", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--dataset", help="a built dataset to train on; a small one is built where not given")
     parser.add_argument("--write", action="store_true", help="write results/loader.json")
     arguments = parser.parse_args()
     before = environment("grain", "array_record", "numpy")  # the load without our own
     rates, waits = measure(arguments.num_records, arguments.seconds)
-    best_stock = max(rates["stock, default options"], rates["stock, no read threads"])
-    memmap = rates["memmap, row by row"]
-    print(f"{'reader':<28}{'records/s':>12}{'x stock':>10}{'x memmap':>10}")
+    best_stock = max(rates[label] for label in STOCK)
+    memmap, gather = rates[ROW_BY_ROW], rates[GATHER]
+    print(f"{'reader':<36}{'records/s':>12}{'x stock':>10}{'x memmap':>10}{'x gather in sequence':>22}")
     for label, value in rates.items():
-        print(f"{label:<28}{value:>12,.0f}{value / best_stock:>10.1f}{value / memmap:>10.2f}")
+        ratios = f"{value / best_stock:>10.1f}{value / memmap:>10.2f}{value / gather:>22.2f}"
+        print(f"{label:<36}{value:>12,.0f}{ratios}")
     for label, value in waits.items():
         print(f"a consumer that computes {BUSY_SECONDS * 1e3:.0f} ms a batch waits {value:6.1%}   ({label})")
+    with small_dataset(arguments.dataset) as root, tempfile.TemporaryDirectory() as name:
+        path = make_files(Path(name), 20_000)[0]
+        order = np.random.default_rng(1).permutation(20_000)
+        training = waits_of_training(root, lambda: ours(path, order, FIELDS, 2), B * L)
+    for sentence in training.sentences():
+        print(sentence)
     if arguments.write:
         about = {
             "num_records": arguments.num_records,
@@ -193,6 +242,10 @@ def main() -> None:
             "times_stock": {label: round(value / best_stock, 2) for label, value in rates.items()},
             "times_memmap": {label: round(value / memmap, 3) for label, value in rates.items()},
             "busy_seconds_a_batch": BUSY_SECONDS,
+            "times_gather_in_sequence": {
+                label: round(value / gather, 3) for label, value in rates.items() if label.startswith("in sequence")
+            },
+            "training": asdict(training),
             "share_of_time_waited": {label: round(value, 4) for label, value in waits.items()},
         }
         write("loader", {**before, **about})

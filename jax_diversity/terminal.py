@@ -90,18 +90,18 @@ def batch_table(batch: BatchView, num_rows: int) -> str:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("family")
     table.add_column("TV", justify="right")
-    table.add_column("largest differences (share here, in the corpus)")
+    table.add_column("largest differences: share here (in the corpus)")
     for family, view in batch.families.items():
         differences = ", ".join(
-            f"{name[:24]} {100 * share:.1f} %, {100 * target:.1f} %"
+            f"{name[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
             for name, share, target in view.largest_differences(2)
         )
         table.add_row(family, f"{view.total_variation:.3f}", Text(differences))
     lines += [_printed(table, 80), ""]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("row", "sequence", "tokens", "cluster"):
-        table.add_column(name, justify="right")
-    table.add_column("document", overflow="ellipsis", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    table.add_column("document", overflow="ellipsis", no_wrap=True, max_width=46)
     for sequence in batch.sequences[:num_rows]:
         for index, segment in enumerate(sequence.segments):
             place = (str(sequence.row), f"{sequence.sequence_index:,}") if index == 0 else ("", "")

@@ -23,6 +23,7 @@ from jax_diversity.config.settings import (
     TokenizerConfig,
     TrainConfig,
     demo_config,
+    tokenizer_files,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "config_from_record",
     "demo_config",
     "load_config",
+    "tokenizer_files",
 ]

@@ -19,10 +19,12 @@ from jax_diversity.config.settings import (
     RecordsConfig,
     TokenizerConfig,
     TrainConfig,
+    tokenizer_files,
 )
 from jax_diversity.errors import UserError
 
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
+_FILE_KINDS = ("file", *_MODEL_KINDS)
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
 """Names that the table and the files of the characteristics have for other things."""
 _LONGEST_FAMILY = 200  # bytes, of a file's name
@@ -38,6 +40,7 @@ _EMBEDDING_OPTIONS = {
     "dtype": ("qwen3",),
 }
 """Settings that some embedders alone read; one of the user's own (`module:name`) may read any."""
+_LONGEST_SEQUENCE = 2**24
 _PACKING_OPTIONS = {
     "atom_size": ("concat", "pad"),
     "num_epochs": ("megatron", "partial_shuffle"),
@@ -47,6 +50,24 @@ _PACKING_OPTIONS = {
     "num_candidates": ("nearest",),
 }
 """Settings that some packing methods alone have."""
+_TOKENIZER_OPTIONS = {
+    "path": (
+        (*_FILE_KINDS, "stored"),
+        "set tokenizer.kind=file for a tokenizer.json or vocab.json (sentencepiece or tensorflow-text for a .model), "
+        "or leave the path out",
+    ),
+    "end_token": (
+        (*_FILE_KINDS, "stored"),
+        "leave the setting out: trained BPE and bytes bring an end token of their own",
+    ),
+    "end_id": (("stored",), "leave the setting out, or name the token in tokenizer.end_token"),
+    "cut_at": (_MODEL_KINDS, "leave the setting out"),
+    "normalization": (
+        ("bpe", "bytes", *_FILE_KINDS),
+        "leave the setting out: tokens that a corpus brings are not made from its text any more",
+    ),
+}
+"""Settings that some kinds of tokenizers alone have, and what to do where another kind has them."""
 
 
 def check_settings(config: BuildConfig) -> None:
@@ -107,20 +128,16 @@ def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
             f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {tokenizer.vocab_size}."
         )
     _check_at_least(0, "tokenizer", tokenizer, "num_processes")
-    file_kinds = {"file": "a tokenizer.json"} | dict.fromkeys(_MODEL_KINDS, "a SentencePiece model")
-    if tokenizer.kind in file_kinds:
-        _check_tokenizer_file(tokenizer, file_kinds[tokenizer.kind])
-    elif tokenizer.end_token is not None and tokenizer.kind != "stored":
-        raise UserError(
-            f"Expected tokenizer.end_token only with tokenizer.kind={', '.join(file_kinds)}, found "
-            f"{tokenizer.end_token!r} with {tokenizer.kind}, which brings an end token of its own; "
-            "leave the setting out."
-        )
-    if tokenizer.cut_at == "sentences" and tokenizer.kind not in _MODEL_KINDS:
-        raise UserError(
-            f"Expected tokenizer.cut_at=sentences only with tokenizer.kind={', '.join(_MODEL_KINDS)}, found "
-            f"{tokenizer.kind}; leave the setting out."
-        )
+    for name, (kinds, advice) in _TOKENIZER_OPTIONS.items():
+        value = getattr(tokenizer, name)
+        if value != getattr(TokenizerConfig, name) and tokenizer.kind not in kinds:
+            raise UserError(
+                f"Expected tokenizer.{name} with tokenizer.kind={' or '.join(kinds)} only, found {value!r} with "
+                f"{tokenizer.kind}; {advice}."
+            )
+    if tokenizer.kind in _FILE_KINDS:
+        what = "a SentencePiece model" if tokenizer.kind in _MODEL_KINDS else "a tokenizer.json or vocab.json"
+        _check_tokenizer_file(tokenizer, what)
 
 
 def _check_stored_tokens(corpus: CorpusConfig, tokenizer: TokenizerConfig) -> None:
@@ -132,11 +149,6 @@ def _check_stored_tokens(corpus: CorpusConfig, tokenizer: TokenizerConfig) -> No
             "another kind where it holds texts."
         )
     if tokenizer.kind != "stored":
-        if tokenizer.end_id is not None:
-            raise UserError(
-                f"Expected tokenizer.end_id with tokenizer.kind=stored only, found {tokenizer.end_id} with "
-                f"{tokenizer.kind}; leave the setting out."
-            )
         return
     if PYTHON_ENVIRONMENT in corpus.paths:
         raise UserError(
@@ -149,10 +161,10 @@ def _check_stored_tokens(corpus: CorpusConfig, tokenizer: TokenizerConfig) -> No
     if tokenizer.end_token is not None and tokenizer.end_id is None and tokenizer.path is None:
         raise UserError(
             f"Expected tokenizer.path with tokenizer.end_token, found {tokenizer.end_token!r} alone; name the "
-            "tokenizer.json that has it, or set tokenizer.end_id."
+            "tokenizer.json or vocab.json that has it, or set tokenizer.end_id."
         )
     if tokenizer.path is not None:
-        _check_tokenizer_file(tokenizer, "the tokenizer.json that made the tokens")
+        _check_tokenizer_file(tokenizer, "the tokenizer.json or vocab.json that made the tokens")
 
 
 def _check_tokenizer_file(tokenizer: TokenizerConfig, what: str) -> None:
@@ -165,6 +177,13 @@ def _check_tokenizer_file(tokenizer: TokenizerConfig, what: str) -> None:
             f"Expected tokenizer.path to be {what}, found no file at {tokenizer.path}; "
             "name a local one that exists."
         )
+    if tokenizer.kind not in _MODEL_KINDS:
+        for file in tokenizer_files(tokenizer.path):
+            if not file.is_file():
+                raise UserError(
+                    f"Expected {file.name} beside {tokenizer.path}, found no such file; a vocabulary alone does not "
+                    "say how words become tokens: put both files of the tokenizer into one folder."
+                )
 
 
 def _check_embedding(embedding: EmbeddingConfig) -> None:
@@ -174,20 +193,22 @@ def _check_embedding(embedding: EmbeddingConfig) -> None:
         raise UserError("Expected embedding.method to name a method, found nothing; leave it out for tfidf_svd.")
     if embedding.method not in _EMBEDDERS and ":" not in embedding.method:
         raise UserError(
-            f"Expected embedding.method to be one of {', '.join(_EMBEDDERS)}, or `module:name` of an embedder of your "
-            f"own, found {embedding.method!r}."
+            f"Expected embedding.method to be one of {', '.join(_EMBEDDERS)}, or `module:name` of an embedder of "
+            f"your own, found {embedding.method!r}."
         )
     if embedding.dimensions > _MOST_DIMENSIONS:
         raise UserError(
-            f"Expected embedding.dimensions <= {_MOST_DIMENSIONS}, found {embedding.dimensions}; 128 to 1024 are usual."
+            f"Expected embedding.dimensions <= {_MOST_DIMENSIONS}, found {embedding.dimensions}; 128 to 1024 are "
+            "usual."
         )
     for name, methods in _EMBEDDING_OPTIONS.items():
         value = getattr(embedding, name)
         ignored = embedding.method in _EMBEDDERS and embedding.method not in methods
         if ignored and value != getattr(EmbeddingConfig, name):
             raise UserError(
-                f"Expected embedding.{name} only with embedding.method={', '.join(methods)} or a `module:name` of your "
-                f"own, found {value} with {embedding.method}; leave the setting out, or choose a method that reads it."
+                f"Expected embedding.{name} only with embedding.method={', '.join(methods)} or a `module:name` of "
+                f"your own, found {value} with {embedding.method}; leave the setting out, or choose a method that "
+                "reads it."
             )
     if embedding.method in ("qwen3", "precomputed") and not embedding.path:
         what = "the checkpoint's folder" if embedding.method == "qwen3" else "the file with the vectors"
@@ -233,6 +254,11 @@ def _check_packing(packing: PackingConfig) -> None:
     _check_at_least(0, "packing", packing, "seed")
     _check_at_least(1, "packing", packing, "num_epochs num_samples num_rows num_neighbors num_candidates")
     atom, length = packing.atom_size, packing.sequence_length
+    if length > _LONGEST_SEQUENCE:
+        raise UserError(
+            f"Expected packing.sequence_length <= {_LONGEST_SEQUENCE} (2^24), found {length}; it is the number of "
+            "tokens that the model sees at once."
+        )
     if atom is not None and (atom < 1 or (atom % length and length % atom)):
         raise UserError(
             f"Expected packing.atom_size to divide packing.sequence_length={length} or to be a multiple of it, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 PYTHON_ENVIRONMENT = "python-environment"
@@ -46,19 +47,33 @@ class CorpusConfig:
     at a time."""
 
 
+def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
+    """The files that `tokenizer.path` stands for: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`.
+
+    Example:
+        >>> [file.name for file in tokenizer_files("models/gpt2-vocab.json")]
+        ['gpt2-vocab.json', 'gpt2-merges.txt']
+    """
+    path = Path(path)
+    if not path.name.endswith("vocab.json"):
+        return (path,)
+    return path, path.with_name(path.name.removesuffix("vocab.json") + "merges.txt")
+
+
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes token ids."""
 
     kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
-    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json;
-    `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the library of that name; `stored`:
+    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or GPT-2's
+    pair of files; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the library of that name; `stored`:
     the corpus holds tokens already."""
     path: str | None = None
-    """The tokenizer.json (kind `file`) or the SentencePiece model; for kind `stored` a tokenizer.json that turns
-    tokens into text for embeddings and reports, where there is one."""
+    """The tokenizer.json (kind `file`), or a `*vocab.json` with its `*merges.txt` beside it, as GPT-2 has them; or
+    the SentencePiece model; for kind `stored` a tokenizer of the first two sorts that turns tokens into text for
+    embeddings and reports, where there is one."""
     end_token: str | None = None
-    """The end-of-document token of a tokenizer.json or SentencePiece model; None looks for the usual names."""
+    """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
     end_id: int | None = None
     """The end-of-document token's id (kind `stored`); None takes what all documents end with."""
     vocab_size: int = 16_384
@@ -66,7 +81,7 @@ class TokenizerConfig:
     train_bytes: int = 16 * 2**20
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
-    """Unicode normalisation of the text before it is tokenised, by tensorflow-text."""
+    """Unicode normalisation of the text before it is tokenised, by tensorflow-text; not for kind `stored`."""
     cut_at: Literal["blanks", "sentences"] = "blanks"
     """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
     sentence, which tensorflow-text finds."""

@@ -7,6 +7,7 @@ import glob
 import gzip
 import io
 import itertools
+import math
 import os
 import re
 import zlib
@@ -138,6 +139,12 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             continue
         for part in _pair(pattern) if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)
+            if not files and config.format == "megatron" and _is_number(pattern):
+                raise UserError(
+                    f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
+                    f"{part}; weights have no place here: leave them out, and mix orderings of the datasets by "
+                    "weights afterwards with jax_diversity.blend (docs/megatron.md)."
+                )
             if not files:
                 raise UserError(f"Expected files at {part}, found none; check corpus.paths.")
             for file in files:
@@ -149,6 +156,13 @@ def _pair(prefix: str) -> tuple[str, str]:
     """Both files of a Megatron dataset, or the globs of both, by their prefix or the name of one of them."""
     prefix = prefix.removesuffix(".idx").removesuffix(".bin")
     return f"{prefix}.idx", f"{prefix}.bin"
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:

@@ -183,8 +183,8 @@ def _find_method(method: str) -> Any:
     module, _, name = METHODS.get(method, method).partition(":")
     if module.startswith(".") or "/" in module:
         raise UserError(
-            f"Expected embedding.method to name a module as `import` does, found a path, {method!r}; put the module's "
-            "folder in PYTHONPATH and leave it out of the name."
+            f"Expected embedding.method to name a module as `import` does, found a path, {method!r}; put the "
+            "module's folder in PYTHONPATH and leave it out of the name."
         )
     with own_code(method, "import"):
         found: Any = importlib.import_module(module)
@@ -213,7 +213,8 @@ def _checked(embedder: Any, method: str) -> Embedder:
         number = 0
     if number < 1:
         raise UserError(
-            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found {width!r}."
+            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found "
+            f"{width!r}."
         )
     return embedder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from jax_diversity.errors import UserError
 
 _NOT_THEIRS = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<")
-"""How files begin whose lines say nothing of the user's code: this package's, the import system's, generated ones."""
+"""How files' names begin whose lines are not the user's: this package's, the import system's, generated ones."""
 _MOST_CHARACTERS = 400
 _REMEDIES = {
     "import": "repair the module; is its folder in PYTHONPATH, and what it needs installed?",

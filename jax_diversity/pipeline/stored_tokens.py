@@ -141,7 +141,7 @@ def _num_inside(paths: list[Path], token: int) -> int:
 
 
 def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> JsonTokenizer | None:
-    """The tokenizer.json that the settings name, its end token the documents' own.
+    """The tokenizer that the settings name, its end token the documents' own.
 
     Raises:
         UserError: it has not all of the ids.
@@ -150,7 +150,7 @@ def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> J
         return None
     from jax_diversity import tokenization
 
-    end_token = _token_name(config.path, end_id)
+    end_token = tokenization.token_name(config.path, end_id)
     tokenizer = None if end_token is None else tokenization.load_tokenizer(config.path, end_token)
     if tokenizer is None or largest_id >= tokenizer.vocab_size:
         size = "" if tokenizer is None else f" (it has {tokenizer.vocab_size})"
@@ -160,15 +160,6 @@ def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> J
             "tokenizer.path, or leave it out."
         )
     return tokenizer
-
-
-def _token_name(path: str, token: int) -> str | None:
-    import tokenizers
-
-    try:
-        return tokenizers.Tokenizer.from_file(path).id_to_token(token)
-    except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{path} is no tokenizer.json that can be read: {' '.join(str(error).split())}.") from None
 
 
 def _with_ends(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_diversity.artifacts import file_hash
-from jax_diversity.config import BuildConfig, TokenizerConfig, as_plain
+from jax_diversity.artifacts import file_hash, fingerprint
+from jax_diversity.config import BuildConfig, TokenizerConfig, as_plain, tokenizer_files
 from jax_diversity.pipeline import token_workers
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.corpus import all_texts, counted
@@ -97,11 +97,13 @@ def token_settings(config: BuildConfig) -> dict[str, Any]:
 
 
 def tokenizer_fingerprint(context: Context) -> str:
-    """A hash of the tokenizer's file that the settings name."""
+    """A hash of the tokenizer's file, or files, that the settings name."""
     path = context.config.tokenizer.path
-    if not path or not Path(path).is_file():
+    files = tokenizer_files(path) if path else ()
+    if not files or not all(file.is_file() for file in files):
         return ""  # trained on the corpus, or reported as missing when it is loaded
-    return file_hash(Path(path))
+    hashes = [file_hash(file) for file in files]
+    return hashes[0] if len(hashes) == 1 else fingerprint(*hashes)
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:

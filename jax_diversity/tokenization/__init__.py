@@ -9,6 +9,7 @@ from jax_diversity.tokenization.tokenizer_json import (
     byte_tokenizer,
     load_tokenizer,
     spread_texts,
+    token_name,
     train_bpe,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "split_sentences",
     "spread_texts",
     "token_dtype",
+    "token_name",
     "train_bpe",
 ]

@@ -85,18 +85,15 @@ def load_saved_for(config: TokenizerConfig, folder: str | Path) -> Tokenizer | N
 
     Returns:
         None where the folder holds no tokenizer, or another one: of another kind, end token, normal form, place to
-        cut, or made by another version of its library.
-
-    Raises:
-        UserError: the tokenizer's file cannot be read; a library that is not installed.
+        cut, made by another version of its library, or one that cannot be read.
     """
     try:
         recorded = read_settings(Path(folder))
-    except UserError:  # such settings were not written by `Tokenizer.save`
+        if recorded is None or not _asks_for(config, recorded):
+            return None
+        tokenizer = load_saved(folder)
+    except UserError:  # whoever makes the tokenizer anew finds it again, if it is still wrong then
         return None
-    if recorded is None or not _asks_for(config, recorded):
-        return None
-    tokenizer = load_saved(folder)
     return tokenizer if tokenizer.settings == recorded else None
 
 

@@ -1,4 +1,4 @@
-"""Text -> token ids: a given tokenizer.json, byte-level BPE trained on the corpus, or plain bytes.
+"""Text -> token ids: a given tokenizer.json or GPT-2's pair of files, byte-level BPE trained here, or plain bytes.
 
 A document's tokens are its text's, then the end token. Text is always text: the letters `<|endoftext|>` in a
 document never become the end token, and what a tokenizer.json says of truncation, padding or tokens to add is
@@ -18,6 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jax_diversity.artifacts import write_text
+from jax_diversity.config import tokenizer_files
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer, usual_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
@@ -113,22 +114,33 @@ def byte_tokenizer() -> JsonTokenizer:
 
 
 def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokenizer:
-    """Read a tokenizer.json.
+    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` beside it.
 
     Args:
-        path: the file.
+        path: the file, or the vocabulary of the two.
         end_token: its end-of-document token; None looks for the usual names, `USUAL_END_TOKENS`.
 
     Raises:
         UserError: no such file, no tokenizer in it, no such token.
     """
-    try:
-        definition = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"Expected a tokenizer.json at {path}, found: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"Expected a tokenizer.json at {path}, found a file that is no UTF-8 text.") from None
-    return JsonTokenizer(definition, end_token, str(path))
+    files = tokenizer_files(path)
+    if len(files) == 1:
+        return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, str(path))
+    vocabulary, backend = _read_pair(*files)
+    backend.add_special_tokens([_find_end_token(vocabulary, end_token, str(path))])
+    return JsonTokenizer(backend.to_str(), end_token, str(path))
+
+
+def token_name(path: str | Path, token: int) -> str | None:
+    """The token with an id, in a file that `load_tokenizer` reads; None where there is none.
+
+    Raises:
+        UserError: no such file, no tokenizer in it.
+    """
+    files = tokenizer_files(path)
+    if len(files) == 1:
+        return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
+    return _read_pair(*files)[1].id_to_token(token)
 
 
 def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Iterator[str]:
@@ -147,6 +159,53 @@ def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Ite
             if (kept + size / 2) * total_bytes <= seen * keep_bytes:
                 kept += size
                 yield piece
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"Expected {what} at {path}, found: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"Expected {what} at {path}, found a file that is no UTF-8 text.") from None
+
+
+def _read_pair(vocab: Path, merges: Path) -> tuple[dict[str, int], tokenizers.Tokenizer]:
+    """GPT-2's two files as a tokenizer of bytes, and its vocabulary.
+
+    Raises:
+        UserError: one of the files is missing or is none; a vocabulary that does not consist of bytes.
+    """
+    try:
+        vocabulary = json.loads(_read_text(vocab, "a vocabulary"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{vocab} is no vocabulary: no JSON, {error.msg} in line {error.lineno}.") from None
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [None]
+    if not all(type(token) is int and token >= 0 for token in ids) or len(set(ids)) < len(ids):
+        raise UserError(
+            f"Expected {vocab} to be a vocabulary, every token with an id of its own, found other JSON; a "
+            "tokenizer.json needs a name that does not end in vocab.json."
+        )
+    letters = _byte_letters().values()
+    lacking = [letter for letter in letters if letter not in vocabulary]
+    if lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
+        found = f"none for {len(lacking)} of them" if lacking else "tokens that end in </w>"
+        raise UserError(
+            f"Expected a vocabulary of byte-level BPE in {vocab}, with a token for each of the 256 bytes, found "
+            f"{found}; bring the tokenizer as a tokenizer.json."
+        )
+    pairs = [
+        tuple(line.split(" "))
+        for line in _read_text(merges, "a list of merges").splitlines()
+        if line and not line.startswith("#version")
+    ]
+    try:
+        return vocabulary, _byte_level(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(
+            f"Expected {merges} to be the merges of {vocab.name}, found: {' '.join(str(error).split())}; put the "
+            "two files of one tokenizer side by side."
+        ) from None
 
 
 def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
