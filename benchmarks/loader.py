@@ -68,23 +68,33 @@ def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
 
 
 def ours(
-    path: Path, order: np.ndarray, fields: tuple[str, ...], num_prefetch: int, num_threads: int = 1
+    path: Path,
+    order: np.ndarray,
+    fields: tuple[str, ...] = FIELDS,
+    ahead: Ahead | None = None,
+    *,
+    in_sequence: bool = False,
 ) -> Iterator[np.ndarray]:
-    reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
+    source = RecordSource(opened(path, len(order), in_sequence), None, "")
     windows = Windows(len(order), B, end=len(order))
-    batches = OrderedBatches(RecordSource(reader, None, ""), OrderIndex(Ordering(order)), windows, fields)
-    for batch in Loader(batches, Ahead(num_prefetch, num_threads)):
+    for batch in Loader(OrderedBatches(source, OrderIndex(Ordering(order)), windows, fields), ahead or Ahead(0)):
         yield batch["inputs"]
 
 
-def raw_rows(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Iterator[np.ndarray]:
     """The reader alone: whole records' tokens as a matrix, as the other readers give them."""
-    reader = RecordReader([path], [len(order)], sequence_length=L, dtype="uint16")
+    reader = opened(path, len(order), in_sequence)
     for start in range(0, len(order) - B + 1, B):
         rows = b"".join(
             [record[HEADER_BYTES : HEADER_BYTES + 2 * L] for record in reader.read(order[start : start + B])]
         )
         yield np.frombuffer(rows, np.uint16).reshape(B, L)
+
+
+def opened(path: Path, num_records: int, in_sequence: bool) -> RecordReader:
+    """As a loader opens it: one that follows the order that records lie in reads ahead."""
+    reader = RecordReader([path], [num_records], sequence_length=L, dtype="uint16")
+    return reader.forward() if in_sequence else reader
 
 
 class FixedOrder:
@@ -175,10 +185,10 @@ def random_readers(path: Path, raw: Path, order: np.ndarray) -> dict[str, Callab
         ROW_BY_ROW: lambda: memmap_rows(raw, order),
         "memmap, gather": lambda: memmap_gather(raw, order),
         "ours, token rows only": lambda: raw_rows(path, order),
-        "ours, inputs": lambda: ours(path, order, ("inputs",), 0),
-        "ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
-        "ours, all six, prefetched": lambda: ours(path, order, FIELDS, 2),
-        "ours, all six, two threads": lambda: ours(path, order, FIELDS, 4, 2),
+        "ours, inputs": lambda: ours(path, order, ("inputs",)),
+        "ours, all six arrays": lambda: ours(path, order),
+        "ours, all six, prefetched": lambda: ours(path, order, FIELDS, Ahead(2)),
+        "ours, all six, two threads": lambda: ours(path, order, FIELDS, Ahead(4, num_threads=2)),
     }
 
 
@@ -187,9 +197,9 @@ def sequential_readers(path: Path, raw: Path, num_records: int) -> dict[str, Cal
     order = np.arange(num_records)
     return {
         GATHER: lambda: memmap_gather(raw, order),
-        "in sequence: ours, token rows only": lambda: raw_rows(path, order),
-        "in sequence: ours, inputs": lambda: ours(path, order, ("inputs",), 0),
-        "in sequence: ours, all six arrays": lambda: ours(path, order, FIELDS, 0),
+        "in sequence: ours, token rows only": lambda: raw_rows(path, order, in_sequence=True),
+        "in sequence: ours, inputs": lambda: ours(path, order, ("inputs",), in_sequence=True),
+        "in sequence: ours, all six arrays": lambda: ours(path, order, in_sequence=True),
     }
 
 
@@ -199,13 +209,13 @@ def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[st
         order = np.random.default_rng(1).permutation(num_records)
         for file in (path, raw):
             file.read_bytes()  # into the page cache
-        first = next(ours(path, order, FIELDS, 0))
+        first = next(ours(path, order))
         for other in (memmap_rows(raw, order), raw_rows(path, order), stock(path, order, grain.ReadOptions(0, 1))):
             np.testing.assert_array_equal(next(other), first)
         rates = best_rates(random_readers(path, raw, order) | sequential_readers(path, raw, num_records), seconds)
         waits = {
-            "all six": wait_share(ours(path, order, FIELDS, 0), seconds),
-            "all six, prefetched": wait_share(ours(path, order, FIELDS, 2), seconds),
+            "all six": wait_share(ours(path, order), seconds),
+            "all six, prefetched": wait_share(ours(path, order, FIELDS, Ahead(2)), seconds),
         }
         return rates, waits
 
@@ -230,7 +240,7 @@ def main() -> None:
     with small_dataset(arguments.dataset) as root, tempfile.TemporaryDirectory() as name:
         path = make_files(Path(name), 20_000)[0]
         order = np.random.default_rng(1).permutation(20_000)
-        training = waits_of_training(root, lambda: ours(path, order, FIELDS, 2), B * L)
+        training = waits_of_training(root, lambda: ours(path, order, FIELDS, Ahead(2)), B * L)
     for sentence in training.sentences():
         print(sentence)
     if arguments.write:

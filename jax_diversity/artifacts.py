@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.errors import UserError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 FORMAT_VERSION = 1
+_NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
+"""What NumPy raises for damaged files: it reads headers with Python's own parser."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 
@@ -86,10 +89,12 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
     import numpy as np
 
     try:
-        return np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+        # Unlike np.load it takes no archives, and compares the shape with the file's size before memory is asked for.
+        mapped = np.lib.format.open_memmap(path, mode="r")
+        return mapped if mmap else np.array(mapped)
     except FileNotFoundError:
         raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
-    except (OSError, ValueError, EOFError) as error:
+    except _NO_ARRAY as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged ({reason}); run `jax-diversity {stage}` again.") from None
 

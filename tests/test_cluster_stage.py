@@ -9,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from jax_diversity import UserError, clustering
+from jax_diversity.artifacts import read_array, write_array
 from jax_diversity.config import BuildConfig, ClusterConfig, check_settings
 from jax_diversity.pipeline import Build
+from jax_diversity.pipeline.clusters import clusterings
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -57,8 +62,8 @@ def test_labels_are_the_field_of_the_settings_or_the_source(config: BuildConfig)
 
 
 def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"also": (3,), "seed": 4}
-    folder, _ = clustered(config, **settings)
+    values = {"also": (3,), "seed": 4}
+    folder, _ = clustered(config, **values)
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     clustered(config)
     trained: list[int] = []
@@ -72,11 +77,103 @@ def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatc
 
     monkeypatch.setattr(clustering, "train_centroids", watched)
     with pytest.raises(KeyboardInterrupt):
-        clustered(config, **settings)
+        clustered(config, **values)
     stop.append(False)
-    clustered(config, **settings)
+    clustered(config, **values)
     assert trained == [5, 3]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+@pytest.mark.parametrize("coarse", [0, 1, 20])
+def test_levels_of_further_clusterings(coarse: int) -> None:
+    families = clusterings(ClusterConfig(num_clusters=50, coarse_clusters=coarse, also=(20_000, 10)))
+    levels = {family: clustering.num_coarse_clusters(settings) for family, settings in families.items()}
+    expected = {"cluster": max(coarse, 1), "cluster_20000": 1 if coarse == 1 else 141, "cluster_10": 1}
+    assert levels == expected
+    assert not any(settings.also for settings in families.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"also": (401,)}, r"cluster\.also of at most the 400 documents, found 401; set it to 400 or fewer"),
+        ({"num_clusters": 402}, r"cluster\.num_clusters of at most the 400 documents, found 402"),
+    ],
+)
+def test_too_many_clusters_are_refused_before_any_is_made(
+    config: BuildConfig, monkeypatch: pytest.MonkeyPatch, values: dict, sentence: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a clustering was made")
+
+    monkeypatch.setattr(clustering, "train_centroids", refuse)
+    with pytest.raises(UserError, match=sentence):
+        clustered(config, **values)
+
+
+@pytest.mark.parametrize("damage", ["header", "magic", "shape", "type"])
+def test_damaged_vectors_of_the_right_size(config: BuildConfig, damage: str) -> None:
+    path = Path(config.out) / "embeddings" / "embeddings.npy"
+    whole = path.read_bytes()
+    places = {"header": "descr desxr", "magic": "NUMPY NUMPZ", "type": "<f4 <i4", "shape": "(400, (401,"}
+    former, broken = places[damage].encode().split()
+    assert whole.count(former) == 1
+    path.write_bytes(whole.replace(former, broken))
+    try:
+        with pytest.raises(UserError, match=r"embeddings\.npy is damaged.*run `jax-diversity embed` again"):
+            clustered(config, seed=77)
+    finally:
+        path.write_bytes(whole)
+
+
+@given(place=st.integers(0, 127), value=st.integers(0, 255), mmap=st.booleans())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_damage_to_a_header_is_an_array_or_a_sentence(
+    tmp_path: Path, place: int, value: int, mmap: bool
+) -> None:
+    path = tmp_path / "values.npy"
+    np.save(path, np.arange(12, dtype=np.int32).reshape(3, 4))
+    content = bytearray(path.read_bytes())
+    content[place] = value
+    path.write_bytes(content)
+    try:
+        found = read_array(path, "cluster", mmap=mmap)
+    except UserError as error:
+        assert str(path) in str(error)
+        assert "run `jax-diversity cluster` again" in str(error)
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(found, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", b"PK\x03\x04 no archive", b"PK\x05\x06" + bytes(18), b"text"]
+)
+@pytest.mark.parametrize("mmap", [False, True])
+def test_other_files_are_no_arrays(tmp_path: Path, content: bytes, mmap: bool) -> None:
+    path = tmp_path / "values.npy"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"values\.npy is damaged .*run `jax-diversity cluster` again"):
+        read_array(path, "cluster", mmap=mmap)
+    with pytest.raises(UserError, match="found no such file"):
+        read_array(tmp_path / "absent.npy", "cluster", mmap=mmap)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (5,), (2, 3)])
+@pytest.mark.parametrize("mmap", [False, True])
+def test_arrays_are_read_as_written(tmp_path: Path, shape: tuple[int, ...], mmap: bool) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    write_array(tmp_path / "values.npy", values)
+    np.testing.assert_array_equal(read_array(tmp_path / "values.npy", "cluster", mmap=mmap), values)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**70])
+@pytest.mark.parametrize("section", ["cluster", "embedding"])
+def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
+    base = tiny_config(Path("corpus"), Path("out"))
+    changed = dataclasses.replace(base, **{section: dataclasses.replace(getattr(base, section), seed=seed)})
+    with pytest.raises(UserError, match=rf"{section}\.seed from 0 to 2\^32 - 1, found {seed}"):
+        check_settings(changed)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from jax_diversity.clustering import (
     num_rows_passed,
     train_centroids,
 )
+from jax_diversity.clustering.rows import middle
 from jax_diversity.config import ClusterConfig
 from jax_diversity.errors import UserError
 
@@ -82,6 +83,51 @@ def test_well_separated_blobs_are_recovered(backend, seed):
     assert found.centroids.shape == (20, 8)
     assert found.centroids.dtype == np.float32
     assert found.assignments.dtype == np.int32
+
+
+METHODS = [("jax", "k-means++"), ("jax", "k-means||"), ("sklearn", "k-means++")]
+
+
+@pytest.mark.parametrize("far", [3_000, 10_000, -50_000])
+@pytest.mark.parametrize(("backend", "start"), METHODS)
+def test_it_matters_not_where_the_rows_lie(backend, start, far):
+    rows, labels = blobs(6, 100, width=16)
+    rows = rows / 7  # centres some 10 apart, ten thousand from the origin
+    offset = np.full(16, far, np.float32)
+    offset[::3] = 0
+    config = ClusterConfig(num_clusters=6, backend=backend, start=start)
+    found = kmeans(rows + offset, config)
+    assert same_partition(found.assignments, labels)
+    means = np.stack([(rows + offset)[labels == label].mean(axis=0, dtype=np.float64) for label in range(6)])
+    assert squared_distances(found.centroids, means).min(axis=1).max() < 16 * (1e-6 * abs(far)) ** 2
+    np.testing.assert_array_equal(assign(rows + offset, means.astype(np.float32)), labels)
+
+
+def test_two_levels_of_rows_far_from_the_origin():
+    rows, labels = blobs(12, 40, seed=1)
+    found = kmeans(rows + np.float32(20_000), ClusterConfig(num_clusters=12, coarse_clusters=3, max_iterations=50))
+    one = kmeans(rows, ClusterConfig(num_clusters=12, coarse_clusters=3, max_iterations=50))
+    assert len(set(labels.tolist())) == 12
+    assert same_partition(found.assignments, one.assignments)
+
+
+def test_a_single_row_very_far_away_spoils_nothing():
+    rows, labels = blobs(6, 100, width=16)
+    rows[17] = 1e12
+    found = kmeans(rows, ClusterConfig(num_clusters=7))
+    near = np.arange(600) != 17
+    assert same_partition(found.assignments[near], labels[near])
+    assert (found.assignments == found.assignments[17]).sum() == 1
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 4096, 4097, 8191, 30_000])
+def test_the_middle_lies_among_rows_from_first_to_last(num_rows):
+    rows = np.stack([np.arange(num_rows), np.full(num_rows, 7)], axis=1).astype(np.float32)
+    found = middle(rows)
+    assert found.dtype == np.float32
+    assert found[0] == pytest.approx(num_rows / 2, abs=1 + num_rows / 1000)
+    assert found[1] == 7
+    np.testing.assert_array_equal(middle(rows[:0]), [0, 0])
 
 
 @pytest.mark.parametrize(("backend", "slack"), [("jax", 1.02), ("sklearn", 1.15)])
@@ -164,7 +210,7 @@ def test_an_emptied_cluster_takes_the_farthest_row(monkeypatch):
     found = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
     assert found.assignments[60] == 1
     assert found.assignments[61:].tolist() == [2, 2]  # copies count once; the fourth cluster takes another row
-    np.testing.assert_array_equal(found.centroids[1:3], rows[60:62])
+    np.testing.assert_allclose(found.centroids[1:3], rows[60:62], rtol=1e-6)
     assert np.bincount(found.assignments, minlength=4).min() > 0
     again = kmeans(rows, ClusterConfig(num_clusters=4, max_iterations=100))
     np.testing.assert_array_equal(found.centroids, again.centroids)
@@ -266,6 +312,16 @@ def test_too_many_clusters_say_how_many_documents_there_are(backend):
         kmeans(rows, ClusterConfig(num_clusters=0, backend=backend))
     with pytest.raises(UserError, match="found 0 documents"):
         kmeans(rows[:0], ClusterConfig(num_clusters=1, backend=backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_seeds_that_both_backends_take(backend):
+    rows, labels = blobs(3, 20)
+    found = kmeans(rows, ClusterConfig(num_clusters=3, backend=backend, seed=2**32 - 1, train_documents=50))
+    assert same_partition(found.assignments, labels)
+    for seed in (-1, 2**32, 2**70):
+        with pytest.raises(UserError, match=rf"cluster.seed from 0 to 2\^32 - 1, found {seed}"):
+            kmeans(rows, ClusterConfig(num_clusters=3, backend=backend, seed=seed))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -166,12 +166,17 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ),
         ("cluster: {num_clusters: 9, train_documents: 8}", r"cluster.train_documents \(8\), found 9"),
         ("corpus: {paths: [a.jsonl], max_bytes: 0}", "corpus.max_bytes >= 1, found 0"),
-        ("tokenizer: {end_token: END}", "tokenizer.end_token only with tokenizer.kind=file, .*found 'END' with bpe"),
+        ("tokenizer: {end_token: END}", "tokenizer.end_token with tokenizer.kind=file or .* found 'END' with bpe"),
+        ("tokenizer: {path: t.json}", "only, found 't.json' with bpe; set tokenizer.kind=file"),
+        ("tokenizer: {kind: bytes, path: t.json}", "only, found 't.json' with bytes; set tokenizer.kind=file"),
         ("tokenizer: {kind: sentencepiece}", "tokenizer.path .*kind=sentencepiece, found nothing; name a Sentence"),
         ("tokenizer: {kind: tensorflow-text, path: absent.model}", "found no file at absent.model"),
-        ("tokenizer: {kind: bytes, cut_at: sentences}", "cut_at=sentences only with .*found bytes"),
+        ("tokenizer: {kind: bytes, cut_at: sentences}", "tokenizer.cut_at with .* found 'sentences' with bytes"),
         ("tokenizer: {num_processes: -1}", "tokenizer.num_processes >= 0, found -1"),
-        ("tokenizer: {kind: file, path: absent.json}", "tokenizer.json, found no file at absent.json"),
+        (
+            "tokenizer: {kind: file, path: absent.json}",
+            "a tokenizer.json or vocab.json, found no file at absent.json",
+        ),
     ],
 )
 def test_settings_that_no_corpus_could_satisfy(text: str, sentence: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ FORMATS = {"token_store", "records"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"*"},  # names of other modules, imported when asked for
     "errors": set(),
+    "methods": {"errors"},
     "schema": set(),
     "progress": set(),
     "artifacts": {"errors"},
@@ -34,9 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "terms": set(),
     "embedding": FOUNDATION | {"terms"},
     "clustering": FOUNDATION | {"terms"},
-    "packing": FOUNDATION,
+    "packing": FOUNDATION | {"methods"},
     "characteristics": FOUNDATION,
-    "ordering": FOUNDATION,
+    "ordering": FOUNDATION | {"methods"},
     "measures": FOUNDATION,
     "report": FOUNDATION,
     "dataset": FOUNDATION | FORMATS | {"remote"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import tracemalloc
 from collections import Counter
 from typing import Any
 from xml.etree import ElementTree
@@ -147,6 +148,10 @@ def test_partial_shuffle_rotates_every_row(drawn: tuple[np.ndarray, np.ndarray, 
     lengths, order, length, options = drawn
     num_rows, num_epochs = options["num_rows"], options["num_epochs"]
     stream = stream_of(lengths, order)
+    if num_rows > len(stream) > 0:
+        with pytest.raises(jd.UserError, match=f"at most the number of tokens, {len(stream)}, .* {num_rows};"):
+            pack(lengths, length, **options)
+        return
     size = len(stream) // num_rows
     offsets = np.random.default_rng(options["seed"]).integers(max(size, 1), size=num_rows * num_epochs)
     expected: list[list[Token]] = []
@@ -169,6 +174,34 @@ def test_rows_go_on_where_the_batch_before_ended() -> None:
     places = [[stream[token] for token in tokens] for tokens in tokens_of(segments, lengths)]
     goes_on = [later[0] == former[-1] + 1 for former, later in zip(places, places[8:], strict=False)]
     assert len(goes_on) - sum(goes_on) <= 8  # each row jumps once, back to its beginning
+
+
+@pytest.mark.parametrize("method", ["best_fit", "first_fit"])
+@pytest.mark.parametrize("length", [10**5, 10**13, 2**55])
+def test_long_sequences_take_no_more_memory_than_their_documents(method: str, length: int) -> None:
+    lengths = np.random.default_rng(0).integers(0, 1000, 3000)
+    tracemalloc.start()
+    report = pack(lengths, length, method=method).report
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report.num_sequences == -(-int(lengths.sum()) // length)
+    assert report.num_tokens_dropped == 0
+    assert peak < 5e6
+
+
+def test_rows_beyond_the_tokens_take_no_memory() -> None:
+    tracemalloc.start()
+    with pytest.raises(
+        jd.UserError, match=r"Expected num_rows to be at most the number of tokens, 29, .* found 10"
+    ):
+        pack([7, 9, 0, 13], 4, method="partial_shuffle", num_rows=10**10)
+    assert pack([], 4, method="partial_shuffle", num_rows=10**10).report.num_sequences == 0
+    assert pack([0, 0], 4, method="partial_shuffle", num_rows=10**10).report.num_sequences == 0
+    lengths = np.full(10, 10**6)  # every row shorter than a sequence
+    assert pack(lengths, 10**4, method="partial_shuffle", num_rows=10**6).report.num_sequences == 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e6
 
 
 def test_epochs_are_counted_as_repeats() -> None:
@@ -217,8 +250,8 @@ def test_pack_is_public_and_lists_what_it_knows() -> None:
     ("arguments", "sentence"),
     [
         ({"method": "bestfit"}, "Unknown packing method 'bestfit': .* did you mean 'best_fit'?"),
-        ({"atom_sise": 4}, "Packing 'concat' has no option 'atom_sise': .* did you mean 'atom_size'?"),
-        ({"method": "best_fit", "atom_size": 4}, "Packing 'best_fit' has no option 'atom_size': it takes none"),
+        ({"atom_sise": 4}, "Method 'concat' has no option 'atom_sise': .* did you mean 'atom_size'?"),
+        ({"method": "best_fit", "atom_size": 4}, "Method 'best_fit' has no option 'atom_size': it takes none"),
         ({"method": "spread"}, "Packing 'spread' needs the documents' clusters, found none; pass clusters=..."),
         ({"method": "nearest"}, "Packing 'nearest' needs the documents' vectors, found none; pass vectors=..."),
         ({"atom_size": 3}, "atom_size that divides the sequence length 8 or is a multiple of it, found 3"),

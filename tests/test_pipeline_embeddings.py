@@ -16,8 +16,17 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity import corpus as stored_corpus
-from jax_diversity.config import BuildConfig, CorpusConfig, EmbeddingConfig, TokenizerConfig
-from jax_diversity.embedding import HashingEmbedder, TfidfSvd, make_embedder
+from jax_diversity.config import BuildConfig, CorpusConfig, EmbeddingConfig, TokenizerConfig, checks
+from jax_diversity.embedding import (
+    METHODS,
+    PRECOMPUTED,
+    HashingEmbedder,
+    TfidfSvd,
+    make_embedder,
+    open_precomputed,
+    outside_files,
+)
+from jax_diversity.embedding.qwen3 import Qwen3Embedder
 from jax_diversity.pipeline import Build, StageResult
 from jax_diversity.pipeline.context import Context
 from jax_diversity.pipeline.texts import Beginnings, document_beginnings
@@ -81,6 +90,62 @@ class Average(Lengths):
         return super().embed(texts) - np.float32(self.mean)
 
 
+class Broken(Average):
+    """An embedder that learns, and of which one step fails."""
+
+    step: str | None = None
+
+    @classmethod
+    def fail(cls, step: str) -> None:
+        if cls.step == step:
+            raise ValueError(f"cannot\n {step}")
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> Broken:
+        cls.fail("fit")
+        return cls(0.0)
+
+    def save(self, path: Path) -> None:
+        self.fail("save")
+        if self.step == "elsewhere":
+            path.with_suffix(".json").write_text("{}")
+        elif self.step == "folder":
+            path.mkdir()
+        elif self.step != "nothing":
+            super().save(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Broken:
+        cls.fail("load")
+        return cls(0.0)
+
+    @property
+    def dimensions(self) -> Any:
+        self.fail("dimensions")
+        return 2
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        self.fail("embed")
+        return super().embed(texts)
+
+
+class TakesNothing:
+    dimensions = 2
+    embed = Lengths.embed
+
+
+class WideAsNumpySays(Lengths):
+    dimensions = np.int64(2)  # type: ignore[assignment]
+
+
+def needs_weights(config: EmbeddingConfig) -> Any:
+    return {}["weights"]
+
+
+def refuses(config: EmbeddingConfig) -> Any:
+    raise jd.UserError("Expected a checkpoint, found none; fetch it.")
+
+
 class LearnsButForgets:
     dimensions = 2
     fit = embed = None
@@ -95,6 +160,7 @@ def faultless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lengths, "fault", None)
     monkeypatch.setattr(Lengths, "num_calls", 0)
     monkeypatch.setattr(Average, "num_fits", 0)
+    monkeypatch.setattr(Broken, "step", None)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +184,9 @@ def with_embedding(config: BuildConfig, **changes: Any) -> BuildConfig:
 
 
 def run(config: BuildConfig) -> StageResult:
-    return [Build(config).run_stage(stage) for stage in ("prepare", "tokenize", "embed")][-1]
+    made = Build(config).folder.stages  # a stage alone takes no settings of others that are made
+    stages = [stage for stage in ("prepare", "tokenize") if stage not in made]
+    return [Build(config).run_stage(stage) for stage in [*stages, "embed"]][-1]
 
 
 def vectors_of(config: BuildConfig) -> np.ndarray:
@@ -289,12 +357,20 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
         ("word2vec", "one of tfidf_svd, hashing, qwen3, precomputed, or `module:name` .* found 'word2vec'"),
         ("nowhere:Embedder", "No module named 'nowhere'"),
         (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
-        (":Nothing", "found: Empty module name"),
-        (f"{__name__}:", "found: .*attribute ''"),
+        (":Nothing", "import of embedding.method=:Nothing .*: Empty module name"),
+        (f"{__name__}:", "AttributeError: .*attribute ''"),
+        ("../own:Lengths", r"as `import` does, found a path, '\.\./own:Lengths'; put the module's folder"),
+        (".own:Lengths", r"found a path, '\.own:Lengths'"),
+        ("own/embedder:Lengths", "found a path, 'own/embedder:Lengths'"),
+        ("builtins:int", r"construction of embedding.method=builtins:int .* found TypeError: int\(\) argument"),
+        ("os.path:join", "construction of .* found TypeError: .* not EmbeddingConfig; repair it; it has to take"),
+        (f"{__name__}:TakesNothing", r"TypeError: TakesNothing\(\) takes no arguments; repair it"),
+        (f"{__name__}:needs_weights", r"KeyError: 'weights' in line \d+ of .*test_pipeline_embeddings\.py; repair"),
+        (f"{__name__}:refuses", r"^Expected a checkpoint, found none; fetch it\.$"),
         ("math:pi", "takes the settings, found float"),
         ("builtins:str", "with `dimensions` and `embed`, found str"),
         (f"{__name__}:LearnsButForgets", "to have fit, load, save, found no load, save"),
-        (f"{__name__}:zero_dimensions", "`dimensions` of 1 or more, found 0"),
+        (f"{__name__}:zero_dimensions", "`dimensions`, a whole number of 1 or more, found 0"),
     ],
 )
 def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, message: str) -> None:
@@ -310,6 +386,14 @@ def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, mess
         ({"method": "qwen3", "path": "nowhere"}, "found no folder at nowhere"),
         ({"method": "precomputed"}, "embedding.path with embedding.method=precomputed, found nothing"),
         ({"method": "precomputed", "path": "nowhere/*.npy"}, r"found no file at 'nowhere/\*.npy'"),
+        ({"method": "hashing", "path": "v.npy"}, "embedding.path only with .*=qwen3, precomputed .* with hashing"),
+        ({"path": "v.npy"}, "embedding.path only with .*, found v.npy with tfidf_svd; leave the setting out"),
+        ({"dtype": "float32"}, "embedding.dtype only with embedding.method=qwen3 or"),
+        ({"method": "hashing", "max_terms": 9}, "embedding.max_terms only with embedding.method=tfidf_svd or"),
+        ({"method": "qwen3", "path": "~nobody-of-this-name/x"}, "found no folder at ~nobody-of-this-name/x"),
+        ({"dimensions": 10**11}, "embedding.dimensions <= 8192, found 100000000000"),
+        ({"seed": 2**40}, "embedding.seed from 0 to .*, found 1099511627776"),
+        ({"seed": -1}, "embedding.seed from 0 to .*, found -1"),
         ({"batch_tokens": 0}, "embedding.batch_tokens >= 1, found 0"),
         ({"max_tokens": 0}, "embedding.max_tokens >= 1, found 0"),
     ],
@@ -317,6 +401,109 @@ def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, mess
 def test_settings_that_cannot_be_are_named(config: BuildConfig, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(jd.UserError, match=message):
         run(with_embedding(config, **changes))
+
+
+def test_the_methods_that_settings_name_are_those_that_there_are() -> None:
+    assert (*METHODS, PRECOMPUTED) == checks._EMBEDDERS
+
+
+def test_an_own_embedder_may_read_any_setting(config: BuildConfig) -> None:
+    own = with_embedding(config, method=f"{__name__}:Lengths", path="v.npy", column="c", dtype="float32")
+    assert run(own).counts["dimensions"] == 2
+
+
+def test_the_largest_seed_is_a_seed(config: BuildConfig) -> None:
+    assert run(with_embedding(config, seed=2**32 - 1)).counts["num_zero_vectors"] == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("fit", "`fit` of .*Broken to end without an error, found ValueError: cannot fit in line"),
+        ("embed", "`embed` of .* ValueError: cannot embed in line"),
+        ("dimensions", "`dimensions` of .* ValueError: cannot dimensions in line"),
+        ("save", "`save` of .* ValueError: cannot save in line"),
+        ("nothing", r"`save` of .*Broken to write the file .* \(embedding\.npz\), found nothing written"),
+        ("elsewhere", r"\(embedding\.npz\), found embedding\.json written"),
+        ("folder", r"\(embedding\.npz\), found embedding\.npz/ written"),
+    ],
+)
+def test_what_an_own_embedder_raises_is_named(
+    config: BuildConfig, step: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_embedding(config, method=f"{__name__}:Broken")
+    monkeypatch.setattr(Broken, "step", step)
+    with pytest.raises(jd.UserError, match=message):
+        run(config)
+    monkeypatch.setattr(Broken, "step", None)
+    run(config)
+    assert set(files_of(config)) == {"embedding.npz", "embeddings.npy"}  # nothing of the broken try
+
+
+def test_what_an_own_embedder_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EmbeddingConfig(method=f"{__name__}:Broken")
+    make_embedder(settings, list, tmp_path / "own.npz")
+    monkeypatch.setattr(Broken, "step", "load")
+    with pytest.raises(jd.UserError, match=r"`load` of .* ValueError: cannot load in line") as failure:
+        make_embedder(settings, list, tmp_path / "own.npz")
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def (:", r"SyntaxError: invalid syntax \(own_faulty\.py, line 1\); repair the module"),
+        ("raise RuntimeError('no\\nweights')", r"RuntimeError: no weights in line 1 of .*own_faulty\.py; repair"),
+        ("import sys; sys.exit(3)", r"SystemExit: 3 in line 1 of .*own_faulty\.py"),
+        ("raise RuntimeError('a b ' * 999)", r"a b \.\.\. in line 1"),
+        ("raise RuntimeError", r"found RuntimeError in line 1"),
+        ("import json\njson.loads('{')", r"JSONDecodeError: .* in line 2 of .*own_faulty\.py"),
+    ],
+)
+@pytest.mark.parametrize("module", ["own_faulty", "own_faulty.part"])
+def test_modules_that_fail_when_imported_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, source: str, message: str
+) -> None:
+    (tmp_path / "own_faulty.py").write_text(source + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = EmbeddingConfig(method=f"{module}:Embedder")
+    with pytest.raises(jd.UserError, match=rf"import of embedding\.method={module}:Embedder .*{message}"):
+        make_embedder(settings)
+    expected = [tmp_path / "own_faulty.py"] if module == "own_faulty" else []
+    assert outside_files(settings) == expected  # whose change runs the stage again
+
+
+def test_a_width_that_numpy_gives_is_a_width(config: BuildConfig) -> None:
+    assert run(with_embedding(config, method=f"{__name__}:WideAsNumpySays")).counts["dimensions"] == 2
+
+
+@pytest.mark.parametrize("width", [True, 2.0, "2", None, [2]])
+def test_widths_that_are_no_numbers_are_refused(width: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lengths, "dimensions", width)
+    with pytest.raises(jd.UserError, match="a whole number of 1 or more, found"):
+        make_embedder(EmbeddingConfig(method=f"{__name__}:Lengths"))
+
+
+@pytest.mark.parametrize("method", ["qwen3", "precomputed", f"{__name__}:Lengths"])
+def test_a_path_may_begin_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(
+        Qwen3Embedder, "load", lambda folder, **_: opened.append(folder) or Lengths(EmbeddingConfig())
+    )
+    (tmp_path / "model").mkdir()
+    np.save(tmp_path / "model" / "v.npy", np.eye(3, dtype=np.float32))
+    path = "~/model/v.npy" if method == "precomputed" else "~/model"
+    settings = EmbeddingConfig(method=method, path=path)
+    checks.check_settings(BuildConfig(corpus=CorpusConfig(paths=("a.jsonl",)), embedding=settings))
+    assert tmp_path / "model" / "v.npy" in outside_files(settings)
+    if method == "qwen3":
+        make_embedder(settings)
+        assert opened == [str(tmp_path / "model")]
+    if method == "precomputed":
+        assert open_precomputed(settings, lambda: ["a", "b", "c"]).dimensions == 3
 
 
 def test_an_empty_checkpoint_folder_is_named(config: BuildConfig, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +20,13 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from jax_diversity import artifacts
 from jax_diversity.artifacts import OutputFolder
 from jax_diversity.config import BuildConfig, TokenizerConfig
 from jax_diversity.dataset import open_dataset
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline import Build, token_workers
-from jax_diversity.tokenization import byte_tokenizer, load_saved
+from jax_diversity.tokenization import byte_tokenizer, load_saved, load_saved_for, tensorflow_text
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -110,6 +113,27 @@ def test_what_a_worker_finds_wrong_arrives_as_it_is(config: BuildConfig, tmp_pat
         token_workers.encode_in_processes(tmp_path, pairs, 2)
     with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
         token_workers.encode_here(byte_tokenizer(), pairs)
+
+
+_UNGUARDED = """
+import sys
+from pathlib import Path
+from jax_diversity.pipeline import token_workers
+
+folder = Path(sys.argv[1])
+token_workers.encode_in_processes(folder, [(folder / "a.parquet", folder / "a")], 2)
+"""
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
+    byte_tokenizer().save(tmp_path)
+    (tmp_path / "script.py").write_text(_UNGUARDED)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert "UserError" in last
+    assert "a script that starts processes without `if __name__ == '__main__':`" in last
 
 
 _INTERRUPTED = """
@@ -205,6 +229,82 @@ def test_files_of_another_version_of_the_library_are_made_anew(config: BuildConf
     Build(config).run_stage("tokenize")
     for name, time_ns in finished.items():
         assert Path(config.out, "tokens", name).stat().st_mtime_ns > time_ns
+
+
+class _KilledError(BaseException):
+    """Stands for a SIGKILL: nothing catches it."""
+
+
+def test_killed_at_any_file_a_build_ends_the_same(
+    config: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the tokenizer's file and its settings, where a tokenizer of other settings must not be read."""
+    monkeypatch.setattr(tensorflow_text, "normalize_texts", lambda texts, form: [text.upper() for text in texts])
+    monkeypatch.setattr(tensorflow_text, "implementation", lambda: "a library 1.0")
+    config = with_tokenizer(config, kind="bytes", normalization="NFKC", num_processes=1)
+    config = dataclasses.replace(config, corpus=dataclasses.replace(config.corpus, file_bytes=30_000))
+    Build(config).run_stage("prepare")
+    expected = Build(config).run_stage("tokenize").counts
+    tokens = stored_tokens(config.out)
+    assert json.loads(tokens["tokenizer.meta.json"])["normalization"] == "NFKC"
+    assert len(tokens) > 5
+    text = byte_tokenizer().decode(open_dataset(config.out).tokens.document(0))
+    assert text == text.upper()
+    replace = os.replace
+
+    def kill_after(number: int) -> Callable[..., None]:
+        left = [number]
+
+        def replace_or_die(source: Path, target: Path) -> None:
+            if ".partial" in Path(target).parts:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise _KilledError
+            replace(source, target)
+
+        return replace_or_die
+
+    killed = dataclasses.replace(config, out=str(tmp_path / "killed"))
+    for number in range(5):
+        shutil.rmtree(killed.out, ignore_errors=True)
+        Build(killed).run_stage("prepare")
+        with monkeypatch.context() as patch:
+            patch.setattr(artifacts.os, "replace", kill_after(number))
+            with pytest.raises(_KilledError):
+                Build(killed).run_stage("tokenize")
+        assert Build(killed).run_stage("tokenize").counts == expected
+        assert stored_tokens(killed.out) == tokens
+
+
+_MODEL = TokenizerConfig(kind="sentencepiece", path="a.model")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "recorded"),
+    [
+        (TokenizerConfig(kind="bytes", normalization="NFC"), {}),
+        (TokenizerConfig(kind="bytes"), {"normalization": "NFC"}),
+        (_MODEL, {}),
+        (TokenizerConfig(kind="bytes"), {"kind": "sentencepiece"}),
+        (TokenizerConfig(kind="file", path="t.json", end_token="STOP"), {}),
+        (TokenizerConfig(kind="bytes"), {"implementation": "UTF-8 bytes 0.1"}),
+        (dataclasses.replace(_MODEL, cut_at="sentences"), {"kind": "sentencepiece", "cut_at": "blanks"}),
+        (TokenizerConfig(kind="bytes"), {"kind": 3}),
+    ],
+)
+def test_a_tokenizer_of_other_settings_is_not_gone_on_with(
+    tmp_path: Path, wanted: TokenizerConfig, recorded: dict[str, object]
+) -> None:
+    assert load_saved_for(wanted, tmp_path) is None
+    byte_tokenizer().save(tmp_path)
+    found = load_saved_for(TokenizerConfig(kind="bytes"), tmp_path)
+    assert found is not None
+    assert found.fingerprint == byte_tokenizer().fingerprint
+    about = tmp_path / "tokenizer.meta.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | recorded))
+    assert load_saved_for(wanted, tmp_path) is None
+    about.write_text("{")
+    assert load_saved_for(TokenizerConfig(kind="bytes"), tmp_path) is None
 
 
 # What is counted

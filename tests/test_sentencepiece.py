@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jax_diversity.config import TokenizerConfig
 from jax_diversity.errors import UserError
-from jax_diversity.tokenization import Tokenizer, load_saved, make_tokenizer, model_file, sentencepiece_model
+from jax_diversity.tokenization import Tokenizer, load_saved, make_tokenizer, sentencepiece_model
 from jax_diversity.tokenization.model_file import read_model
 from tests.sentencepiece_models import sentences, train_model
 
@@ -252,6 +252,12 @@ def test_a_missing_package_names_the_extra(folder: Path, monkeypatch: pytest.Mon
         tokenizer_of(folder / "bpe.model")
 
 
-def test_a_number_too_long_to_be_one() -> None:
-    with pytest.raises(ValueError, match="no part of a number"):
-        model_file._varint(b"\xff" * 20, 0)
+@pytest.mark.parametrize(
+    "fields",
+    [b"\x08\x01", b"\x0a\x02\x08\x01", b"\x0a\x07\x0a\x01a\x1a\x02\x31\x32"],
+    ids=["a number for a piece", "a number for its text", "text for its type"],
+)
+def test_fields_of_another_type_are_refused(tmp_path: Path, fields: bytes) -> None:
+    (tmp_path / "t.model").write_bytes(b"\x0a\x08\x0a\x04</s>\x18\x03" + fields + b"\x12\x00\x1a\x00")
+    with pytest.raises(UserError, match=r"t\.model is no whole SentencePiece model: .* stands where .* expected"):
+        read_model(tmp_path / "t.model")

@@ -509,7 +509,7 @@ def test_a_tokenizer_that_is_given_goes_along(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found token id 700, which it does not have"):
         build(config_of(corpus_path, tmp_path / "d", path=path, end_id=700), "prepare", "tokenize")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"no tokenizer\.json that can be read"):
+    with pytest.raises(UserError, match=r"without a tokenizer's model"):
         build(config_of(corpus_path, tmp_path / "e", path=path), "prepare", "tokenize")
 
 
@@ -555,6 +555,20 @@ def test_megatron_in_and_megatron_packed(tmp_path: Path) -> None:
     assert sorted(shuffle.tolist()) == list(range(dataset.segments.num_sequences))
 
 
+def test_weights_among_the_prefixes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("long.idx", "long.bin"):
+        (tmp_path / name).write_bytes((GOLDENS / name).read_bytes())
+    config = CorpusConfig(paths=("30", "long", "0.7", "other"), format="megatron")
+    with pytest.raises(UserError, match=r"found the number 30 and no 30\.idx; weights have no place .*\.blend"):
+        corpus.find_files(config)
+    for name in ("long.idx", "long.bin"):
+        (tmp_path / name).rename(tmp_path / name.replace("long", "30"))
+    assert len(corpus.find_files(dataclasses.replace(config, paths=("30",)))) == 2
+    with pytest.raises(UserError, match=r"Expected files at other\.idx, found none"):
+        corpus.find_files(dataclasses.replace(config, paths=("other",)))
+
+
 def test_texts_are_no_tokens(tmp_path: Path) -> None:
     from tests.tiny_corpus import write_corpus
 
@@ -571,7 +585,12 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
         ({"format": "megatron"}, {}, "tokenizer.kind=stored with corpus.format=megatron or tokens"),
         ({"format": "tokens"}, {"kind": "bytes"}, "found bytes with tokens"),
         ({"format": "auto"}, {"kind": "stored"}, "found stored with auto"),
-        ({}, {"end_id": 3}, "tokenizer.end_id with tokenizer.kind=stored only, found 3"),
+        ({}, {"end_id": 3}, "tokenizer.end_id with tokenizer.kind=stored only, found 3 with bpe"),
+        (
+            {"format": "tokens"},
+            {"kind": "stored", "normalization": "NFC"},
+            "tokenizer.normalization with .* only, found 'NFC' with stored",
+        ),
         ({"format": "tokens"}, {"kind": "stored", "end_id": -1}, "tokenizer.end_id >= 0, found -1"),
         ({"format": "tokens"}, {"kind": "stored", "end_id": 2**31}, "tokenizer.end_id below 2"),
         ({"format": "tokens"}, {"kind": "stored", "end_token": "</s>"}, "tokenizer.path with tokenizer.end_token"),

@@ -53,7 +53,7 @@ _PACKING_OPTIONS = {
 _TOKENIZER_OPTIONS = {
     "path": (
         (*_FILE_KINDS, "stored"),
-        "set tokenizer.kind=file for a tokenizer.json or vocab.json (sentencepiece or tensorflow-text for a .model), "
+        "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a .model, "
         "or leave the path out",
     ),
     "end_token": (
@@ -181,8 +181,8 @@ def _check_tokenizer_file(tokenizer: TokenizerConfig, what: str) -> None:
         for file in tokenizer_files(tokenizer.path):
             if not file.is_file():
                 raise UserError(
-                    f"Expected {file.name} beside {tokenizer.path}, found no such file; a vocabulary alone does not "
-                    "say how words become tokens: put both files of the tokenizer into one folder."
+                    f"Expected {file.name} beside {tokenizer.path}, found no such file; a vocabulary alone does "
+                    "not say how words become tokens: put both files of the tokenizer into one folder."
                 )
 
 

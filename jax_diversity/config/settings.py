@@ -65,9 +65,9 @@ class TokenizerConfig:
     """How text becomes token ids."""
 
     kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
-    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or GPT-2's
-    pair of files; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the library of that name; `stored`:
-    the corpus holds tokens already."""
+    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or a
+    vocab.json with its merges.txt; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
+    library of that name; `stored`: the corpus holds tokens already."""
     path: str | None = None
     """The tokenizer.json (kind `file`), or a `*vocab.json` with its `*merges.txt` beside it, as GPT-2 has them; or
     the SentencePiece model; for kind `stored` a tokenizer of the first two sorts that turns tokens into text for
@@ -98,7 +98,7 @@ class EmbeddingConfig:
     """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from
     files), or `module:name` of an embedder of your own; docs/embeddings.md says which when."""
     dimensions: int = 128
-    """Width of a document's vector (tfidf_svd, hashing)."""
+    """Width of a document's vector, at most 8192 (tfidf_svd, hashing)."""
     max_tokens: int = 1024
     """Only a document's first tokens are read."""
     fit_documents: int = 20_000

@@ -228,7 +228,8 @@ def _save(embedder: Any, method: str, path: Path) -> None:
         with own_code(method, "save"):
             embedder.save(folder / path.name)
         if not (folder / path.name).is_file():
-            found = ", ".join(sorted(other.name for other in folder.iterdir())) or "nothing"
+            names = [other.name + "/" * other.is_dir() for other in folder.iterdir()]
+            found = ", ".join(sorted(names)) or "nothing"
             raise UserError(
                 f"Expected the `save` of embedding.method={method} to write the file whose path it is given "
                 f"({path.name}), found {found} written; repair it."

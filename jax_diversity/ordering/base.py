@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
-import inspect
 import operator
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, overload, runtime_checkable
 
@@ -17,6 +14,7 @@ from jaxtyping import Int64
 
 from jax_diversity.artifacts import fingerprint
 from jax_diversity.errors import UserError
+from jax_diversity.methods import MethodTable
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
 from jax_diversity.ordering.running import Checkpoint
@@ -63,26 +61,16 @@ METHODS = {
 _CONTRACT = frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"})
 
 
+_TABLE = MethodTable("ordering method", "jax_diversity.ordering", METHODS, _CONTRACT)
+
+
 def find_method(name: str) -> Method:
     """Look a method up by its name.
 
     Raises:
         ValueError: unknown name; lists all and suggests the nearest.
     """
-    if name not in METHODS:
-        raise UserError(
-            f"Unknown ordering method {name!r}: expected one of {', '.join(sorted(METHODS))}{_hint(name, METHODS)}"
-        )
-    return getattr(import_module(f"jax_diversity.ordering.{METHODS[name]}"), name)
-
-
-def _hint(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
-
-
-def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(find_method(method)).parameters
+    return _TABLE.find(name)
 
 
 def method_options(name: str) -> dict[str, Any]:
@@ -92,8 +80,7 @@ def method_options(name: str) -> dict[str, Any]:
         >>> method_options("corpus_order")
         {}
     """
-    parameters = _parameters(name).values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _CONTRACT}
+    return _TABLE.options(name)
 
 
 def takes_checkpoint(name: str) -> bool:
@@ -103,7 +90,7 @@ def takes_checkpoint(name: str) -> bool:
         >>> takes_checkpoint("corpus_order")
         False
     """
-    return "checkpoint" in _parameters(name)
+    return _TABLE.takes(name, "checkpoint")
 
 
 def describe_method(name: str) -> tuple[str, dict[str, str]]:
@@ -131,11 +118,7 @@ def check_options(method: str, options: Mapping[str, Any]) -> None:
     Raises:
         ValueError: unknown method or option; lists those that there are and suggests the nearest.
     """
-    known = method_options(method)
-    for option in options:
-        if option not in known:
-            expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-            raise UserError(f"Method {method!r} has no option {option!r}: {expected}{_hint(option, known)}")
+    _TABLE.check_options(method, options)
 
 
 def _checked_seed(seed: Any) -> int:
@@ -261,8 +244,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_taken(method: str, parameter: str, what: str) -> None:
-    if parameter not in _parameters(method):
-        able = ", ".join(sorted(name for name in METHODS if parameter in _parameters(name)))
+    if not _TABLE.takes(method, parameter):
+        able = ", ".join(sorted(name for name in METHODS if _TABLE.takes(name, parameter)))
         raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.errors import UserError
+from jax_diversity.methods import MethodTable
 from jax_diversity.packing import checks
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.progress import Advance, ignore
@@ -66,26 +65,16 @@ class Packed:
     report: PackingReport
 
 
+_TABLE = MethodTable("packing method", "jax_diversity.packing", METHODS, _CONTRACT)
+
+
 def find_method(name: str) -> Method:
     """Look a method up by its name.
 
     Raises:
         UserError: unknown name; lists all and suggests the nearest.
     """
-    if name not in METHODS:
-        raise UserError(
-            f"Unknown packing method {name!r}: expected one of {', '.join(sorted(METHODS))}{_hint(name, METHODS)}"
-        )
-    return getattr(import_module(f"jax_diversity.packing.{METHODS[name]}"), name)
-
-
-def _hint(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
-
-
-def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(find_method(method)).parameters
+    return _TABLE.find(name)
 
 
 def method_options(name: str) -> dict[str, Any]:
@@ -95,8 +84,7 @@ def method_options(name: str) -> dict[str, Any]:
         >>> method_options("partial_shuffle")
         {'num_rows': 16, 'num_epochs': 1, 'last_sequence': 'drop'}
     """
-    parameters = _parameters(name).values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in _CONTRACT}
+    return _TABLE.options(name)
 
 
 def takes(method: str, parameter: str) -> bool:
@@ -106,7 +94,7 @@ def takes(method: str, parameter: str) -> bool:
         >>> takes("concat", "clusters")
         False
     """
-    return parameter in _parameters(method)
+    return _TABLE.takes(method, parameter)
 
 
 def check_options(method: str, options: Mapping[str, Any]) -> None:
@@ -115,11 +103,7 @@ def check_options(method: str, options: Mapping[str, Any]) -> None:
     Raises:
         UserError: unknown method or option; lists those that there are and suggests the nearest.
     """
-    known = method_options(method)
-    for option in options:
-        if option not in known:
-            expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-            raise UserError(f"Packing {method!r} has no option {option!r}: {expected}{_hint(option, known)}")
+    _TABLE.check_options(method, options)
 
 
 def pack(
@@ -172,7 +156,7 @@ def pack(
         "advance": advance,
     }
     contract = {name: value for name, value in given.items() if takes(method, name) and value is not None}
-    for name, parameter in _parameters(method).items():
+    for name, parameter in _TABLE.parameters(method).items():
         if name in given.keys() - contract.keys() and parameter.default is inspect.Parameter.empty:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     segments = chosen(lengths, order, length, **contract, **options)

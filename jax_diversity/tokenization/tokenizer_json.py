@@ -22,6 +22,7 @@ from jax_diversity.config import tokenizer_files
 from jax_diversity.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer, usual_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
+from jax_diversity.tokenization.gpt2_files import byte_letters, read_merges, read_text, read_vocabulary
 
 END_TOKEN = "<|endoftext|>"
 FILE_NAME = "tokenizer.json"
@@ -109,7 +110,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
 
 def byte_tokenizer() -> JsonTokenizer:
     """UTF-8 bytes as ids 0 .. 255, and 256 for the end of a document."""
-    vocabulary = {letter: byte for byte, letter in _byte_letters().items()}
+    vocabulary = {letter: byte for byte, letter in byte_letters().items()}
     return _with_end_token(_byte_level(models.BPE(vocab=vocabulary, merges=[])))
 
 
@@ -125,9 +126,9 @@ def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokeni
     """
     files = tokenizer_files(path)
     if len(files) == 1:
-        return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, str(path))
-    vocabulary, backend = _read_pair(*files)
-    backend.add_special_tokens([_find_end_token(vocabulary, end_token, str(path))])
+        return JsonTokenizer(read_text(files[0], "a tokenizer.json"), end_token, str(path))
+    backend = _read_pair(*files)
+    backend.add_special_tokens([_find_end_token(backend.get_vocab(), end_token, str(path))])
     return JsonTokenizer(backend.to_str(), end_token, str(path))
 
 
@@ -139,8 +140,8 @@ def token_name(path: str | Path, token: int) -> str | None:
     """
     files = tokenizer_files(path)
     if len(files) == 1:
-        return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
-    return _read_pair(*files)[1].id_to_token(token)
+        return _parse(read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
+    return _read_pair(*files).id_to_token(token)
 
 
 def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Iterator[str]:
@@ -161,51 +162,10 @@ def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Ite
                 yield piece
 
 
-def _read_text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"Expected {what} at {path}, found: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"Expected {what} at {path}, found a file that is no UTF-8 text.") from None
-
-
-def _read_pair(vocab: Path, merges: Path) -> tuple[dict[str, int], tokenizers.Tokenizer]:
-    """GPT-2's two files as a tokenizer of bytes, and its vocabulary.
-
-    Raises:
-        UserError: one of the files is missing or is none; a vocabulary that does not consist of bytes.
-    """
-    try:
-        vocabulary = json.loads(_read_text(vocab, "a vocabulary"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{vocab} is no vocabulary: no JSON, {error.msg} in line {error.lineno}.") from None
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [None]
-    if not all(type(token) is int and token >= 0 for token in ids) or len(set(ids)) < len(ids):
-        raise UserError(
-            f"Expected {vocab} to be a vocabulary, every token with an id of its own, found other JSON; a "
-            "tokenizer.json needs a name that does not end in vocab.json."
-        )
-    letters = _byte_letters().values()
-    lacking = [letter for letter in letters if letter not in vocabulary]
-    if lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
-        found = f"none for {len(lacking)} of them" if lacking else "tokens that end in </w>"
-        raise UserError(
-            f"Expected a vocabulary of byte-level BPE in {vocab}, with a token for each of the 256 bytes, found "
-            f"{found}; bring the tokenizer as a tokenizer.json."
-        )
-    pairs = [
-        tuple(line.split(" "))
-        for line in _read_text(merges, "a list of merges").splitlines()
-        if line and not line.startswith("#version")
-    ]
-    try:
-        return vocabulary, _byte_level(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
-    except Exception as error:  # the library raises plain Exception
-        raise UserError(
-            f"Expected {merges} to be the merges of {vocab.name}, found: {' '.join(str(error).split())}; put the "
-            "two files of one tokenizer side by side."
-        ) from None
+def _read_pair(vocab: Path, merges: Path) -> tokenizers.Tokenizer:
+    """GPT-2's two files as the library has them."""
+    vocabulary = read_vocabulary(vocab)
+    return _byte_level(models.BPE(vocab=vocabulary, merges=read_merges(merges, vocabulary)))
 
 
 def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
@@ -265,19 +225,12 @@ def _with_end_token(backend: tokenizers.Tokenizer) -> JsonTokenizer:
     return JsonTokenizer(backend.to_str(), END_TOKEN)
 
 
-def _byte_letters() -> dict[int, str]:
-    """The letter that byte-level BPE writes for each byte: itself where it is printable, else one past 255."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)}
-
-
 def _is_byte_tokenizer(definition: str) -> bool:
     """Whether ids are bytes, so that no library is needed to make them."""
     content: dict[str, Any] = json.loads(definition)
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
-        model.get("vocab") == {letter: byte for byte, letter in _byte_letters().items()}
+        model.get("vocab") == {letter: byte for byte, letter in byte_letters().items()}
         and not model.get("merges")
         and not content.get("normalizer")
         and words.get("type") == "ByteLevel"
