@@ -108,7 +108,7 @@ def bare(kind: str, folder: Path, num_threads: int) -> Encode:
         import tensorflow
         import tensorflow_text
 
-        return tensorflow_text.SentencepieceTokenizer(model=model, out_type=tensorflow.int32).tokenize
+        return tensorflow_text.SentencepieceTokenizer(model=model, out_type=tensorflow.int32).tokenize  # pyright: ignore[reportArgumentType]
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=64)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--processes", type=int, default=token_workers.num_cores())
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="write results/tokenization.json")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="tokenization-"))

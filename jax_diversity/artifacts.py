@@ -89,7 +89,7 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
     import numpy as np
 
     try:
-        # Unlike np.load it takes no archives, and compares the shape with the file's size before memory is asked for.
+        # Unlike np.load it takes no archives, and compares shape and file size before memory is asked for.
         mapped = np.lib.format.open_memmap(path, mode="r")
         return mapped if mmap else np.array(mapped)
     except FileNotFoundError:

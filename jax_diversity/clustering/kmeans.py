@@ -1,11 +1,11 @@
 """Vectors -> topic clusters: k-means in one level or two, on some documents, and the assignment of all.
 
 Distances are Euclidean. The rows that documents' embeddings give have length one (or zero), so the nearest
-centroid is the one with the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters.
-Rows and centroids are both moved by one vector first, the middle of the rows, for that product rounds off more
-the farther they lie from the origin. Centroids are plain means, not normalised again; a loose cluster's centroid is short and says so. `spherical`
-k-means looks at cosines alone: rows and centroids have length one. All zero rows (documents without a known term)
-are one point and share one cluster in either case.
+centroid is the one with the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters. Rows
+and centroids are both moved by one vector first, the middle of the rows, for that product rounds off more the
+farther they lie from the origin. Centroids are plain means, not normalised again; a loose cluster's centroid is
+short and says so. `spherical` k-means looks at cosines alone: rows and centroids have length one, and nothing is
+moved. All zero rows (documents without a known term) are one point and share one cluster in either case.
 
 Memory beyond the vectors is one block's distances, (block, cluster), and the training rows' copy on the devices.
 The same vectors, settings, devices and versions give the same bits. On one processor the number of rows in a block

@@ -53,8 +53,8 @@ _PACKING_OPTIONS = {
 _TOKENIZER_OPTIONS = {
     "path": (
         (*_FILE_KINDS, "stored"),
-        "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a .model, "
-        "or leave the path out",
+        "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a "
+        ".model, or leave the path out",
     ),
     "end_token": (
         (*_FILE_KINDS, "stored"),

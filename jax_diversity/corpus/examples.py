@@ -57,7 +57,11 @@ def _bytes_list(content: memoryview) -> list[bytes]:
 
 
 def _float_list(content: memoryview) -> list[float]:
-    parts = [np.frombuffer(value, "<f4") for _, kind, value in read_fields(content) if kind in (BYTES, FIXED32)]
+    parts = [
+        np.frombuffer(value, "<f4")
+        for _, kind, value in read_fields(content)
+        if kind in (BYTES, FIXED32) and not isinstance(value, int)
+    ]
     return np.concatenate(parts).tolist() if parts else []
 
 
