@@ -113,8 +113,8 @@ __all__ = [
     "reverse",
     "select_sequences",
     "separate_duplicates",
-    "stream_batches",
     "shuffle_blocks",
+    "stream_batches",
     "truncate",
 ]
 

@@ -130,7 +130,8 @@ def train(
     schedule = _schedule(config)
     optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
     folder.mkdir(parents=True, exist_ok=True)
-    header = {"dataset": dataset.fingerprint, "ordering": loader.batches.order.fingerprint, "settings": settings}
+    ordering = loader.batches.order.fingerprint_at(0)
+    header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     with closing(Checkpoints(folder / "checkpoints", settings)) as checkpoints, closing(iter(loader)) as batches:
         first = checkpoints.restore(model, optimizer, batches)
         steps = begin_log(folder / "log.jsonl", header, first)
