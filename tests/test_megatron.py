@@ -39,7 +39,7 @@ def golden_indices(case: dict[str, Any], lengths: np.ndarray) -> MegatronIndices
     )
 
 
-def same(found: np.ndarray, golden: np.ndarray) -> None:
+def assert_same(found: np.ndarray, golden: np.ndarray) -> None:
     assert found.dtype == golden.dtype
     np.testing.assert_array_equal(found, golden)
 
@@ -51,10 +51,12 @@ def test_indices_are_those_of_megatron_lm(name: str) -> None:
     lengths = store.sequence_lengths
     indices = golden_indices(case, lengths)
     for index in MegatronIndices._fields:
-        same(getattr(indices, index), golden[index])
+        assert_same(getattr(indices, index), golden[index])
     if "padded_sample_index" in golden:
         everything = np.arange(len(lengths), dtype=np.int32)
-        same(sample_index(lengths, everything, case["sequence_length"], "pad"), golden["padded_sample_index"])
+        assert_same(
+            sample_index(lengths, everything, case["sequence_length"], "pad"), golden["padded_sample_index"]
+        )
     # The segments are the same samples: their tokens are what Megatron hands to training.
     segments = megatron_segments(lengths, indices, case["sequence_length"])
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -82,8 +84,8 @@ def test_the_cases_hold_a_last_epoch_of_its_own_and_one_that_is_none() -> None:
 def test_blends_are_those_of_megatron_lm(name: str) -> None:
     blend, golden = CASES["blends"][name], np.load(GOLDENS / f"blend_{name}.npz")
     dataset, sample = blend_index(np.array(blend["weights"]), blend["size"])
-    same(dataset, golden["dataset_index"])
-    same(sample, golden["sample_index"])
+    assert_same(dataset, golden["dataset_index"])
+    assert_same(sample, golden["sample_index"])
 
 
 def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
@@ -109,11 +111,11 @@ def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
         }
         built = theirs.gpt_indices(tmp_path, case)
         for name, index in golden_indices(case, lengths)._asdict().items():
-            same(index, built[name])
+            assert_same(index, built[name])
         weights = rng.dirichlet(np.ones(rng.integers(1, 400))).tolist()
         blended = theirs.blend_indices({"weights": weights, "size": 500})
         for found, name in zip(blend_index(np.array(weights), 500), ("dataset_index", "sample_index"), strict=True):
-            same(found, blended[name])
+            assert_same(found, blended[name])
 
 
 LENGTHS = st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=1, max_size=25).map(
