@@ -397,7 +397,7 @@ def test_two_builds_of_one_folder(corpus: Path, tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"cluster": {"num_clusters": 10_000}}, "clusters"),
-        ({"packing": {"sequence_length": 10**9}}, "at least one training sequence"),
+        ({"packing": {"sequence_length": 2**24}}, "at least one training sequence"),
         ({"packing": {"sequence_length": 1}}, "packing.sequence_length >= 2, found 1"),
         ({"corpus": {"paths": ("absent/*.jsonl",)}}, "absent"),
         ({"corpus": {"paths": ()}}, "corpus.paths"),

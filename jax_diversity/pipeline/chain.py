@@ -79,16 +79,16 @@ class Build:
         return self._run(order_stages(order))
 
     def _check_other_settings(self, name: str) -> None:
-        """Settings that belong to other stages, which are made already and would not follow them.
+        """Settings of the stages that this one reads, which are made already and would not follow them.
 
         Raises:
             UserError: the first such setting, and the stage that it belongs to.
         """
-        for other, stage in STAGES.items():
+        for other in STAGES[name].inputs(Context(self.config, self.folder, self.progress)):
             made = self.folder.stages.get(other)
-            if made is None or other in (name, "report"):
+            if made is None or other not in STAGES:
                 continue
-            asked = _flat(stage.settings(self.config))
+            asked = _flat(STAGES[other].settings(self.config))
             for setting, value in _flat(made["config"]).items():
                 if setting in asked and asked[setting] != value:
                     raise UserError(
