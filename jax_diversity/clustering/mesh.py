@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jax_diversity.errors import UserError
+from jax_diversity.devices import flat_mesh
 
 AXIS = "rows"
 BY_ROW: Any = PartitionSpec(AXIS)
@@ -24,18 +24,7 @@ def row_mesh(mesh: Any) -> Mesh:
     """
     if mesh is None:
         return Mesh(np.array(jax.local_devices()[:1]), (AXIS,), axis_types=(AxisType.Auto,))
-    if not isinstance(mesh, Mesh):
-        raise UserError(
-            f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
-            'make one with jax.make_mesh((8,), ("rows",)).'
-        )
-    devices = mesh.devices.reshape(-1)
-    if jax.process_index() not in {device.process_index for device in devices}:
-        raise UserError(
-            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
-            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
-        )
-    return Mesh(devices, (AXIS,), axis_types=(AxisType.Auto,))
+    return flat_mesh(mesh, AXIS)
 
 
 def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:

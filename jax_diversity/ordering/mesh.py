@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32
 
+from jax_diversity import devices
 from jax_diversity.errors import UserError
 from jax_diversity.ordering.deviation import Row, Rows, read_row
 from jax_diversity.ordering.running import Checkpoint
@@ -31,23 +32,12 @@ NOBODY = int(np.iinfo(np.int32).max)
 
 
 def flat_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh of any axes, as one axis.
+    """The devices of a mesh of any axes, as one axis of sequences.
 
     Raises:
         ValueError: no mesh of devices, or one without a device of this process.
     """
-    if not isinstance(mesh, Mesh):
-        raise UserError(
-            f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
-            'make one with jax.make_mesh((8,), ("sequences",)).'
-        )
-    devices = mesh.devices.reshape(-1)
-    if jax.process_index() not in {device.process_index for device in devices}:
-        raise UserError(
-            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
-            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
-        )
-    return Mesh(devices, (AXIS,), axis_types=(AxisType.Auto,))
+    return devices.flat_mesh(mesh, AXIS)
 
 
 def assembled(mesh: Mesh, build: Callable[[int], Any], specs: Any) -> Any:
