@@ -74,6 +74,26 @@ def test_a_killed_worker_is_an_error_within_seconds_and_work_goes_on_after_it(ti
     assert not wait_until_alone()
 
 
+@pytest.mark.parametrize("seconds", [0, 0.5])
+def test_a_worker_killed_while_nobody_waits_loses_no_batch(tiny: TinyDataset, seconds: float) -> None:
+    # The pool may notice before the next batch is submitted, while one that is done still waits to be taken.
+    settings = {"global_batch_size": 4, "num_epochs": 3}
+    expected = inputs(jd.make_loader(tiny.root, **settings))
+    iterator = iter(jd.make_loader(tiny.root, num_workers=1, num_prefetch=4, **settings))
+    seen = [next(iterator)["inputs"].tolist()]
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    time.sleep(seconds)
+    num_errors = 0
+    while len(seen) < len(expected) and num_errors < 3:
+        try:
+            seen.append(next(iterator)["inputs"].tolist())
+        except WorkerDied:
+            num_errors += 1
+    assert seen == expected and num_errors == 1
+    iterator.close()
+    assert not wait_until_alone()
+
+
 def test_the_only_worker_killed_at_its_first_batch_is_an_error(tiny: TinyDataset) -> None:
     iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_workers=1, num_prefetch=1))
     iterator.start_prefetch()

@@ -153,10 +153,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._dismiss()
 
     def _take(self) -> Batch:
-        self._fill()
-        batch = self._ahead.popleft()
-        self._fill(taken=1)
         try:
+            self._fill()
+            batch = self._ahead.popleft()
+            self._fill(taken=1)
             made = result(batch)
             return made if self._makes_here or self._placement is None else self._placement.place(made)
         except BaseException as error:
