@@ -89,7 +89,8 @@ def test_a_worker_killed_while_nobody_waits_loses_no_batch(tiny: TinyDataset, se
             seen.append(next(iterator)["inputs"].tolist())
         except WorkerDied:
             num_errors += 1
-    assert seen == expected and num_errors == 1
+    assert seen == expected
+    assert num_errors == 1
     iterator.close()
     assert not wait_until_alone()
 
