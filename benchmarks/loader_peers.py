@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument(
         "--num-slow-records", type=int, default=50_000, help="of the libraries with files of their own"
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each reader")
     parser.add_argument("--write", action="store_true", help="write results/loader-peers.json")
     arguments = parser.parse_args()
     packages = ("grain", "array_record", "numpy", "datasets", "mosaicml-streaming", "webdataset", "torch")

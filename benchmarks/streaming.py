@@ -33,7 +33,6 @@ from results_file import environment, write
 
 import jax_diversity as jd
 from jax_diversity.records import RecordReader, file_counts, record_paths, write_records
-from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.schema import Ordering, Segments
 
 B = 64
@@ -158,11 +157,9 @@ def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, flo
 
 
 def token_rows(reader: RecordReader) -> Iterator[np.ndarray]:
-    """The reader alone: whole records' tokens as a matrix."""
+    """The reader alone: whole records' tokens as a matrix, checked."""
     for start in range(0, len(reader) - B + 1, B):
-        records = reader.read(np.arange(start, start + B))
-        rows = b"".join([record[HEADER_BYTES : HEADER_BYTES + 2 * LONG] for record in records])
-        yield np.frombuffer(rows, np.uint16).reshape(B, LONG)
+        yield reader.read_tokens(np.arange(start, start + B))
 
 
 def memmap_batches(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:

@@ -68,7 +68,15 @@ def exchange_parts(paths: list[Path], rng: np.random.Generator) -> None:
         path.write_bytes(content)
 
 
-CORRUPTIONS = (flip, truncate, swap, delete, duplicate, overwrite, exchange_parts)
+def cut_front(paths: list[Path], rng: np.random.Generator) -> None:
+    """Without its first blocks of 64 KiB, so that all others stand where blocks do; or its first bytes."""
+    path = paths[rng.integers(len(paths))]
+    content = path.read_bytes()
+    unit = 2**16 if rng.random() < 0.5 else 1
+    path.write_bytes(content[unit * int(rng.integers(1, len(content) // unit)) :])
+
+
+CORRUPTIONS = (flip, truncate, swap, delete, duplicate, overwrite, exchange_parts, cut_front)
 
 
 @pytest.mark.slow
@@ -99,6 +107,6 @@ def test_no_corruption_returns_wrong_tokens(tmp_path: Path, layout: str) -> None
             )
         for path in paths:
             shutil.copyfile(sound / path.name, path)
-    for name in ("truncate", "swap", "delete", "duplicate"):
+    for name in ("truncate", "swap", "delete", "duplicate", "cut_front"):
         assert not outcomes[name, "harmless"], outcomes
     assert outcomes["flip", "found"] > outcomes["flip", "harmless"]

@@ -14,10 +14,12 @@ import pytest
 from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from jax_diversity.errors import UserError
 from jax_diversity.records import (
     FIELDS,
+    Bodies,
     CorruptRecordError,
     OtherBuildError,
     RecordReader,
@@ -31,6 +33,7 @@ from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack, reference_row
 
 L = 16
+BODY = 66  # bytes of a record's header, uint16 tokens and segment starts
 
 
 def make_store(lengths: list[int], dtype: str = "uint16", seed: int = 0) -> ListStore:
@@ -335,21 +338,26 @@ def test_records_of_another_build_are_never_taken_for_its_own(tmp_path):
             fresh.read_batch(np.array([21, 22]), expected=np.array([21, 22]))
     open_reader(tmp_path, counts).read_batch(np.arange(23))  # which asks for no build
     with pytest.raises(OtherBuildError) as caught:
-        decode(open_reader(tmp_path, counts).read(np.arange(3)), L, "uint16", identity="")
+        Bodies(open_reader(tmp_path, counts).read(np.arange(3)), L, "uint16", identity="")
     assert caught.value.row == 0
 
 
 def test_many_rows_decode_like_few(written, monkeypatch):
     segments, _, reader = written
     records = reader.read(np.arange(segments.num_sequences))
-    whole = decode(records, L, "uint16")
-    broken = [*records[:20], damaged(records[20], 4, 0), *records[21:]]
-    monkeypatch.setattr("jax_diversity.records.codec._PIECE_TOKENS", 3 * L)
-    for field, array in decode(records, L, "uint16").items():
+    whole = decode(Bodies(records, L, "uint16"))
+    broken = [*records[:20], sealed(damaged(records[20], 4, 0)), *records[21:]]
+    monkeypatch.setattr("jax_diversity.records.decoding._PIECE_TOKENS", 3 * L)
+    for field, array in decode(Bodies(records, L, "uint16")).items():
         np.testing.assert_array_equal(array, whole[field])
     with pytest.raises(CorruptRecordError, match="segment starts") as caught:
-        decode(broken, L, "uint16")
+        decode(Bodies(broken, L, "uint16"))
     assert caught.value.row == 20
+
+
+def sealed(record: bytes) -> bytes:
+    """With the sum that fits."""
+    return record[:BODY] + xxh3_64_intdigest(record[:BODY]).to_bytes(8, "little") + record[BODY + 8 :]
 
 
 def damaged(record: bytes, offset: int, value: int) -> bytes:
@@ -359,21 +367,22 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda record: b"XX" + record[2:], "no record of format 2"),
-        (lambda record: record[:20], "at least 66 bytes expected, 20 found"),
+        (lambda record: b"XX" + record[2:], "no record of format 3"),
+        (lambda record: record[:20], "at least 74 bytes expected, 20 found"),
         (lambda record: record + b"\0" * 8, "do not fit its size"),
         (lambda record: damaged(record, 4, 17), "at most 16 tokens expected, 17 found"),
-        (lambda record: damaged(record, 4, 0), "segment starts do not fit"),
+        (lambda record: damaged(record, 4, 0), "sum does not fit its content"),
+        (lambda record: sealed(damaged(record, 4, 0)), "segment starts do not fit"),
         (lambda record: damaged(record, 12, 32), "sequence length 16 expected, 32 found"),
-        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 2 with 2 bytes a token"),
-        (lambda record: record[:64] + b"\0\0" + record[66:], "segment starts do not fit"),
-        (lambda record: record[:64] + b"\xff\xff" + record[66:], "segment starts do not fit"),
+        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 3 with 2 bytes a token"),
+        (lambda record: sealed(record[:64] + b"\0\0" + record[66:]), "segment starts do not fit"),
+        (lambda record: sealed(record[:64] + b"\xff\xff" + record[66:]), "segment starts do not fit"),
     ],
 )
 def test_hostile_bytes_are_refused(written, change, reason):
     records = written[2].read(np.array([4, 5]))
     with pytest.raises(CorruptRecordError, match=reason) as caught:
-        decode([records[0], change(records[1])], L, "uint16")
+        decode(Bodies([records[0], change(records[1])], L, "uint16"))
     assert caught.value.row == 1
 
 
@@ -381,8 +390,8 @@ def test_hostile_bytes_are_refused(written, change, reason):
 @given(garbage=st.lists(st.binary(max_size=80), min_size=1, max_size=3))
 def test_garbage_never_decodes(garbage):
     with pytest.raises(CorruptRecordError):
-        decode(garbage, L, "uint16")
+        decode(Bodies(garbage, L, "uint16"))
 
 
 def test_no_records_decode_to_no_rows():
-    assert decode([], L, "uint16")["inputs"].shape == (0, L)
+    assert decode(Bodies([], L, "uint16"))["inputs"].shape == (0, L)

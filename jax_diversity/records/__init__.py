@@ -4,20 +4,14 @@
 decodes whole batches into the arrays that training takes.
 """
 
-from jax_diversity.records.codec import (
-    FIELDS,
-    CorruptRecordError,
-    OtherBuildError,
-    decode,
-    document_indices,
-    encode,
-    segment_lengths,
-)
+from jax_diversity.records.codec import Bodies, CorruptRecordError, OtherBuildError, document_indices, encode
+from jax_diversity.records.decoding import FIELDS, decode, segment_lengths
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 
 __all__ = [
     "FIELDS",
+    "Bodies",
     "CorruptRecordError",
     "OtherBuildError",
     "RecordReader",

@@ -10,30 +10,20 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 | 8 | identity, uint64: which build's sequences these are, so that a later build's are not taken for them |
 | L x 2 or 4 | tokens, padding 0 |
 | ceil(L / 8) | one bit a token, lowest first: where a segment starts |
+| 8 | XXH3 (64 bits) of all of the above; not in format 2 |
 | 8 a segment | the segments' document indices, int64 |
 
-All but the last part has one size, so rows decode as one matrix, without a Python loop over tokens or segments.
+All but the last part, the *body*, has one size, so that bodies decode as one matrix, without a Python loop over
+tokens or segments. A body proves itself: it can be read without ArrayRecord, whose sums are of whole records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int32, Int64
-
-from jax_diversity.records.buffers import BufferPool
-
-FIELDS = (
-    "inputs",
-    "targets",
-    "inputs_segmentation",
-    "targets_segmentation",
-    "inputs_position",
-    "targets_position",
-)
-"""What `decode` can make of a batch of records, all of it by default."""
+from jaxtyping import Int64, UInt8, UInt64
+from xxhash import xxh3_64_intdigest
 
 _HEADER = np.dtype(
     [
@@ -47,8 +37,12 @@ _HEADER = np.dtype(
 )
 HEADER_BYTES = _HEADER.itemsize
 """Where in a record the tokens begin."""
-_VERSION = 2
-_PIECE_TOKENS = 2**17  # decoded at a time: what is made of them stays in the processor's cache
+_VERSION = 3
+_OLD_VERSION = 2  # without a sum
+BODY_START = b"JD" + bytes([_VERSION])
+"""The first bytes of every record of today's format."""
+_OLD_START = b"JD" + bytes([_OLD_VERSION])
+_SUM_BYTES = 8
 
 
 class CorruptRecordError(ValueError):
@@ -77,8 +71,8 @@ def checked_dtype(dtype: np.dtype | str) -> np.dtype:
     return dtype
 
 
-def _mark(dtype: np.dtype) -> int:
-    return int.from_bytes(b"JD" + bytes([_VERSION, dtype.itemsize]), "little")
+def _mark(dtype: np.dtype, version: int = _VERSION) -> int:
+    return int.from_bytes(b"JD" + bytes([version, dtype.itemsize]), "little")
 
 
 def encode(
@@ -117,161 +111,140 @@ def encode(
     if (num_tokens > sequence_length).any() or len(tokens) != num_tokens.sum():
         raise ValueError(f"Segments of one sequence must hold at most {sequence_length} tokens, all of them given.")
 
-    fixed = np.zeros((num_rows, _fixed_bytes(sequence_length, tokens.dtype)), np.uint8)
+    bodies = np.zeros((num_rows, body_bytes(sequence_length, tokens.dtype)), np.uint8)
     header = np.zeros(num_rows, _HEADER)
     header["mark"] = _mark(tokens.dtype)
     header["num_tokens"], header["num_segments"] = num_tokens, num_segments
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
-    fixed[:, :HEADER_BYTES] = header.view(np.uint8).reshape(num_rows, -1)
-    stored, starts = _fixed_parts(fixed, sequence_length, tokens.dtype)
+    bodies[:, :HEADER_BYTES] = header.view(np.uint8).reshape(num_rows, -1)
+    stored, starts = _tokens_and_starts(bodies, sequence_length, tokens.dtype)
     stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
     bits = np.zeros((num_rows, sequence_length), np.bool_)
     bits[row, position] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
+    bodies[:, -_SUM_BYTES:] = _sums(bodies).astype("<u8").view(np.uint8).reshape(num_rows, _SUM_BYTES)
     tails = document_index.astype("<i8").tobytes()
     tail_ends = np.cumsum(num_segments).tolist()
     tail_starts = [0, *tail_ends[:-1]]
     return [
-        fixed[index].tobytes() + tails[8 * start : 8 * end]
+        bodies[index].tobytes() + tails[8 * start : 8 * end]
         for index, (start, end) in enumerate(zip(tail_starts, tail_ends, strict=True))
     ]
 
 
-def _fixed_bytes(sequence_length: int, dtype: np.dtype) -> int:
-    return HEADER_BYTES + sequence_length * dtype.itemsize + -(-sequence_length // 8)
+def body_bytes(sequence_length: int, dtype: np.dtype | str, version: int = _VERSION) -> int:
+    """Bytes of a record without its tail."""
+    unsummed = HEADER_BYTES + sequence_length * np.dtype(dtype).itemsize + -(-sequence_length // 8)
+    return unsummed + (_SUM_BYTES if version > _OLD_VERSION else 0)
 
 
-def _fixed_parts(fixed: np.ndarray, sequence_length: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Views of the tokens and of the bits of segment starts in a matrix of records without their tails."""
+def _tokens_and_starts(bodies: np.ndarray, sequence_length: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Views of the tokens and of the bits of segment starts in a matrix of bodies."""
     tokens_end = HEADER_BYTES + sequence_length * dtype.itemsize
-    return fixed[:, HEADER_BYTES:tokens_end].view(dtype), fixed[:, tokens_end:]
+    bits_end = tokens_end + -(-sequence_length // 8)
+    return bodies[:, HEADER_BYTES:tokens_end].view(dtype), bodies[:, tokens_end:bits_end]
 
 
-def decode(
-    records: Sequence[bytes],
-    sequence_length: int,
-    dtype: np.dtype | str,
-    *,
-    expected: Int64[np.ndarray, " row"] | None = None,
-    identity: str | None = None,
-    fields: Sequence[str] = FIELDS,
-    merge_segments: bool = False,
-    pool: BufferPool | None = None,
-) -> dict[str, Int32[np.ndarray, "row token"]]:
-    """Turn records into a batch, many rows at a time.
+def _sums(bodies: UInt8[np.ndarray, "row byte"]) -> UInt64[np.ndarray, " row"]:
+    """What each body's last bytes should be."""
+    return np.fromiter(map(xxh3_64_intdigest, bodies[:, :-_SUM_BYTES]), np.uint64, len(bodies))
+
+
+class Bodies:
+    """Records without their tails, checked: each is whole, and the one that it should be.
 
     Args:
-        records: one sequence each.
+        records: one sequence each; or their bodies alone, as rows of a matrix.
         sequence_length: L, tokens that a record has place for.
         dtype: the stored type of a token.
         expected: the sequence index that each record must carry; None checks nothing.
         identity: fingerprint of the build that the records must be of; None checks nothing.
-        fields: which of `FIELDS` to make.
-        merge_segments: make one segment of all of a sequence's, so that documents see those before them.
-        pool: gives the memory; None takes fresh memory.
 
-    Returns:
-        int32 arrays (row, L). `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a
-        sequence, 0 on padding. `inputs_position`: place within the segment, 0 on padding. `targets`: the
-        next token of the same segment; where there is none, 0 and `targets_segmentation` 0, which masks it.
+    Attributes:
+        header: the records' headers.
+        tokens: (row, L) as stored, padding 0.
+        bits: where segments start, packed.
 
     Raises:
         CorruptRecordError: a record is not what it should be; `OtherBuildError` where it is another build's.
     """
-    dtype, pool = checked_dtype(dtype), pool or BufferPool()
-    num_rows, fixed_bytes = len(records), _fixed_bytes(sequence_length, dtype)
+
+    def __init__(
+        self,
+        records: Sequence[bytes] | UInt8[np.ndarray, "row byte"],
+        sequence_length: int,
+        dtype: np.dtype | str,
+        *,
+        expected: Int64[np.ndarray, " row"] | None = None,
+        identity: str | None = None,
+    ) -> None:
+        dtype = checked_dtype(dtype)
+        bodies, tail_bytes, version = _matrix(records, sequence_length, dtype)
+        self.header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
+        self.tokens, self.bits = _tokens_and_starts(bodies, sequence_length, dtype)
+        _check_headers(self.header, tail_bytes, sequence_length, _mark(dtype, version))
+        if version > _OLD_VERSION:
+            stored = np.ascontiguousarray(bodies[:, -_SUM_BYTES:]).view("<u8")[:, 0]
+            if (other := stored != _sums(bodies)).any():
+                raise CorruptRecordError(int(np.argmax(other)), "its sum does not fit its content")
+        _check_origin(self.header, expected, identity)
+
+
+def _matrix(
+    records: Sequence[bytes] | np.ndarray, sequence_length: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """The records' bodies as a matrix, the bytes that each record has besides, where known, and the format."""
+    if isinstance(records, np.ndarray):
+        return records, None, _VERSION
+    version = _OLD_VERSION if records and records[0].startswith(_OLD_START) else _VERSION
+    num_rows, num_bytes = len(records), body_bytes(sequence_length, dtype, version)
     # Slices of `bytes` would be copies, each in memory of its own.
-    joined = b"".join([memoryview(record)[:fixed_bytes] for record in records])
+    joined = b"".join([memoryview(record)[:num_bytes] for record in records])
     sizes = np.fromiter(map(len, records), np.int64, num_rows)
-    if len(joined) != num_rows * fixed_bytes:
-        row = int(np.argmax(sizes < fixed_bytes))
-        raise CorruptRecordError(row, f"at least {fixed_bytes} bytes expected, {sizes[row]} found")
-    fixed = np.frombuffer(joined, np.uint8).reshape(num_rows, fixed_bytes)
-    header = np.ascontiguousarray(fixed[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
-    _check_headers(header, sizes - fixed_bytes, sequence_length, dtype)
-    _check_origin(header, expected, identity)
-    tokens, bits = _fixed_parts(fixed, sequence_length, dtype)
-    batch = {field: pool.empty((num_rows, sequence_length)) for field in fields}
-    piece = max(1, _PIECE_TOKENS // sequence_length)
-    for first in range(0, num_rows, piece):
-        rows = slice(first, first + piece)
-        part = {field: array[rows] for field, array in batch.items()}
-        try:
-            runs = _runs(bits[rows], header[rows], sequence_length) if batch.keys() != {"inputs"} else None
-            runs = _merged(runs, sequence_length) if merge_segments and runs is not None else runs
-        except CorruptRecordError as error:
-            raise CorruptRecordError(first + error.row, error.reason) from None
-        _fill(part, tokens[rows], runs)
-    return batch
-
-
-def _fill(batch: Mapping[str, np.ndarray], tokens: np.ndarray, runs: _Runs | None) -> None:
-    if "inputs" in batch:
-        batch["inputs"][:] = tokens
-    if runs is None:
-        return
-    if "targets" in batch:
-        batch["targets"][:, :-1] = tokens[:, 1:]
-    length = tokens.shape[1]
-    narrow = np.min_scalar_type(length)  # a quarter or half of the bytes of what becomes of them
-    if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
-        number = np.repeat(runs.number.astype(narrow), runs.length).reshape(tokens.shape)
-        for array in segmentation:
-            array[:] = number
-    if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        place = np.repeat((runs.start % length).astype(narrow), runs.length).reshape(tokens.shape)
-        np.subtract(np.arange(length, dtype=narrow), place, out=place)
-        if not runs.number.all():  # there is padding
-            place *= np.repeat(runs.number > 0, runs.length).reshape(tokens.shape)
-        for array in position:
-            array[:] = place
-    if masked := batch.keys() & {"targets", "targets_segmentation"}:
-        last = runs.start + runs.length - 1
-        for field in masked:
-            batch[field].reshape(-1)[last] = 0  # a segment's last token has no next one
+    if len(joined) != num_rows * num_bytes:
+        row = int(np.argmax(sizes < num_bytes))
+        raise CorruptRecordError(row, f"at least {num_bytes} bytes expected, {sizes[row]} found")
+    return np.frombuffer(joined, np.uint8).reshape(num_rows, num_bytes), sizes - num_bytes, version
 
 
 def record_identity(record: bytes) -> int | None:
-    """The identity that a record carries; None where the bytes are no record of this format."""
-    if len(record) < HEADER_BYTES or record[:3] != b"JD" + bytes([_VERSION]):
+    """The identity that a record carries; None where the bytes are no record of today's format."""
+    if len(record) < HEADER_BYTES or not record.startswith(BODY_START):
         return None
     return int(np.frombuffer(record, _HEADER, 1)["identity"][0])
 
 
 def document_indices(record: bytes) -> Int64[np.ndarray, " segment"]:
     """The documents whose segments a record holds, in the segments' order."""
+    dtype, length, version = form(record)
+    return np.frombuffer(record[body_bytes(length, dtype, version) :], "<i8").astype(np.int64)
+
+
+def form(record: bytes) -> tuple[np.dtype, int, int]:
+    """The type of a record's tokens, how many it has place for, and its format."""
     header = np.frombuffer(record, _HEADER, 1)[0]
-    dtype = np.dtype("<u2" if header["mark"] == _mark(np.dtype("<u2")) else "<i4")
-    return np.frombuffer(record[_fixed_bytes(int(header["sequence_length"]), dtype) :], "<i8").astype(np.int64)
-
-
-def segment_lengths(record: bytes) -> Int64[np.ndarray, " segment"]:
-    """The tokens of a record's segments, in the segments' order."""
-    header = np.frombuffer(record, _HEADER, 1)
-    dtype = np.dtype("<u2" if header["mark"][0] == _mark(np.dtype("<u2")) else "<i4")
-    length = int(header["sequence_length"][0])
-    fixed = np.frombuffer(record, np.uint8, _fixed_bytes(length, dtype)).reshape(1, -1)
-    runs = _runs(_fixed_parts(fixed, length, dtype)[1], header, length)
-    return runs.length[runs.number > 0]
+    return np.dtype("<u2" if record[3] == 2 else "<i4"), int(header["sequence_length"]), record[2]
 
 
 def _check_headers(
     header: np.ndarray,
-    tail_bytes: Int64[np.ndarray, " row"],
+    tail_bytes: Int64[np.ndarray, " row"] | None,
     sequence_length: int,
-    dtype: np.dtype,
+    mark: int,
 ) -> None:
-    good = header["mark"] == _mark(dtype)
+    good = header["mark"] == mark
     good &= header["sequence_length"] == sequence_length
     good &= header["num_tokens"] <= sequence_length
-    good &= header["num_segments"] * np.int64(8) == tail_bytes
+    if tail_bytes is not None:
+        good &= header["num_segments"] * np.int64(8) == tail_bytes
     if good.all():
         return
     row = int(np.argmin(good))
     found = header[row]
-    if found["mark"] != _mark(dtype):
-        reason = f"no record of format {_VERSION} with {dtype.itemsize} bytes a token"
+    if found["mark"] != mark:
+        _, _, version, token_bytes = mark.to_bytes(4, "little")
+        reason = f"no record of format {version} with {token_bytes} bytes a token"
     elif found["sequence_length"] != sequence_length:
         reason = f"sequence length {sequence_length} expected, {found['sequence_length']} found"
     elif found["num_tokens"] > sequence_length:
@@ -289,45 +262,3 @@ def _check_origin(header: np.ndarray, expected: Int64[np.ndarray, " row"] | None
     if expected is not None and (other := header["sequence_index"] != expected).any():
         row = int(np.argmax(other))
         raise CorruptRecordError(row, f"sequence {expected[row]} expected, {header['sequence_index'][row]} found")
-
-
-class _Runs(NamedTuple):
-    """The flattened batch cut into its segments and paddings."""
-
-    start: Int64[np.ndarray, " run"]
-    length: Int64[np.ndarray, " run"]
-    number: Int32[np.ndarray, " run"]  # 1, 2 ... in its sequence; 0: padding
-
-
-def _merged(runs: _Runs, sequence_length: int) -> _Runs:
-    """The runs with one segment a sequence."""
-    first = (runs.start % sequence_length == 0) | (runs.number == 0)
-    start = runs.start[first]
-    end = runs.start[-1:] + runs.length[-1:]
-    number = np.minimum(runs.number[first], 1)
-    return _Runs(start, np.diff(start, append=end), number)
-
-
-def _runs(packed_bits: np.ndarray, header: np.ndarray, sequence_length: int) -> _Runs:
-    num_rows, row_bytes = packed_bits.shape
-    num_tokens = header["num_tokens"].astype(np.int64)
-    # Most bytes are zero: only the others are unpacked.
-    byte = np.flatnonzero(packed_bits != 0)
-    bit = np.flatnonzero(np.unpackbits(packed_bits.reshape(-1)[byte], bitorder="little").view(np.bool_))
-    row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
-    num_stored = np.bincount(row, minlength=num_rows)
-    wrong = num_stored != header["num_segments"]
-    wrong[row[column >= num_tokens[row]]] = True
-    starts_at_zero = np.zeros(num_rows, np.bool_)
-    starts_at_zero[row[column == 0]] = True
-    wrong |= ~starts_at_zero & (num_tokens > 0)
-    if wrong.any():
-        raise CorruptRecordError(int(np.argmax(wrong)), "its segment starts do not fit its header")
-    number = np.arange(1, len(row) + 1) - (np.cumsum(num_stored) - num_stored)[row]
-    start = row * sequence_length + column
-    padded = np.flatnonzero(num_tokens < sequence_length)
-    if len(padded):  # padding is one more run
-        start = np.concatenate([start, padded * sequence_length + num_tokens[padded]])
-        by_start = np.argsort(start, kind="stable")
-        start, number = start[by_start], np.concatenate([number, np.zeros(len(padded), np.int64)])[by_start]
-    return _Runs(start, np.diff(start, append=num_rows * sequence_length), number.astype(np.int32))
