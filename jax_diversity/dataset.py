@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from scipy.sparse import csr_array
 from jax_diversity.artifacts import Fault, OutputFolder, fingerprint
 from jax_diversity.errors import UserError
 from jax_diversity.remote import RemoteFolder, is_address, local_path
-from jax_diversity.schema import Characteristics, Ordering, Segments
+from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
+from jax_diversity.stored_orderings import Orderings, check_origin, is_file_name, load_ordering
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -75,7 +76,18 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the records and their length: a checkpoint belongs to exactly these."""
+        """Hash of what decides the batches: a checkpoint belongs to exactly these sequences.
+
+        How many files hold the records, in which order and in which form, is none of it.
+        """
+        identity = self._stage("write")["counts"].get("identity")
+        if identity is None:
+            return self.former_fingerprint
+        return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
+
+    @cached_property
+    def former_fingerprint(self) -> str:
+        """What `fingerprint` was to earlier versions: a hash of the record files. Their checkpoints go on."""
         files = self._stage("write")["files"]
         return fingerprint(self.sequence_length, {name: about["sha256"] for name, about in files.items()})
 
@@ -164,6 +176,28 @@ class Dataset:
         names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
         paths = {name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)}
         return Orderings(paths, self._read_ordering)
+
+    def find_ordering(self, ordering: str | Path) -> Ordering:
+        """One of the orderings by name, or one for this dataset from a .npy file.
+
+        Raises:
+            UserError: unknown, broken, of another number of sequences, or one of another dataset's.
+        """
+        if not is_file_name(ordering):
+            return self.orderings[str(ordering)]
+        found = load_ordering(Path(ordering), self.num_sequences)
+        self.check_origin(found, Path(ordering))
+        return found
+
+    def check_origin(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
+        """Refuse an ordering's file that lies in another dataset; warn of one made of other token counts.
+
+        Raises:
+            UserError: the file lies in a dataset whose sequences are others.
+        """
+        loaded = self.__dict__.get("characteristics")  # not to be read for this: they may be large
+        known = () if loaded is None or "characteristics" not in ordering.info else (loaded.fingerprint,)
+        check_origin(self._folder.stages, ordering.info, path, frozenset(known))
 
     @property
     def layout_ordering(self) -> str | None:
@@ -255,10 +289,7 @@ class Dataset:
         path = self.file(stage, f"orderings/{name}.npy")
         if self.remote is not None and f"orderings/{name}.json" in self._stage(stage)["files"]:
             self.file(stage, f"orderings/{name}.json")
-        try:
-            ordering = Ordering.load(path)
-        except ValueError as error:
-            raise UserError(str(error)) from None
+        ordering = load_ordering(path)
         expected = self._stage(stage)["counts"].get("fingerprint", ordering.fingerprint)
         if ordering.fingerprint != expected:
             raise UserError(
@@ -311,6 +342,11 @@ class Dataset:
         # Whether a file on an object store is there shows when it is needed.
         paths = [self.root / name for name in self._names(*where)] if self.remote else self._files(*where)
         per_file = counts["records"][stem]
+        if counts["dtype"] not in ("uint16", "int32"):
+            raise UserError(
+                f"Expected records of uint16 or int32 tokens in {self.root / 'manifest.json'}, found "
+                f"{counts['dtype']!r}; restore the file or run `jax-diversity write` again."
+            )
         if len(paths) != len(per_file):
             raise UserError(
                 f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
@@ -325,41 +361,6 @@ class Dataset:
             overlap=self.overlap,
             fetch=None if self.remote is None else self.remote.fetch_path,
         )
-
-
-class Orderings(Mapping[str, Ordering]):
-    """Orderings by name, read when asked for; an unknown name raises a `UserError` that lists the known ones."""
-
-    def __init__(self, paths: Mapping[str, Path], read: Callable[[str], Ordering]) -> None:
-        self.paths = dict(paths)
-        self._read = read
-        self._loaded: dict[str, Ordering] = {}
-
-    def check(self, name: str) -> None:
-        """Refuse an unknown name."""
-        if name not in self.paths:
-            known = ", ".join(self.paths) or "none yet"
-            raise UserError(
-                f"Unknown ordering {name!r}; the dataset has {known}; make one with `jax-diversity order`."
-            )
-
-    def __getitem__(self, name: str) -> Ordering:
-        self.check(name)
-        if name not in self._loaded:
-            self._loaded[name] = self._read(name)
-        return self._loaded[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.paths
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __repr__(self) -> str:
-        return f"Orderings({', '.join(self.paths)})"
 
 
 def _describe_tokens(counts: Mapping[str, Any]) -> str:

@@ -119,11 +119,11 @@ class Inspector:
 
     Args:
         dataset: the dataset.
-        ordering: name of one of its orderings.
+        ordering: name of one of its orderings, or a .npy file.
         global_batch_size: B, sequences of a batch over all hosts.
 
     Raises:
-        UserError: an unknown ordering, a batch that the epoch cannot fill.
+        UserError: an unknown ordering or one of another dataset, a batch that the epoch cannot fill.
 
     Example:
         >>> batch = Inspector(open_dataset("out/"), "balance", 64).batch(step=3)
@@ -132,7 +132,7 @@ class Inspector:
 
     def __init__(self, dataset: Dataset, ordering: str, global_batch_size: int) -> None:
         self.dataset, self.ordering, self.global_batch_size = dataset, ordering, global_batch_size
-        self._order = dataset.orderings[ordering].indices
+        self._order = dataset.find_ordering(ordering).indices
         if not 1 <= global_batch_size <= len(self._order):
             raise UserError(
                 f"Expected a global batch size in 1 .. {len(self._order)} (the positions of an epoch), found "

@@ -3,7 +3,8 @@
     python -m tests.loader_devices ROOT PROCESS NUM_PROCESSES COORDINATOR
 
 prints one line of JSON: for every sharding, a hash of each global batch as the devices hold it, gathered from all
-processes, and the rows that this process read. XLA_FLAGS says how many devices a process has.
+processes, the rows that this process read, and where the rows of a blend come from. XLA_FLAGS says how many devices
+a process has.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_diversity as jd
+from jax_diversity.loader.sources import ORIGIN
 
 BATCH_SIZE = 8
 SPECS = {
@@ -35,6 +38,26 @@ def batch_hash(inputs: np.ndarray, targets: np.ndarray) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def blended(root: str, **settings: Any) -> jd.Loader:
+    """A dataset blended with itself: the last batch is not full, and its rows come from nowhere."""
+    ordering = jd.open_dataset(root).orderings["balance"]
+    blend = jd.blend([ordering, ordering], [2, 1], 2 * BATCH_SIZE + 3)
+    return jd.make_loader(
+        [root, root], ordering=blend, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings
+    )
+
+
+def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:
+    """Every batch's dataset and sequence of every row."""
+    spec, found = PartitionSpec(*tuple(sharding.spec)[:1]), []
+    for batch in blended(root, sharding=sharding):
+        assert all(array.sharding.spec == spec for field, array in batch.items() if field in ORIGIN)
+        assert all(array.sharding == sharding for field, array in batch.items() if field not in ORIGIN)
+        whole = multihost_utils.process_allgather([batch[field] for field in ORIGIN], tiled=True)
+        found.append([rows.tolist() for rows in whole])
+    return found
+
+
 def main() -> None:
     """Run all shardings over all devices of all processes."""
     root, process, num_processes, coordinator = sys.argv[1:]
@@ -42,7 +65,7 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator, int(num_processes), int(process), initialization_timeout=240)
     mesh = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))
-    hashes, rows = {}, {}
+    hashes, rows, blends = {}, {}, {}
     for name, spec in SPECS.items():
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
         loader = jd.make_loader(root, global_batch_size=BATCH_SIZE, sharding=sharding, drop_remainder=False)
@@ -52,7 +75,8 @@ def main() -> None:
             whole = multihost_utils.process_allgather((batch["inputs"], batch["targets"]), tiled=True)
             hashes[name].append(batch_hash(*whole))
         rows[name] = loader.batches.windows.row_numbers
-    print(json.dumps({"num_devices": jax.device_count(), "hashes": hashes, "rows": rows}))
+        blends[name] = origins(root, sharding)
+    print(json.dumps({"num_devices": jax.device_count(), "hashes": hashes, "rows": rows, "origins": blends}))
 
 
 if __name__ == "__main__":

@@ -171,8 +171,8 @@ def test_its_own_layout_is_read_in_ranges(tmp_path):
     places: list[list[int]] = []
     records = loader.batches.source.records
     assert records.read_ahead_bytes
-    read = records.read
-    records.read = lambda indices: places.append(indices.tolist()) or read(indices)
+    read = records.read_batch
+    records.read_batch = lambda indices, **settings: places.append(indices.tolist()) or read(indices, **settings)
     list(loader)
     assert places[:2] == [list(range(8)), list(range(8, 16))]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jax_diversity as jd
 from jax_diversity.errors import UserError
-from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash
+from jax_diversity.loader import Placement
+from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash, blended
 from tests.test_sharded import answers, free_port, start
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
@@ -26,17 +27,30 @@ def expected(tiny: TinyDataset) -> list[str]:
     return [batch_hash(batch["inputs"], batch["targets"]) for batch in loader]
 
 
+@pytest.fixture(scope="module")
+def origins(tiny: TinyDataset) -> list[list[list[int]]]:
+    """Datasets and sequences of a blend's rows as NumPy gives them on one host."""
+    batches = [
+        [batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in blended(str(tiny.root))
+    ]
+    assert batches[-1][0][3:] == batches[-1][1][3:] == [-1] * (BATCH_SIZE - 3)
+    return batches
+
+
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_devices_of_one_process_hold_the_global_batches(
-    tiny: TinyDataset, expected: list[str], num_devices: int
+    tiny: TinyDataset, expected: list[str], origins: list[list[list[int]]], num_devices: int
 ) -> None:
     (found,) = answers(start("loader_devices", str(tiny.root), "0", "1", "", num_devices=num_devices))
     assert found["num_devices"] == num_devices
     assert found["hashes"] == dict.fromkeys(SPECS, expected)
     assert found["rows"] == {name: list(range(BATCH_SIZE)) for name in SPECS}
+    assert found["origins"] == dict.fromkeys(SPECS, origins)
 
 
-def test_two_processes_hold_the_global_batches_of_one(tiny: TinyDataset, expected: list[str]) -> None:
+def test_two_processes_hold_the_global_batches_of_one(
+    tiny: TinyDataset, expected: list[str], origins: list[list[list[int]]]
+) -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     programs = [
         start("loader_devices", str(tiny.root), str(process), "2", coordinator, num_devices=2)
@@ -46,6 +60,7 @@ def test_two_processes_hold_the_global_batches_of_one(tiny: TinyDataset, expecte
     for found in (first, second):
         assert found["num_devices"] == 4
         assert found["hashes"] == dict.fromkeys(SPECS, expected)
+        assert found["origins"] == dict.fromkeys(SPECS, origins)
     # A process reads what its own devices hold, and no more.
     for name in ("rows", "rows and tokens", "rows over both"):
         assert sorted(first["rows"][name] + second["rows"][name]) == list(range(BATCH_SIZE))
@@ -84,3 +99,17 @@ def test_a_sharding_that_does_not_fit_is_refused(tiny: TinyDataset) -> None:
         jd.make_loader(tiny.root, global_batch_size=4, sharding=NamedSharding(mesh, PartitionSpec("data")))
     with pytest.raises(UserError, match="found 'data'"):
         jd.make_loader(tiny.root, global_batch_size=4, sharding="data")
+    mesh = jax.make_mesh((1,), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec(None, None, "data"))
+    with pytest.raises(UserError, match=r"arrays \(row, token\).* for 3 axes"):
+        jd.make_loader(tiny.root, global_batch_size=4, sharding=sharding)
+
+
+def test_sequence_numbers_that_jax_would_cut_are_refused() -> None:
+    placement = Placement(SingleDeviceSharding(jax.devices()[0]), (2, 16))
+    small, large = ({"sequence_index": np.array([-1, most])} for most in (2**31 - 1, 2**31))
+    assert placement.place(small)["sequence_index"].dtype == np.int32
+    with pytest.raises(UserError, match="up to 2147483647 in sequence_index, found 2147483648"):
+        placement.place(large)
+    with jax.enable_x64(True):
+        assert placement.place(large)["sequence_index"].tolist() == [-1, 2**31]

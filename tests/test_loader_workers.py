@@ -195,7 +195,7 @@ def test_more_than_256_datasets(many: list[TinyDataset]) -> None:
 def test_blends_that_do_not_fit_are_refused(many: list[TinyDataset], tmp_path: Path) -> None:
     roots = [tiny.root for tiny in many]
     orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
-    with pytest.raises(UserError, match="a blend of datasets of"):
+    with pytest.raises(UserError, match="a blend of these datasets, in this order; dataset 0 has"):
         jd.make_loader(roots[::-1], ordering=jd.blend(orderings, [1, 1, 1], 9), global_batch_size=4)
     with pytest.raises(UserError, match="found the name 'balance'"):
         jd.make_loader(roots, global_batch_size=4)

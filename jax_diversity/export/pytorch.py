@@ -94,15 +94,17 @@ class OrderedBatchSampler:
         self,
         out: str | Path,
         ordering: str,
-        global_batch_size: int,
+        global_batch_size: SupportsIndex,
         *,
-        rank: int = 0,
-        num_ranks: int = 1,
-        num_epochs: int = 1,
+        rank: SupportsIndex = 0,
+        num_ranks: SupportsIndex = 1,
+        num_epochs: SupportsIndex = 1,
         drop_last: bool = True,
     ) -> None:
         self._sequences = OrderedSequences(out, ordering)
         size = len(self._sequences)
+        global_batch_size, num_epochs = _whole(global_batch_size=global_batch_size, num_epochs=num_epochs)
+        rank, num_ranks = _whole(rank=rank, num_ranks=num_ranks)
         if not 1 <= global_batch_size <= size:
             raise UserError(f"Expected a global batch size in 1 .. {size}, found {global_batch_size}.")
         if num_ranks < 1 or global_batch_size % num_ranks:
@@ -145,8 +147,9 @@ class OrderedBatchSampler:
         Raises:
             UserError: a state of another dataset or ordering, or a position beyond the end.
         """
+        former = self._sequences.dataset.former_fingerprint  # in the states of earlier versions
         for name, own in self._fingerprints.items():
-            if state.get(name) != own:
+            if state.get(name) != own and (name, state.get(name)) != ("dataset_fingerprint", former):
                 raise UserError(
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
                     f"{str(state.get(name))[:16]}; open the one that the run began with."
@@ -162,6 +165,13 @@ class OrderedBatchSampler:
             "dataset_fingerprint": self._sequences.fingerprint,
             "ordering_fingerprint": self._sequences.ordering_fingerprint,
         }
+
+
+def _whole(**counts: SupportsIndex) -> list[int]:
+    for name, value in counts.items():
+        if not hasattr(value, "__index__"):
+            raise UserError(f"Expected {name} to be a whole number, found {value!r}.")
+    return [operator.index(value) for value in counts.values()]
 
 
 def _torch() -> Any:

@@ -162,20 +162,9 @@ def read_ordering(dataset: Dataset, name: str) -> Ordering:
     """One of a dataset's orderings by name, or an ordering for it from a .npy file.
 
     Raises:
-        UserError: unknown, broken, or of another number of sequences.
+        UserError: unknown, broken, of another number of sequences, or one of another dataset's.
     """
-    if not name.endswith(".npy"):
-        return dataset.orderings[name]
-    try:
-        ordering = Ordering.load(name)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if len(ordering) != dataset.num_sequences:
-        raise UserError(
-            f"Expected an ordering of {dataset.num_sequences} sequences at {name}, found one of {len(ordering)}; "
-            "it was made for another dataset."
-        )
-    return ordering
+    return dataset.find_ordering(name)
 
 
 def _reopen(kind: type[Sequences], arguments: tuple[Any, ...], fingerprint: str) -> Sequences:

@@ -10,9 +10,11 @@ from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
 from jax_diversity.loader.making import make_loader
 from jax_diversity.loader.orders import EpochOrders, OrderFile, OrderIndex
 from jax_diversity.loader.placing import Placement
+from jax_diversity.loader.replanning import replanned_state
 from jax_diversity.loader.sources import ConcatenatedSource, RecordSource
 from jax_diversity.loader.stock import OrderSampler, SequenceRows
 from jax_diversity.loader.streaming import StreamedSource, StreamOrder, stream_batches
+from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, WatchedBatches, Writers, watch_batches
 from jax_diversity.loader.windows import Windows
 from jax_diversity.loader.workers import WorkerDied
 
@@ -20,9 +22,11 @@ __all__ = [
     "Ahead",
     "Batch",
     "BatchIterator",
+    "BatchMetrics",
     "ConcatenatedSource",
     "EpochOrders",
     "Loader",
+    "MetricsWriter",
     "OrderFile",
     "OrderIndex",
     "OrderSampler",
@@ -32,8 +36,12 @@ __all__ = [
     "SequenceRows",
     "StreamOrder",
     "StreamedSource",
+    "WatchedBatches",
     "Windows",
     "WorkerDied",
+    "Writers",
     "make_loader",
+    "replanned_state",
     "stream_batches",
+    "watch_batches",
 ]

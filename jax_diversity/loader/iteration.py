@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from jax_diversity.errors import UserError
 from jax_diversity.loader.batches import Batch, OrderedBatches
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.windows import ENDLESS
-from jax_diversity.loader.workers import Processes, Threads, WorkerDied, result
+from jax_diversity.loader.workers import Processes, Threads, WorkerDied
 
 _STATE_VERSION = 1
 
@@ -101,6 +102,11 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._position = windows.next_position(self._position)
         return batch
 
+    @property
+    def position(self) -> int:
+        """Where the batch begins that comes next, counted over all epochs."""
+        return self._position
+
     def get_state(self) -> dict[str, Any]:
         """The next position and what it is a position of, ready for JSON."""
         return self._state(self._position)
@@ -132,14 +138,31 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 "give the loader as many epochs as the run that was saved."
             )
         own = self._state(position)
+        if state["dataset"] == self._batches.source.former_fingerprint:  # saved by an earlier version
+            own["dataset"] = state["dataset"]
         for name in ("dataset", "ordering"):
-            if state[name] != own[name]:
+            if state[name] != own[name] and not (name == "ordering" and self._touches(position, state[name])):
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
                     f"{own[name]}; open the {name} it was made with, or start anew."
                 )
         self._forget()
         self._position = self._batches.windows.own_position(position)
+
+    def _touches(self, position: int, ordering: str) -> bool:
+        """Whether an epoch of that ordering ends or begins at a position.
+
+        Where one epoch ends and another begins, a run that ends there saves the ordering of the first, one of more
+        epochs that of the second; either may go on as the other.
+        """
+        order = self._batches.order
+        if not position or position % len(order):
+            return False
+        if order.fingerprint_at(position - 1) == ordering:
+            return True
+        with suppress(Exception):  # of a function that knows no more epochs than this loader has
+            return order.fingerprint_at(position) == ordering
+        return False
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first is asked for."""
@@ -149,15 +172,17 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def close(self) -> None:
         """Stop making batches; threads and processes end as soon as what they are at is done."""
         super().close()
-        self._forget()
+        # Whatever is under way ends with its makers. No more than this: an iterator in a module is closed when the
+        # interpreter has taken most others apart already.
+        self._ahead.clear()
         self._dismiss()
 
     def _take(self) -> Batch:
         try:
             self._fill()
             batch = self._ahead.popleft()
-            self._fill(taken=1)
-            made = result(batch)
+            makers = self._fill(taken=1)
+            made = makers.result(batch)
             return made if self._makes_here or self._placement is None else self._placement.place(made)
         except BaseException as error:
             self._forget()  # the next call tries the same position again
@@ -165,7 +190,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 self._dismiss()  # ... with new processes
             raise
 
-    def _fill(self, taken: int = 0) -> None:
+    def _fill(self, taken: int = 0) -> Threads | Processes:
         """Have `num_prefetch` batches under way; the first `taken` positions are no longer among them."""
         windows = self._batches.windows
         if self._makers is None:
@@ -180,6 +205,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             if not windows.num_batches(position):
                 break
             self._ahead.append(self._makers.submit(position))
+        return self._makers
 
     def _forget(self) -> None:
         for future in self._ahead:

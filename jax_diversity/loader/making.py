@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -21,6 +21,9 @@ from jax_diversity.loader.sources import ORIGIN, ConcatenatedSource, RecordSourc
 from jax_diversity.loader.windows import ENDLESS, Windows
 from jax_diversity.records import FIELDS
 from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.stored_orderings import is_file_name, load_ordering
+
+_DTYPES = ("int32", "int64", "uint32", "float32")
 
 
 def make_loader(
@@ -37,7 +40,7 @@ def make_loader(
     sharding: Any = None,
     fields: Sequence[str] = FIELDS,
     names: Mapping[str, str] | None = None,
-    dtype: str = "int32",
+    dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
@@ -68,7 +71,8 @@ def make_loader(
             fast as all six.
         names: field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. The
             fields' own names are those that MaxText and the Flax examples read.
-        dtype: of the arrays.
+        dtype: of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's
+            `jax_enable_x64`.
         merge_segments: number all of a sequence's segments 1 and count positions through, so that a document
             attends to those before it and its first token is a target; False keeps documents apart.
         num_prefetch: batches made ahead in the background; 0 makes each when asked for.
@@ -87,7 +91,11 @@ def make_loader(
 
     Raises:
         UserError: a setting that cannot be (a count that is no whole number, too), an unknown ordering, one made
-            for another number of sequences, sequences of another length than the model expects.
+            for another number of sequences or that lies in another dataset, sequences of another length than the
+            model expects.
+
+    An ordering that says of itself that it was made of other token counts than the dataset's orderings is followed
+    with a warning: it may be one by weights or matrices of your own.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
@@ -130,7 +138,7 @@ def assemble(
     sharding: Any,
     fields: Sequence[str],
     names: Mapping[str, str] | None,
-    dtype: str,
+    dtype: Any,
     merge_segments: bool,
     num_prefetch: Any,
     num_threads: Any,
@@ -147,7 +155,9 @@ def assemble(
     whole: dict[str, Any] = {name: whole_number(name, value) for name, value in counts.items()}
     num_epochs = None if num_epochs is None else whole_number("num_epochs", num_epochs)
     ahead = _ahead(num_prefetch=num_prefetch, num_threads=num_threads, num_workers=num_workers)
-    _check_fields(fields, names, dtype)
+    check_fields(fields, names)
+    dtype = _checked_dtype(dtype, on_devices=sharding is not None)
+    check_switches(drop_remainder=drop_remainder, merge_segments=merge_segments)
     end = ENDLESS if num_epochs is None else len(order) * num_epochs
     windows = Windows(num_sequences=len(order), end=end, drop_remainder=drop_remainder, **whole)
     placement = None
@@ -186,18 +196,49 @@ def _ahead(**counts: Any) -> Ahead:
     return Ahead(**whole)
 
 
-def _check_fields(fields: Sequence[str], names: Mapping[str, str] | None, dtype: str) -> None:
-    unknown = sorted(set(fields) - set(FIELDS))
-    if unknown or not fields:
-        raise UserError(f"Expected fields among {', '.join(FIELDS)}, found {unknown or 'none'}.")
+def check_fields(fields: Any, names: Mapping[str, str] | None = None) -> None:
+    """Refuse fields that no batch has, and two of one name.
+
+    Raises:
+        UserError: no such field, none at all, or fields that would share a name.
+    """
+    listed = isinstance(fields, Collection) and not isinstance(fields, str)
+    unknown = [field for field in fields if field not in FIELDS] if listed else fields
+    if unknown or not listed or not fields:
+        raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
     known = {*FIELDS, *ORIGIN}
     if unknown := sorted(set(names or {}) - known):
         raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
     named = [(names or {}).get(field, field) for field in (*fields, *ORIGIN)]
     if len(set(named)) != len(named):
         raise UserError(f"Expected different names for different fields, found {named}.")
-    if dtype not in ("int32", "int64", "uint32", "float32"):
-        raise UserError(f"Expected dtype to be int32, int64, uint32 or float32, found {dtype!r}.")
+
+
+def check_switches(**values: Any) -> None:
+    """Refuse what is neither True nor False: any other value would count as one of them.
+
+    Raises:
+        UserError: another value.
+    """
+    for name, value in values.items():
+        if not isinstance(value, bool | np.bool_):
+            raise UserError(f"Expected {name} to be True or False, found {value!r}.")
+
+
+def _checked_dtype(dtype: Any, *, on_devices: bool) -> str:
+    """A type's name; on devices it must be one that JAX does not narrow."""
+    try:
+        chosen = np.dtype("O" if dtype is None else dtype)
+    except TypeError:
+        chosen = np.dtype("O")
+    if chosen not in map(np.dtype, _DTYPES):
+        raise UserError(f"Expected dtype to be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, found {dtype!r}.")
+    if on_devices and (kept := jax.dtypes.canonicalize_dtype(chosen)) != chosen:
+        raise UserError(
+            f"Expected a dtype that JAX keeps with sharding=, found {chosen.name}, of which it makes {kept.name}; "
+            f'take {kept.name}, or call jax.config.update("jax_enable_x64", True) first.'
+        )
+    return chosen.name
 
 
 def _placement(sharding: Any, windows: Windows, width: int) -> Placement:
@@ -214,11 +255,18 @@ def _placement(sharding: Any, windows: Windows, width: int) -> Placement:
 def _opened(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple[SequenceSource, Order]:
     """What is read, and in which order."""
     if isinstance(dataset, str | Path | Dataset):
+        if hasattr(ordering, "to_schedule"):  # a blend
+            raise UserError(
+                f"Expected the list of the datasets that were blended, found one dataset with {ordering!r}; give "
+                "make_loader([first, second, ...], ordering=blend)."
+            )
         opened = open_any(dataset, cache_folder)
-        source, order = _record_source(opened), _resolve(ordering, opened.num_sequences, opened)
+        source, order = _record_source(opened), order_over(opened.num_sequences, ordering, opened)
         if isinstance(order, OrderIndex) and source.layout and source.layout.fingerprint == order.fingerprint:
             source.records = source.records.forward()
         return source, order
+    if not isinstance(dataset, Iterable):
+        raise UserError(f"Expected a dataset, its folder or address, or several of them, found {dataset!r}.")
     datasets = [open_any(each, cache_folder) for each in dataset]
     if not datasets:
         raise UserError("Expected at least one dataset, found none.")
@@ -227,19 +275,26 @@ def _opened(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tup
     if len(widths) > 1:
         raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
     sizes = tuple(map(len, sources))
-    if hasattr(ordering, "to_schedule"):  # a blend
-        if tuple(ordering.num_sequences) != sizes:
-            raise UserError(
-                f"Expected a blend of datasets of {sizes} sequences, found one of {tuple(ordering.num_sequences)}; "
-                "blend these datasets, in this order."
-            )
+    if hasattr(ordering, "to_schedule"):
+        _check_blended(ordering.num_sequences, sizes)
         ordering = ordering.to_schedule()
-    if isinstance(ordering, str) and not ordering.endswith(".npy"):
+    if isinstance(ordering, str) and not is_file_name(ordering):
         raise UserError(
             f"Expected a blend, a schedule or an ordering over all {sum(sizes)} sequences of several datasets, "
             f"found the name {ordering!r}; make one with jax_diversity.blend."
         )
-    return ConcatenatedSource(sources), _resolve(ordering, sum(sizes), None)
+    return ConcatenatedSource(sources), order_over(sum(sizes), ordering)
+
+
+def _check_blended(blended: Sequence[int], sizes: Sequence[int]) -> None:
+    if len(blended) != len(sizes):
+        raise UserError(f"Expected the {len(blended)} datasets of the blend, in its order, found {len(sizes)}.")
+    for index, (expected, found) in enumerate(zip(blended, sizes, strict=True)):
+        if expected != found:
+            raise UserError(
+                f"Expected a blend of these datasets, in this order; dataset {index} has {found} sequences, the "
+                f"blend's {expected}. Blend them anew, or give those that were blended."
+            )
 
 
 def open_rows(dataset: str | Path | Dataset) -> RecordSource:
@@ -254,18 +309,24 @@ def resolve_order(dataset: str | Path | Dataset, ordering: Any) -> Order:
         UserError: an unknown ordering, or one made for another number of sequences.
     """
     opened = open_any(dataset)
-    return _resolve(ordering, opened.num_sequences, opened)
+    return order_over(opened.num_sequences, ordering, opened)
 
 
 def open_any(dataset: str | Path | Dataset, cache_folder: str | Path | None = None) -> Dataset:
-    """A dataset that is open already, or that lies in a folder or at an address."""
+    """A dataset that is open already, or that lies in a folder or at an address.
+
+    Raises:
+        UserError: none of these, or no dataset there.
+    """
+    if not isinstance(dataset, str | Path | Dataset):
+        raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
 
 
 def _record_source(dataset: Dataset) -> RecordSource:
     name = dataset.layout_ordering
     layout = None if name is None else named_order(dataset, name)
-    return RecordSource(dataset.records, layout, dataset.fingerprint)
+    return RecordSource(dataset.records, layout, dataset.fingerprint, dataset.former_fingerprint)
 
 
 def named_order(dataset: Dataset, name: str) -> OrderIndex:
@@ -289,29 +350,45 @@ def _checked_length(ordering: Ordering, num_sequences: int) -> Ordering:
     return ordering
 
 
-def _resolve(ordering: Any, num_sequences: int, dataset: Dataset | None) -> Order:
-    path = None
+def order_over(num_sequences: int, ordering: Any, dataset: Dataset | None = None) -> Order:
+    """What `ordering` means for so many sequences; only a dataset knows names of orderings.
+
+    Raises:
+        UserError: an unknown ordering, or one made for another number of sequences.
+    """
     if isinstance(ordering, Schedule):
         if ordering.num_sequences != num_sequences:
             raise UserError(
                 f"Expected a schedule over the dataset's {num_sequences} sequences, found one over "
                 f"{ordering.num_sequences}; it was made for another dataset."
             )
+        if dataset is not None:
+            dataset.check_origin(ordering)
         return ScheduleIndex(ordering)
     if callable(ordering):
         make: Any = ordering
         return EpochOrders(make, num_sequences)
+    path = None
+    if is_file_name(ordering):
+        path = Path(ordering).absolute()
+        ordering = load_ordering(path)
+    elif isinstance(ordering, str) and dataset is not None:
+        return named_order(dataset, ordering)
+    elif not isinstance(ordering, Ordering):
+        ordering = _positions(ordering)
+    order = OrderIndex(_checked_length(ordering, num_sequences), path)
+    if dataset is not None:
+        dataset.check_origin(ordering, path)
+    return order
+
+
+def _positions(ordering: Any) -> Ordering:
+    """An ordering given as plain numbers."""
     try:
-        if isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy")):
-            path = Path(ordering).absolute()
-            ordering = Ordering.load(path)
-        elif isinstance(ordering, str) and dataset is not None:
-            return named_order(dataset, ordering)
-        elif not isinstance(ordering, Ordering):
-            indices = np.asarray(ordering)
-            if indices.dtype.kind not in "iu":
-                raise UserError(f"Expected an ordering of whole numbers, found {indices.dtype}.")
-            ordering = Ordering(indices.astype(np.int64))
+        indices = np.asarray(ordering)
+        if indices.dtype.kind not in "iu":
+            found = f"{indices.dtype} of shape {indices.shape}" if indices.dtype != object else repr(ordering)
+            raise UserError(f"Expected an ordering of whole numbers, found {found}.")
+        return Ordering(indices.astype(np.int64))
     except ValueError as error:
         raise UserError(str(error)) from None
-    return OrderIndex(_checked_length(ordering, num_sequences), path)

@@ -22,7 +22,12 @@ class SequenceSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the records."""
+        """Hash of what decides the sequences."""
+        ...
+
+    @property
+    def former_fingerprint(self) -> str:
+        """What it was to earlier versions, whose states go on."""
         ...
 
     @property
@@ -48,10 +53,14 @@ class RecordSource:
         records: the records, in the order of their layout.
         layout: the ordering that they lie in; None: as packed.
         fingerprint: of the dataset.
+        former_fingerprint: the dataset's to earlier versions.
     """
 
-    def __init__(self, records: RecordReader, layout: OrderIndex | None, fingerprint: str) -> None:
-        self.records, self.layout, self.fingerprint = records, layout, fingerprint
+    def __init__(
+        self, records: RecordReader, layout: OrderIndex | None, fingerprint: str, former_fingerprint: str = ""
+    ) -> None:
+        self.records, self.layout = records, layout
+        self.fingerprint, self.former_fingerprint = fingerprint, former_fingerprint
 
     @property
     def width(self) -> int:
@@ -93,8 +102,13 @@ class ConcatenatedSource:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all records, in their order."""
+        """Hash of all datasets, in their order."""
         return fingerprint([source.fingerprint for source in self.sources])
+
+    @property
+    def former_fingerprint(self) -> str:
+        """What it was to earlier versions."""
+        return fingerprint([source.former_fingerprint for source in self.sources])
 
     @property
     def width(self) -> int:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import grain
 import numpy as np
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.errors import UserError
-from jax_diversity.loader.making import open_rows, resolve_order
+from jax_diversity.loader.making import check_fields, check_switches, open_rows, resolve_order, whole_number
+from jax_diversity.loader.windows import Windows
 from jax_diversity.records import FIELDS
 
 
@@ -29,11 +30,16 @@ class SequenceRows:
         dataset: a built dataset or its folder.
         fields: which arrays a row holds.
         merge_segments: make one segment of a sequence's, see `make_loader`.
+
+    Raises:
+        UserError: no such dataset or field; an index that is no whole number.
     """
 
     def __init__(
         self, dataset: str | Path | Dataset, fields: Sequence[str] = FIELDS, *, merge_segments: bool = False
     ) -> None:
+        check_fields(fields)
+        check_switches(merge_segments=merge_segments)
         self._source = open_rows(dataset)
         self._fields = tuple(fields)
         self._merge_segments = merge_segments
@@ -42,7 +48,10 @@ class SequenceRows:
         return len(self._source)
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
-        rows = self._source.read(np.array([sequence_index], np.int64), self._fields, self._merge_segments)
+        index = whole_number("a sequence's index", sequence_index)
+        if not 0 <= index < len(self):  # the end of a `for` over the rows, too
+            raise IndexError(f"Expected an index in 0 .. {len(self) - 1}, found {index}.")
+        rows = self._source.read(np.array([index], np.int64), self._fields, self._merge_segments)
         return {field: row[0] for field, row in rows.items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
@@ -61,11 +70,13 @@ class OrderSampler:
         ordering: as in `make_loader`.
         global_batch_size: B, over all hosts; the batch operation's size is B / num_hosts.
         num_epochs: how often every sequence comes.
-        worker_count: the `DataLoader`'s.
+        worker_count: the `DataLoader`'s. Workers take turns, a batch each, so that the last batches that are no
+            whole turn are left out.
         num_hosts: the `DataLoader`'s `shard_options.shard_count`.
 
     Raises:
-        UserError: hosts that do not divide the batch, an unknown ordering.
+        UserError: an unknown ordering, a batch that the epochs cannot fill, hosts that do not divide it, more
+            workers than batches.
 
     Example:
         >>> loader = grain.DataLoader(
@@ -81,26 +92,23 @@ class OrderSampler:
         dataset: str | Path | Dataset,
         ordering: Any = "balance",
         *,
-        global_batch_size: int,
-        num_epochs: int = 1,
-        worker_count: int = 0,
-        num_hosts: int = 1,
+        global_batch_size: SupportsIndex,
+        num_epochs: SupportsIndex = 1,
+        worker_count: SupportsIndex = 0,
+        num_hosts: SupportsIndex = 1,
     ) -> None:
         self._order = resolve_order(dataset, ordering)
-        end = len(self._order) * num_epochs
-        if global_batch_size < 1 or num_hosts < 1 or global_batch_size % num_hosts:
+        size = whole_number("global_batch_size", global_batch_size)
+        epochs = whole_number("num_epochs", num_epochs)
+        hosts, workers = whole_number("num_hosts", num_hosts), whole_number("worker_count", worker_count)
+        Windows(len(self._order), size, end=len(self._order) * epochs, num_hosts=hosts)  # refuses what cannot be
+        num_batches = len(self._order) * epochs // size
+        if not 0 <= workers <= num_batches:
             raise UserError(
-                f"Expected a number of hosts that divides the global batch of {global_batch_size}, found "
-                f"{num_hosts}."
+                f"Expected worker_count in 0 .. {num_batches}, the number of batches, found {workers}: "
+                "workers take turns, a batch each, and only whole turns count."
             )
-        if num_epochs < 1 or worker_count < 0:
-            raise UserError(
-                f"Expected num_epochs >= 1 and worker_count >= 0, found {num_epochs} and {worker_count}."
-            )
-        self._batch_size, self._num_hosts = global_batch_size, num_hosts
-        self._num_workers = max(worker_count, 1)
-        num_batches = end // global_batch_size
-        # Workers take turns, a batch each: the last turn is a whole one.
+        self._batch_size, self._num_hosts, self._num_workers = size, hosts, max(workers, 1)
         self._num_batches = num_batches - num_batches % self._num_workers
 
     def __len__(self) -> int:

@@ -49,7 +49,7 @@ def stream_batches(
     sharding: Any = None,
     fields: Sequence[str] = FIELDS,
     names: Mapping[str, str] | None = None,
-    dtype: str = "int32",
+    dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
@@ -116,7 +116,9 @@ def stream_batches(
         num_ahead=whole["read_ahead_files"],
     )
     return assemble(
-        StreamedSource(records, layout, order, opened.fingerprint, opened.remote),
+        StreamedSource(
+            records, layout, order, opened.fingerprint, opened.remote, former_fingerprint=opened.former_fingerprint
+        ),
         order,
         global_batch_size=global_batch_size,
         num_epochs=epochs,
@@ -280,6 +282,7 @@ class StreamedSource:
         order: the stream's.
         fingerprint: of the dataset.
         remote: where the record files come from; None: they are there.
+        former_fingerprint: the dataset's to earlier versions.
     """
 
     def __init__(
@@ -289,14 +292,20 @@ class StreamedSource:
         order: StreamOrder,
         fingerprint: str,
         remote: RemoteFolder | None,
+        former_fingerprint: str = "",
     ) -> None:
-        self.fingerprint = fingerprint
+        self.fingerprint, self.former_fingerprint = fingerprint, former_fingerprint
         self._records, self._layout, self._order, self._remote = records, layout, order, remote
         self._files: StreamedFiles | None = None
         self._reader = records
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._records, self._layout, self._order, self.fingerprint, self._remote)
+        return type(self), self._arguments
+
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        fixed = (self._records, self._layout, self._order)
+        return (*fixed, self.fingerprint, self._remote, self.former_fingerprint)
 
     @property
     def width(self) -> int:
@@ -311,7 +320,7 @@ class StreamedSource:
 
     def renewed(self) -> StreamedSource:
         """The same with files of its own, which go when it goes."""
-        source = StreamedSource(self._records, self._layout, self._order, self.fingerprint, self._remote)
+        source = StreamedSource(*self._arguments)
         source._reader = self._records if self._order.shuffle_buffer else self._records.forward()
         if self._remote is not None:
             source._files = StreamedFiles(self._remote, source._reader)
@@ -328,7 +337,7 @@ class StreamedSource:
         """
         positions = sequences  # as `StreamOrder.at` left them
         places = self._order.places(positions)
-        expected = places if self._layout is None else self._layout.at(places)
+        expected = self._sequences_in(places)
         held: Any = nullcontext()
         if self._files is not None:
             held = self._files.hold(self._order.wanted(positions, self._reader.files_of(places)))
@@ -336,6 +345,13 @@ class StreamedSource:
             return dict(
                 self._reader.read_batch(places, expected=expected, fields=fields, merge_segments=merge_segments)
             )
+
+    def sequences(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The sequences at some positions, whatever the layout."""
+        return self._sequences_in(self._order.places(positions))
+
+    def _sequences_in(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        return places if self._layout is None else self._layout.at(places)
 
     def close(self) -> None:
         """Remove the files."""

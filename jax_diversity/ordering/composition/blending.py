@@ -14,8 +14,12 @@ The lags before a choice add up to 1, so that the chosen one's is above zero: no
 ahead of its share. None falls far behind either: in trials of 3 to 20 datasets up to 1.2 positions, with Megatron's
 rule 1.8.
 
+*Scheduled weights.* Weights may change over training (a mixture that is annealed, a dataset that joins late). The
+share that a dataset is due after t positions is then the running sum of its weights, `Σ_{i<t} w_d(i)`, in the place
+of `w_d t`: what was owed when the weights changed is still made up for, and nothing else is.
+
 Two things differ from Megatron: a dataset's index is as wide as it needs to be, so that any number can be blended,
-and a dataset of weight zero never comes, not even where all lags are zero.
+and a dataset never comes while its weight is zero, not even where all lags are zero or where it is owed a position.
 
 *Epochs.* Each dataset repeats as often as its share demands. The last repetition is rarely whole. In Megatron it is
 shuffled apart from the others, so that the sequences that come once more are independent of all that was before.
@@ -25,7 +29,7 @@ Here `last_epoch` says what becomes of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, SupportsIndex
@@ -41,11 +45,16 @@ from jax_diversity.ordering.composition.compose import (
     origin,
     stacked_offsets,
 )
+from jax_diversity.ordering.plan import Targets
 from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Ordering, Schedule
 
 _LAST_EPOCHS = ("rotated", "shuffled", "same")
 _STEPS_PER_ADVANCE = 65_536
+_FAMILY = "dataset"
+
+Weights = Sequence[float] | np.ndarray | Targets
+"""A weight for each dataset, or `Targets` of the one family "dataset": weights in phases."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,7 +120,7 @@ class Blend:
 
 def blend(
     datasets: Sequence[OrderingSource],
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
     num_positions: SupportsIndex | None = None,
     *,
     seed: SupportsIndex = 0,
@@ -124,7 +133,9 @@ def blend(
         datasets: every dataset's ordering, or a function that gives each epoch's own, such as
             `lambda epoch: jd.order(chars, "balance", seed=epoch)`.
         weights: shares of the positions, in any unit; None takes the datasets' sizes, so that every dataset ends
-            an epoch at the same time. A dataset of weight zero never comes.
+            an epoch at the same time. A dataset of weight zero never comes. Weights that change over training are
+            `Targets` of one family, "dataset", as orderings take them: constant from each start up to the next,
+            or `Targets.linear`.
         num_positions: length of the blend; None takes the number of all datasets' sequences.
         seed: for the last epochs.
         last_epoch: what becomes of a dataset's last epoch where it is not whole, follows whole ones, and the
@@ -135,12 +146,15 @@ def blend(
 
     Raises:
         UserError: weights that are negative, not finite, all zero or of another number; an empty dataset with a
-            weight; what is no ordering; an unknown `last_epoch`.
+            weight; targets of other families; what is no ordering; an unknown `last_epoch`.
 
     Example:
         >>> web, code = Ordering(np.array([1, 0, 2])), Ordering(np.array([0]))
         >>> blend([web, code], [2, 1], 5).to_schedule().indices.tolist()
         [1, 3, 0, 2, 3]
+        >>> later = Targets((0, 4), {"dataset": [[1, 0], [1, 3]]})  # code joins at position 4
+        >>> blend([web, code], later, 8).dataset_index.tolist()
+        [0, 0, 0, 0, 1, 0, 1, 1]
     """
     if not len(datasets):
         raise UserError("Expected at least one dataset to blend, found none.")
@@ -149,22 +163,22 @@ def blend(
     seed = checked_whole("seed", seed, 0)
     firsts = [epoch_ordering(source, 0) for source in datasets]
     sizes = [len(first) for first in firsts]
-    shares = _checked_weights(sizes if weights is None else weights, sizes)
+    phases = _phases(sizes if weights is None else weights, sizes)
     total = sum(sizes) if num_positions is None else checked_whole("num_positions", num_positions, 0)
-    dataset_index = interleave(shares, total, advance=advance)
+    dataset_index = _interleaved(phases, total, 1, advance)
     steps_by_dataset = np.argsort(dataset_index, kind="stable")
     ends = np.cumsum(np.bincount(dataset_index, minlength=len(sizes)))
     sequence_index = np.empty(total, np.int64)
     for index, steps in enumerate(np.split(steps_by_dataset, ends[:-1])):
         rng = np.random.default_rng([seed, index])
         sequence_index[steps] = _epochs(datasets[index], firsts[index], len(steps), last_epoch, rng)
-    info = {"method": "blend", "weights": shares.tolist(), "seed": seed, "last_epoch": last_epoch}
+    info = {"method": "blend", **_described(phases), "seed": seed, "last_epoch": last_epoch}
     origins = [origin(first) for first in firsts]
     return Blend(dataset_index, sequence_index, tuple(sizes), {**info, "of": origins})
 
 
 def interleave(
-    weights: Sequence[float] | np.ndarray,
+    weights: Weights,
     num_positions: SupportsIndex,
     *,
     lookahead: SupportsIndex = 1,
@@ -175,9 +189,10 @@ def interleave(
     One pass over the datasets for each position, some 2 µs for 300 of them.
 
     Args:
-        weights: shares in any unit; a dataset of weight zero never comes.
+        weights: shares in any unit; a dataset of weight zero never comes. In phases, see `blend`.
         num_positions: how many to fill.
         lookahead: at which step lags are taken, from the current one on: 1 is its end, 0 is Megatron's choice.
+            Steps ahead count by the weights of the current one.
         advance: told the number of positions filled since it was last called.
 
     Raises:
@@ -187,24 +202,48 @@ def interleave(
         >>> interleave([3, 1], 8).tolist()
         [0, 0, 1, 0, 0, 0, 1, 0]
     """
-    shares = _checked_weights(weights)
     num_positions = checked_whole("num_positions", num_positions, 0)
-    lookahead = checked_whole("lookahead", lookahead, 0)
-    blended = np.flatnonzero(shares)
-    shares = shares[blended]
-    counts, lags = np.zeros(len(shares)), np.zeros(len(shares))
+    return _interleaved(_phases(weights), num_positions, checked_whole("lookahead", lookahead, 0), advance)
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """Shares that hold from each start up to the next, every phase's adding up to 1."""
+
+    starts: tuple[int, ...]
+    shares: Float64[np.ndarray, "phase dataset"]
+
+    def until(self, num_positions: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+        """Every phase: start, stop, what every dataset is due at the start, and the shares."""
+        due = np.zeros(self.shares.shape[1])
+        for start, stop, shares in zip(self.starts, (*self.starts[1:], num_positions), self.shares, strict=True):
+            if start < (stop := min(stop, num_positions)):
+                yield start, stop, due, shares
+                due = due + shares * (stop - start)
+
+
+def _interleaved(phases: _Phases, num_positions: int, lookahead: int, advance: Advance) -> np.ndarray:
+    counts = np.zeros(phases.shares.shape[1])
     chosen = np.empty(num_positions, np.int64)
-    for start in range(0, num_positions, _STEPS_PER_ADVANCE):
-        stop = min(start + _STEPS_PER_ADVANCE, num_positions)
-        for step in range(start, stop):
-            # Lags are computed anew, not carried along: nothing adds up, and equal lags are equal to the last bit.
-            np.multiply(shares, max(step + lookahead, 1), out=lags)
-            np.subtract(lags, counts, out=lags)
-            most = lags.argmax()
-            counts[most] += 1.0
-            chosen[step] = most
-        advance(stop - start)
-    return blended[chosen]
+    for first, end, due, shares in phases.until(num_positions):
+        blended = np.flatnonzero(shares)
+        shares, before, given = shares[blended], due[blended], counts[blended]
+        lags = np.zeros(len(shares))
+        for start in range(first, end, _STEPS_PER_ADVANCE):
+            stop = min(start + _STEPS_PER_ADVANCE, end)
+            for step in range(start, stop):
+                # Lags are computed anew, not carried along: nothing adds up, and equal lags are equal to the last
+                # bit.
+                np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
+                np.add(lags, before, out=lags)
+                np.subtract(lags, given, out=lags)
+                most = lags.argmax()
+                given[most] += 1.0
+                chosen[step] = most
+            chosen[start:stop] = blended[chosen[start:stop]]
+            advance(stop - start)
+        counts[blended] = given
+    return chosen
 
 
 def _epochs(
@@ -227,6 +266,27 @@ def _epochs(
     return np.concatenate(epochs)
 
 
+def _phases(weights: Weights, sizes: Sequence[int] | None = None) -> _Phases:
+    """Weights of one or several phases, each fit for datasets of these sizes."""
+    if not isinstance(weights, Targets):
+        return _Phases((0,), _checked_weights(weights, sizes)[None])
+    if set(weights.shares) != {_FAMILY}:
+        raise UserError(
+            f"Expected a blend's targets to be of one family, {_FAMILY!r}, found {sorted(weights.shares)}; give "
+            f"Targets(starts, {{{_FAMILY!r}: weights}})."
+        )
+    shares = weights.shares[_FAMILY]
+    if sizes is not None:
+        _check_fit(shares.max(axis=0), sizes)
+    return _Phases(weights.starts, shares)
+
+
+def _described(phases: _Phases) -> dict[str, Any]:
+    if len(phases.starts) == 1:
+        return {"weights": phases.shares[0].tolist()}
+    return {"weights": phases.shares.tolist(), "weights_from": list(phases.starts)}
+
+
 def _checked_weights(
     weights: Sequence[float] | np.ndarray, sizes: Sequence[int] | None = None
 ) -> Float64[np.ndarray, " dataset"]:
@@ -234,18 +294,30 @@ def _checked_weights(
     try:
         values = np.array(weights, np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"Expected weights that are numbers, found {weights!r}.") from None
-    if values.ndim != 1 or (sizes is not None and len(values) != len(sizes)):
-        expected = "one axis of weights" if sizes is None else f"a weight for each of {len(sizes)} datasets"
-        raise UserError(f"Expected {expected}, found an array of shape {values.shape}.")
+        raise UserError(
+            f"Expected weights that are numbers, or Targets of the family {_FAMILY!r}, found {weights!r}."
+        ) from None
+    if sizes is not None:
+        _check_fit(values, sizes)
+    elif values.ndim != 1:
+        raise UserError(f"Expected one axis of weights, found an array of shape {values.shape}.")
     for index, value in enumerate(values.tolist()):
         if not math.isfinite(value) or value < 0:
             raise UserError(f"Expected weights that are finite and >= 0, found {value} for dataset {index}.")
-        if sizes is not None and value > 0 and sizes[index] == 0:
-            raise UserError(
-                f"Expected sequences in a dataset of weight {value}, found none in dataset {index}; "
-                "weigh it by zero."
-            )
     if not values.any():
         raise UserError("Expected at least one weight above zero, found none.")
     return values / values.sum()
+
+
+def _check_fit(weights: np.ndarray, sizes: Sequence[int]) -> None:
+    """One weight for each dataset, and sequences wherever it is above zero."""
+    if weights.shape != (len(sizes),):
+        raise UserError(
+            f"Expected a weight for each of {len(sizes)} datasets, found an array of shape {weights.shape}."
+        )
+    for index, (weight, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
+        if weight > 0 and not size:
+            raise UserError(
+                f"Expected sequences in a dataset of weight {weight}, found none in dataset {index}; "
+                "weigh it by zero."
+            )
