@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jax_diversity.artifacts import write_text
+from jax_diversity.errors import UserError
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -45,3 +47,19 @@ def begin_log(path: Path, header: Mapping[str, Any], last_step: int) -> list[dic
     steps = [step for step in read_log(path)[1] if step["step"] <= last_step]
     write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *steps)))
     return steps
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is going to be written to.
+
+    Raises:
+        UserError: it cannot be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Expected a folder that can be written, found {folder} ({error.strerror}); choose another one."
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"Expected a folder that can be written, found that {folder} cannot; choose another one.")
