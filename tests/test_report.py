@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html.parser
 import json
@@ -25,8 +26,10 @@ from jax_diversity.report import (
     OrderingInputs,
     PurityInputs,
     TrainingInputs,
+    heat_map_bins,
     render,
     report_values,
+    shown_rows,
     words,
     write_report,
 )
@@ -38,9 +41,19 @@ from jax_diversity.report.aggregate import (
     group_table,
     length_histogram,
     round_value,
+    shorten,
 )
 from jax_diversity.report.page import embed_json
-from tests.report_inputs import GREEDY, HOSTILE, SHUFFLE, make_inputs, make_ordering, nothing_inputs, tiny_inputs
+from tests.report_inputs import (
+    GREEDY,
+    HOSTILE,
+    SHUFFLE,
+    make_inputs,
+    make_ordering,
+    nothing_inputs,
+    tiny_inputs,
+    with_details,
+)
 
 # ---- curves, histograms, tables
 
@@ -73,6 +86,22 @@ def test_one_peak_among_a_million_survives_and_quickly():
     assert min(curve["min"]) == -3.25
 
 
+@given(
+    hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(-1e6, 1e6)),
+    st.integers(1, 60),
+    st.integers(1, 20),
+)
+def test_a_curve_that_is_shortened_twice_keeps_its_mean_and_its_peaks(values, first, second):
+    curve = shorten(shorten(values, max_points=first), max_points=second)
+    assert len(curve.mean) == min(len(values), first, second)
+    assert curve.number.sum() == len(values)
+    assert (curve.mean * curve.number).sum() == pytest.approx(values.sum(), abs=1e-3)
+    assert (curve.position * curve.number).sum() == pytest.approx(len(values) * (len(values) + 1) / 2)
+    assert (curve.low.min(), curve.high.max()) == (values.min(), values.max())
+    assert (curve.low <= curve.mean + 1e-6).all()
+    assert (curve.mean <= curve.high + 1e-6).all()
+
+
 def test_envelope_leaves_out_what_is_not_finite():
     curve = envelope(np.array([1.0, math.nan, math.inf, 4.0]))
     assert curve == {"position": [1.0, 4.0], "mean": [1.0, 4.0], "min": [1.0, 4.0], "max": [1.0, 4.0]}
@@ -90,6 +119,9 @@ def test_length_histogram_counts_every_document_once(lengths):
         inside = [length for length in lengths.tolist() if low <= length < high]
         assert (documents, tokens) == (len(inside), sum(inside))
     assert sum(histogram["documents"]) == int((lengths > 0).sum())
+    if edges:
+        assert histogram["documents"][0] > 0, "no empty ranges before the shortest document"
+        assert histogram["documents"][-1] > 0, "nor after the longest"
 
 
 @given(hnp.arrays(np.int64, st.integers(0, 100), elements=st.integers(0, 5000)), st.integers(1, 20))
@@ -384,6 +416,127 @@ def test_window_curves_know_where_in_training_they_are():
     assert (row["best"], row["worst"], row["worst_position"]) == (0.14, 0.166, 512)
 
 
+def test_long_curves_may_come_shortened():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=50_000))
+    long = replace(SHUFFLE, prefix_l2=dict.fromkeys(("cluster", "length"), np.abs(walk)), norm_drift=walk)
+    short = replace(
+        long,
+        prefix_l2={family: shorten(curve, max_points=2400) for family, curve in long.prefix_l2.items()},
+        norm_drift=shorten(walk, max_points=2400),
+    )
+    drawn = [
+        report_values(replace(make_inputs(), orderings=(order, GREEDY)))["ordering"]["orders"][0]
+        for order in (long, short)
+    ]
+    for whole, shortened in ((order["prefix"][0], order["norm_drift"]) for order in drawn):
+        assert whole["max"] == round_value(np.abs(walk).max())
+        assert shortened["max"] == whole["max"]
+        assert max(whole["curve"]["max"]) == whole["max"]
+        assert len(shortened["curve"]["mean"]) == 600
+    assert drawn[0]["norm_drift"]["curve"]["min"][0] == round_value(walk[:83].min())
+
+
+def test_the_band_of_shuffles_holds_every_seed():
+    inputs = make_inputs()
+    references = report_values(inputs)["ordering"]["profile_references"]["cluster"]
+    given_references = inputs.profile_references["cluster"]
+    assert references["shuffle"]["num_seeds"] == len(given_references.shuffles) == 5
+    for offset in ("0", "half"):
+        band = references["shuffle"][offset]
+        for at, size in enumerate(band["sizes"]):
+            seeds = [shuffle[offset] for shuffle in given_references.shuffles]
+            means = [profile.mean[list(profile.sizes).index(size)] for profile in seeds]
+            assert band["mean_low"][at] == pytest.approx(min(means), rel=1e-5)
+            assert band["mean_high"][at] == pytest.approx(max(means), rel=1e-5)
+            assert band["mean"][at] == pytest.approx(sum(means) / 5, rel=1e-5)
+            assert band["worst_high"][at] == pytest.approx(max(profile.worst[at] for profile in seeds), rel=1e-5)
+            assert band["worst_low"][at] == pytest.approx(min(profile.worst[at] for profile in seeds), rel=1e-5)
+            assert band["best_low"][at] == pytest.approx(min(profile.best[at] for profile in seeds), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([6.7114], "the validation loss, measured once, was 6.711 nats a token."),
+        ([6.7, 6.7], "the validation loss stayed at 6.700 nats a token."),
+        ([6.7, math.nan, 6.5], "the validation loss went from 6.700 to 6.500 nats a token."),
+    ],
+)
+def test_a_loss_that_was_measured_once_stayed_nowhere(losses, said):
+    steps = [{"step": step, "loss": 9.0 / step} | {"validation_loss": loss} for step, loss in enumerate(losses, 1)]
+    (run,) = report_values(replace(make_inputs(), training=(TrainingInputs("greedy", steps),)))["training"]
+    assert said in run["sentence"]
+
+
+def test_ids_of_opened_batches_can_be_looked_up():
+    """An id is kept whole: `inspect --document` takes it."""
+    inputs = make_inputs()
+    name = f"https://example.org/{'path/' * 30}page-17"
+    shuffle, greedy = inputs.orderings
+    extremes = greedy.batches["cluster"]
+    row = extremes.worst[0].rows[0]
+    row = replace(row, segments=[replace(row.segments[0], document=name)])
+    extremes = replace(extremes, worst=[replace(extremes.worst[0], rows=[row])])
+    values = report_values(replace(inputs, orderings=(shuffle, replace(greedy, batches={"cluster": extremes}))))
+    (shown,) = values["ordering"]["batches"]["orders"]["greedy"]["cluster"]["worst"][0]["rows"]
+    assert shown["segments"][0]["document"] == name
+
+
+def test_batches_and_heat_maps_are_shown_as_they_are_given():
+    inputs = make_inputs()
+    ordering = report_values(inputs)["ordering"]
+    (given_batch, *_), shown = (
+        inputs.orderings[1].batches["cluster"].worst,
+        ordering["batches"]["orders"]["greedy"]["cluster"]["worst"][0],
+    )
+    assert (shown["step"], shown["position"], shown["tv"]) == (90, 90 * 16, round_value(given_batch.tv))
+    assert len(shown["rows"]) + shown["num_more_rows"] == ordering["batches"]["batch_size"] == 16
+    for row, given_row in zip(shown["rows"], given_batch.rows, strict=True):
+        assert (row["row"], row["sequence_index"]) == (given_row.row, given_row.sequence_index)
+        assert row["num_more_segments"] == given_row.num_more_segments
+        assert [segment["title"] for segment in row["segments"]] == [part.title for part in given_row.segments]
+    heat_map, given_map = ordering["orders"][1]["heat_map"]["cluster"], inputs.orderings[1].heat_maps["cluster"]
+    assert [group["name"] for group in heat_map["groups"]] == list(given_map.names)
+    np.testing.assert_allclose(heat_map["share"], given_map.share, rtol=1e-2)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 5000))
+def test_as_many_rows_are_opened_as_a_page_can_hold(segments_per_row, num_batches):
+    rows = shown_rows(segments_per_row, num_batches)
+    assert 1 <= rows <= min(len(segments_per_row), 12)
+    shown = sum(min(number, 6) for number in segments_per_row[:rows])
+    assert rows == 1 or shown <= 1200 / num_batches
+
+
+def test_a_page_of_many_orderings_stays_small():
+    rng = np.random.default_rng(0)
+    families = ("cluster", "length", "source", "language")
+    curve = rng.random(50_000)
+
+    def order(number: int) -> OrderingInputs:
+        bare = OrderingInputs(
+            f"ordering {number}",
+            "greedy" if number else "uniform_shuffle",
+            dict.fromkeys(families, curve),
+            {family: {n: rng.random(50_000 // n) for n in (64, 256, 1024)} for family in families},
+            {},
+            {},
+            curve,
+        )
+        full = with_details(bare)
+        bins = heat_map_bins(9 * len(families))
+        short = {
+            family: replace(heat_map, bin_size=50_000 // bins, share=heat_map.share[:, :bins])
+            for family, heat_map in full.heat_maps.items()
+        }
+        return replace(full, heat_maps=short, batches={})
+
+    inputs = replace(make_inputs(), orderings=[order(number) for number in range(9)], training=())
+    text = json.dumps(report_values(inputs), separators=(",", ":"))
+    assert len(text) < 1_000_000
+    assert heat_map_bins(2) == 96  # of few there are all
+
+
 def test_a_run_that_diverged_says_so():
     run = TrainingInputs("greedy", [{"step": 1, "loss": 7.0}, {"step": 2, "loss": math.nan}])
     (training,) = report_values(replace(make_inputs(), training=(run,)))["training"]
@@ -442,14 +595,13 @@ def test_the_page_asks_for_nothing_and_allows_only_its_own_scripts():
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "http" not in policy
     assert "unsafe" not in policy.split("script-src")[1].split(";")[0]
-    scripts = [
-        script
-        for script, attributes in zip(
-            elements.scripts, [a for tag, a in elements.tags if tag == "script"], strict=True
-        )
-        if attributes.get("type") != "application/json"
-    ]
+    kinds = [attributes.get("type") for tag, attributes in elements.tags if tag == "script"]
+    scripts = [script for script, kind in zip(elements.scripts, kinds, strict=True) if kind is None]
+    # The library of figures is unpacked by the page and inserted as a script.
+    packed = elements.scripts[kinds.index("text/plain")]
+    scripts.append(gzip.decompress(base64.b64decode(packed)).decode())
     assert len(scripts) == 4
+    assert "plotly.js" in scripts[-1][:100]
     for script in scripts:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
 

@@ -1,7 +1,8 @@
 """Corpus: files or the installed Python packages -> documents, one after another, never all in memory.
 
-`read_documents` streams documents, `write_documents` stores them as Parquet files, `read_texts`, `read_token_lists`
-and `read_columns` read those back, and `input_fingerprint` tells whether what would be read has changed.
+`read_documents` streams documents, `write_documents` stores them as Parquet files, `read_texts`,
+`read_token_lists`, `read_columns` and `read_rows` read those back, and `input_fingerprint` tells whether what would
+be read has changed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jax_diversity.corpus.store import (
     StoredCorpus,
     document_paths,
     read_columns,
+    read_rows,
     read_texts,
     read_token_lists,
     write_documents,
@@ -41,6 +43,7 @@ __all__ = [
     "input_size",
     "read_columns",
     "read_documents",
+    "read_rows",
     "read_texts",
     "read_token_lists",
     "write_documents",

@@ -252,6 +252,37 @@ def read_columns(where: str | Path | Sequence[Path], columns: Sequence[str]) -> 
     return pa.concat_tables(tables)
 
 
+def read_rows(
+    where: str | Path | Sequence[Path], indices: Int64[np.ndarray, " document"], columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
+
+    Args:
+        where: a folder, or files in their order.
+        indices: which documents, counted over all files, ascending.
+        columns: which columns.
+
+    Raises:
+        UserError: absent or damaged.
+
+    Example:
+        >>> read_rows("out/documents", np.array([3, 70_000]), ["id", "title"])
+    """
+    paths = document_paths(where) if isinstance(where, str | Path) else where
+    rows: list[dict[str, Any]] = []
+    start = 0
+    for path in paths:
+        with _stored_file(path) as table:
+            for index in range(table.num_row_groups):
+                stop = start + table.metadata.row_group(index).num_rows
+                low, high = np.searchsorted(indices, (start, stop))
+                if low < high:
+                    group = table.read_row_group(index, columns=list(columns))
+                    rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
+                start = stop
+    return rows
+
+
 @contextmanager
 def _stored_file(path: Path) -> Iterator[pq.ParquetFile]:
     try:

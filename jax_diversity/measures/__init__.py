@@ -7,6 +7,8 @@ sequence length:
 - *window TV* of n: half the L1 distance between the token shares of n consecutive sequences and τ, for aligned
   windows, for windows that begin half a window later, and at every start position: an order made for one alignment
   is seen at the others;
+- *window profile*: the window TV of n = 1, 2, 4 ... up to all positions, aligned and half a window later;
+- *group timeline*: the largest groups' shares along the order;
 - *window L2* of n: the Euclidean distance between the same, the error of a batch of n sequences;
 - *window maximum*: the largest |share - τ| of a group over all start positions;
 - *floor* and *bound of the mean window TV*: what no ordering's mean can be below, since pieces cannot be split;
@@ -26,6 +28,7 @@ from jax_diversity.measures.counting import DuplicateGaps, duplicate_gaps, group
 from jax_diversity.measures.floors import gap_closed, ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.placing import place
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
+from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
 from jax_diversity.measures.tables import Row
 from jax_diversity.measures.windows import aligned_windows, window_deviation, window_distance
@@ -35,11 +38,14 @@ __all__ = [
     "Comparison",
     "DuplicateGaps",
     "EveryStart",
+    "GroupTimeline",
     "Row",
+    "WindowProfile",
     "aligned_windows",
     "compare",
     "duplicate_gaps",
     "gap_closed",
+    "group_timeline",
     "groups_per_batch",
     "groups_per_sequence",
     "ideal_token_shuffle",
@@ -52,5 +58,6 @@ __all__ = [
     "window_distance",
     "window_floor",
     "window_maximum",
+    "window_profile",
     "window_tv_all",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from jax_diversity.errors import UserError
-from jax_diversity.measures.balance import Targets, Yardstick, measure_by, target_shares
+from jax_diversity.measures.balance import Balance, Targets, Yardstick, measure_by, target_shares
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.placing import place
 from jax_diversity.measures.tables import Row, as_markdown, as_text
@@ -113,6 +113,7 @@ def compare(
     *,
     targets: Targets | None = None,
     advance: Advance = ignore,
+    keep: Callable[[str, Balance], None] = lambda name, balance: None,
 ) -> Comparison:
     """Measure several orders of one corpus by one yardstick.
 
@@ -124,6 +125,7 @@ def compare(
             (which costs as much as the rest together).
         targets: as `measure` takes them.
         advance: told the number of positions done, over all families and orders.
+        keep: given every order's name and all of its measures, whose curves are not kept otherwise.
 
     The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one
     made for the purpose, to the floor.
@@ -146,12 +148,13 @@ def compare(
         windows = _fitting_windows(min(map(len, orderings.values())))
     shares = target_shares(characteristics, targets or {})
     yardstick = Yardstick(tuple(windows), shares, set(targets or {}), "every" in offsets)
-    if all(size <= characteristics.num_sequences for size in windows):
+    if all(1 <= size <= characteristics.num_sequences for size in windows):
         yardstick = yardstick.known_limits(characteristics)
-    summaries = {
-        name: measure_by(yardstick, characteristics, ordering, advance).summary()
-        for name, ordering in orderings.items()
-    }
+    summaries = {}
+    for name, ordering in orderings.items():
+        balance = measure_by(yardstick, characteristics, ordering, advance)
+        keep(name, balance)
+        summaries[name] = balance.summary()
     shuffle = next((name for name, ordering in orderings.items() if _is_shuffle(name, ordering)), None)
     if shuffle is not None:
         shuffled = _mean_tvs(summaries[shuffle])

@@ -41,9 +41,12 @@ _DECIMALS = {"prefix_l2_max": 2, "norm_drift_max": 1, "groups_per_sequence_mean"
 }
 
 
+_WIDTH, _NAME_WIDTH = 80, 32
+
+
 def as_text(rows: Sequence[Row], base: str | None) -> str:
-    """Aligned columns, numbers to the right."""
-    return "\n\n".join(f"{title}\n{_aligned(cells)}" for title, cells in _blocks(rows, base))
+    """Aligned columns, numbers to the right; at most 80 columns wide: what does not fit follows below."""
+    return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in _blocks(rows, base))
 
 
 def as_markdown(rows: Sequence[Row], base: str | None) -> str:
@@ -117,12 +120,30 @@ class _Family:
 
 
 def _aligned(cells: _Cells) -> str:
+    """The columns side by side as long as there is room; the rest, with the names once more, in further parts."""
+    cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *numbers in cells:
-        right = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *right]))
-    return "\n".join(lines)
+    parts: list[list[int]] = [[]]
+    room = left = _WIDTH - widths[0]
+    for column, width in enumerate(widths[1:], start=1):
+        if width + 2 > left and parts[-1]:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= width + 2
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in columns)])
+        for columns in parts
+        for line in cells
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
+    if len(text) <= width:
+        return text
+    tail = width // 2
+    return f"{text[: width - tail - 3]}...{text[-tail:]}"
 
 
 def _piped(cells: _Cells) -> str:

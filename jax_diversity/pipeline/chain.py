@@ -18,6 +18,7 @@ from jax_diversity.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.config import BuildConfig, OrderConfig, as_plain, check_settings, config_from_record
 from jax_diversity.errors import UserError
 from jax_diversity.pipeline.characteristics import check_families
+from jax_diversity.pipeline.clusters import check_numbers
 from jax_diversity.pipeline.context import Context, Stage
 from jax_diversity.pipeline.orderings import check_order, ordering_name
 from jax_diversity.pipeline.stages import STAGES, order_stages
@@ -106,13 +107,20 @@ class Build:
             former_settings = self.folder.manifest.get("settings")
             self.folder.manifest["settings"] = settings
             results = []
-            for stage in stages:
+            for stage in self.progress.numbered(stages):
                 results.append(self._run_one(stage))
                 if stage.name == "prepare":  # known from here on: before hours of work rather than after
-                    check_families(Context(self.config, self.folder, self.progress))
+                    self._check_prepared(stages)
             if settings != former_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results
+
+    def _check_prepared(self, stages: Sequence[Stage]) -> None:
+        """What the documents decide of the settings of stages that are still to come."""
+        context = Context(self.config, self.folder, self.progress)
+        check_families(context)
+        if STAGES["cluster"] in stages:
+            check_numbers(context)
 
     def _run_one(self, stage: Stage) -> StageResult:
         context = Context(self.config, self.folder, self.progress)

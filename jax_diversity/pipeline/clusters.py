@@ -46,7 +46,7 @@ class _Labels:
 def cluster(context: Context, partial: Path) -> Counts:
     """Cluster the documents' vectors as often as asked, name the clusters and compare them with labels."""
     num_documents = context.counts("prepare")["num_documents"]
-    _check_numbers(context.config.cluster, num_documents)
+    check_numbers(context)
     vectors = _read_vectors(context.root / "embeddings" / "embeddings.npy", num_documents)
     families = clusterings(context.config.cluster)
     made: dict[str, Clustering] = {}
@@ -73,8 +73,13 @@ def clusterings(config: ClusterConfig) -> dict[str, ClusterConfig]:
     return own | further
 
 
-def _check_numbers(config: ClusterConfig, num_documents: int) -> None:
-    """Whether there are documents enough for every clustering: before the first is made."""
+def check_numbers(context: Context) -> None:
+    """Whether there are documents enough for every clustering: known as soon as the documents are stored.
+
+    Raises:
+        UserError: more clusters than documents.
+    """
+    config, num_documents = context.config.cluster, context.counts("prepare")["num_documents"]
     for name, number in [("num_clusters", config.num_clusters), *(("also", number) for number in config.also)]:
         if number > num_documents:
             raise UserError(
@@ -96,6 +101,19 @@ def _read_vectors(path: Path, num_documents: int) -> np.ndarray:
 def assignments_path(context: Context, family: str) -> Path:
     """Where a clustering's assignments are stored."""
     return context.root / "clusters" / f"assignments{_ending(family)}.npy"
+
+
+def cluster_entries(context: Context, family: str) -> list[dict[str, Any]]:
+    """What is known of every cluster of a clustering: name, terms, titles ...
+
+    Raises:
+        UserError: a damaged file.
+    """
+    path = context.root / "clusters" / f"clusters{_ending(family)}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); run `jax-diversity cluster` again.") from None
 
 
 def _ending(family: str) -> str:

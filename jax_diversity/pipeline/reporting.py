@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jax_diversity.artifacts import fingerprint
-from jax_diversity.measures import Balance, ideal_token_shuffle, measure
+from jax_diversity.config import BuildConfig
+from jax_diversity.dataset import Dataset
+from jax_diversity.measures import ideal_token_shuffle
+from jax_diversity.pipeline.clusters import assignments_path, cluster_entries
 from jax_diversity.pipeline.context import Context, Counts
 from jax_diversity.pipeline.orderings import usable_windows
-from jax_diversity.progress import Advance
+from jax_diversity.pipeline.report_batches import open_batches
+from jax_diversity.pipeline.report_orderings import NUM_SEEDS, measured_orderings, profile_references
 from jax_diversity.report import (
     ClusterInputs,
     CorpusInputs,
     DocumentGroups,
-    OrderingInputs,
     PackingInputs,
     PurityInputs,
     ReportInputs,
@@ -25,6 +28,15 @@ from jax_diversity.report import (
     write_report,
 )
 from jax_diversity.training.log import read_log
+
+_SHOWN_OF_STEPS = (
+    "step",
+    "loss",
+    "validation_loss",
+    "gradient_diversity",
+    "stable_rank",
+    "input_wait_seconds",
+)
 
 
 def report(context: Context, partial: Path) -> Counts:
@@ -56,16 +68,26 @@ def _title(context: Context) -> str:
 
 def gather_inputs(context: Context) -> ReportInputs:
     """The report's inputs, from a dataset whose orderings are made."""
-    with context.progress.task("measure orderings", None, "positions") as advance:
-        orderings = _orderings(context, advance)
     dataset = context.dataset
-    windows = usable_windows(context.config.windows, dataset.num_sequences)
     chars = dataset.characteristics
+    windows = usable_windows(context.config.windows, chars.num_sequences)
+    about = {stage.removeprefix("order/"): context.counts(stage) for stage in _order_stages(context)}
+    group_names = _group_names(context, dataset)
+    batch_size = context.config.train.batch_size
+    opened = {}
+    if chars.num_sequences >= batch_size:
+        opened = open_batches(context, dataset, about, group_names, batch_size)
+    packing = _packing(context, dataset)
+    positions = chars.num_sequences * len(chars.families)
+    with context.progress.task("measure orderings", 2 * positions * len(about), "positions") as advance:
+        orderings = measured_orderings(dataset, about, windows, group_names, opened, advance)
+    with context.progress.task("measure shuffles", NUM_SEEDS * positions, "positions") as advance:
+        references = profile_references(chars, advance)
     return ReportInputs(
         title=_title(context),
         corpus=_corpus(context),
         clusters=_clusters(context),
-        packing=_packing(context),
+        packing=packing,
         orderings=orderings,
         ideal_token_tv={
             family: {
@@ -74,11 +96,33 @@ def gather_inputs(context: Context) -> ReportInputs:
             }
             for family in chars.families
         },
+        profile_references=references,
+        batch_size=batch_size if opened else None,
         training=_training_runs(context),
         settings={name: entry["config"] for name, entry in _shown(context)},
         main_ordering=_main_ordering(context),
         fingerprints={name: entry["fingerprint"] for name, entry in _shown(context)},
     )
+
+
+def report_settings(config: BuildConfig) -> dict[str, Any]:
+    """The settings that the page depends on, besides those of the stages before."""
+    return {
+        "windows": list(config.windows),
+        "main_ordering": config.train.ordering,
+        "batch_size": config.train.batch_size,
+    }
+
+
+def _group_names(context: Context, dataset: Dataset) -> dict[str, Sequence[str]]:
+    """What the families' groups are called; a cluster by its terms instead of its number."""
+    clusterings = context.counts("cluster")["clusterings"]
+    return {
+        family: [cluster["name"] for cluster in cluster_entries(context, family)]
+        if family in clusterings
+        else dataset.group_names[family]
+        for family in dataset.families
+    }
 
 
 def _main_ordering(context: Context) -> str | None:
@@ -98,36 +142,12 @@ def _order_stages(context: Context) -> list[str]:
     return sorted(finished, key=lambda name: (wanted.index(name) if name in wanted else len(wanted), name))
 
 
-def _orderings(context: Context, advance: Advance) -> list[OrderingInputs]:
-    chars = context.dataset.characteristics
-    windows = usable_windows(context.config.windows, chars.num_sequences)
-    inputs = []
-    for stage in _order_stages(context):
-        name = stage.removeprefix("order/")
-        ordering, about = context.dataset.orderings[name], context.counts(stage)
-        balance: Balance = measure(chars, ordering, windows, advance)
-        inputs.append(
-            OrderingInputs(
-                name=name,
-                method=about["method"],
-                prefix_l2=balance.prefix_l2,
-                window_tv=balance.window_tv,
-                window_tv_floor=balance.window_tv_floor,
-                window_max=balance.window_max,
-                norm_drift=balance.norm_drift,
-                info={key: about[key] for key in ("seed", "objective", "options") if key in about},
-            )
-        )
-    return inputs
-
-
 def _corpus(context: Context) -> CorpusInputs:
     import pyarrow.parquet as pq
 
     prepared = context.counts("prepare")
-    table = pq.read_table(
-        context.root / "characteristics" / "documents.parquet", columns=["num_tokens", "source", "language"]
-    )
+    columns = ["num_tokens", "source", "language", "duplicate_group"]
+    table = pq.read_table(context.root / "characteristics" / "documents.parquet", columns=columns)
     skipped = {
         "empty": prepared["num_empty_documents"],
         "broken": prepared["num_broken_records"],
@@ -135,21 +155,31 @@ def _corpus(context: Context) -> CorpusInputs:
         "text is no string": prepared["num_text_not_string"],
         "invalid UTF-8": prepared["num_invalid_utf8"],
     }
+    copies = np.bincount(table["duplicate_group"].to_numpy())
     return CorpusInputs(
         text_bytes=prepared["text_bytes"],
         document_lengths=table["num_tokens"].to_numpy(),
-        sources=DocumentGroups.from_names(table["source"].to_pylist()),
-        languages=DocumentGroups.from_names(table["language"].to_pylist()),
+        sources=_document_groups(table["source"]),
+        languages=_document_groups(table["language"]),
         skipped={reason: count for reason, count in skipped.items() if count},
         num_duplicates=context.counts("pack")["num_duplicate_documents"],
+        num_duplicate_groups=int((copies > 1).sum()),
+        largest_duplicate_group=int(copies.max(initial=0)),
     )
 
 
+def _document_groups(column: Any) -> DocumentGroups | None:
+    """An Arrow column of names, coded without a Python object a document; None where no document has one."""
+    if column.null_count == len(column):
+        return None
+    coded = column.fill_null("unknown").combine_chunks().dictionary_encode()
+    return DocumentGroups(coded.indices.to_numpy().astype(np.int64), tuple(coded.dictionary.to_pylist()))
+
+
 def _clusters(context: Context) -> ClusterInputs:
-    folder, counts = context.root / "clusters", context.counts("cluster")
-    clusters = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
+    counts, clusters = context.counts("cluster"), cluster_entries(context, "cluster")
     lengths = context.dataset.tokens.document_lengths
-    assignments = np.load(folder / "assignments.npy")
+    assignments = np.load(assignments_path(context, "cluster"))
     return ClusterInputs(
         num_documents=np.array([cluster["num_documents"] for cluster in clusters], np.int64),
         num_tokens=np.bincount(assignments, weights=lengths, minlength=len(clusters)).astype(np.int64),
@@ -168,12 +198,12 @@ def _clusters(context: Context) -> ClusterInputs:
     )
 
 
-def _packing(context: Context) -> PackingInputs:
+def _packing(context: Context, dataset: Dataset) -> PackingInputs:
     from jax_diversity.packing import cluster_mix
 
     counts = context.counts("pack")
-    segments = context.dataset.segments
-    mix = cluster_mix(segments, np.load(context.root / "clusters" / "assignments.npy").astype(np.int32))
+    segments = dataset.segments
+    mix = cluster_mix(segments, np.load(assignments_path(context, "cluster")).astype(np.int32))
     return PackingInputs(
         method=context.folder.stages["pack"]["config"]["packing"]["method"],
         sequence_length=counts["sequence_length"],
@@ -192,7 +222,7 @@ def _packing(context: Context) -> PackingInputs:
 
 
 def _training_runs(context: Context) -> list[TrainingInputs]:
-    """Finished or running training runs on these records in one of these orderings; times are left out."""
+    """Finished or running training runs on these records in one of these orderings."""
     if "write" not in context.folder.stages:
         return []
     dataset = context.dataset
@@ -202,7 +232,6 @@ def _training_runs(context: Context) -> list[TrainingInputs]:
         header, lines = read_log(context.root / "training" / name / "log.jsonl")
         of_this = header.get("dataset") == dataset.fingerprint
         if of_this and header.get("ordering") == context.counts(stage)["fingerprint"] and lines:
-            kept = ("step", "loss", "validation_loss")
-            steps = [{key: line[key] for key in kept if line.get(key) is not None} for line in lines]
+            steps = [{key: line[key] for key in _SHOWN_OF_STEPS if line.get(key) is not None} for line in lines]
             runs.append(TrainingInputs(ordering=name, steps=steps))
     return runs

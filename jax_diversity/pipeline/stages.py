@@ -124,11 +124,12 @@ STAGES = {
             "report",
             "",
             reporting.report,
-            settings=lambda config: {"windows": list(config.windows), "main_ordering": config.train.ordering},
+            settings=reporting.report_settings,
             inputs=reporting.report_inputs,
             outside=reporting.outside_fingerprint,
             owns_folder=False,
             packages=("plotly",),
+            version=2,
         ),
     )
 }

@@ -8,29 +8,51 @@ needs no network. `write_report` does both and leaves `report.html` and `report.
 imports no stage.
 """
 
+from jax_diversity.report.aggregate import Curve, shorten
+from jax_diversity.report.batch_values import MAX_SEGMENTS, shown_rows
 from jax_diversity.report.inputs import (
+    BatchInputs,
     ClusterInputs,
     CorpusInputs,
     DocumentGroups,
+    ExtremeInputs,
+    HeatMapInputs,
     OrderingInputs,
     PackingInputs,
+    ProfileInputs,
     PurityInputs,
+    ReferenceInputs,
     ReportInputs,
+    RowInputs,
+    SegmentInputs,
     TrainingInputs,
 )
+from jax_diversity.report.ordering_values import heat_map_bins
 from jax_diversity.report.page import render, write_report
 from jax_diversity.report.values import report_values
 
 __all__ = [
+    "MAX_SEGMENTS",
+    "BatchInputs",
     "ClusterInputs",
     "CorpusInputs",
+    "Curve",
     "DocumentGroups",
+    "ExtremeInputs",
+    "HeatMapInputs",
     "OrderingInputs",
     "PackingInputs",
+    "ProfileInputs",
     "PurityInputs",
+    "ReferenceInputs",
     "ReportInputs",
+    "RowInputs",
+    "SegmentInputs",
     "TrainingInputs",
+    "heat_map_bins",
     "render",
     "report_values",
+    "shorten",
+    "shown_rows",
     "write_report",
 ]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.report.aggregate import Curve
+
 
 @dataclass(frozen=True, eq=False)
 class DocumentGroups:
@@ -55,6 +57,8 @@ class CorpusInputs:
         languages: the documents' languages; None leaves the table out.
         skipped: reason -> number of records that were left out for it.
         num_duplicates: documents whose text occurs before them; None where nobody looked.
+        num_duplicate_groups: texts that more than one document has; likewise.
+        largest_duplicate_group: documents of the text that most have; likewise.
     """
 
     text_bytes: int
@@ -63,6 +67,8 @@ class CorpusInputs:
     languages: DocumentGroups | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
     num_duplicates: int | None = None
+    num_duplicate_groups: int | None = None
+    largest_duplicate_group: int | None = None
 
     def __post_init__(self) -> None:
         for name, groups in (("sources", self.sources), ("languages", self.languages)):
@@ -159,8 +165,123 @@ class PackingInputs:
 
 
 @dataclass(frozen=True, eq=False)
+class ProfileInputs:
+    """The window TV of one family over window sizes, at one offset.
+
+    Attributes:
+        sizes: window sizes, in sequences, ascending.
+        num_windows: windows of each size, at least one.
+        mean: their mean TV.
+        best: their smallest.
+        worst: their largest.
+    """
+
+    sizes: Int64[np.ndarray, " size"]
+    num_windows: Int64[np.ndarray, " size"]
+    mean: Float64[np.ndarray, " size"]
+    best: Float64[np.ndarray, " size"]
+    worst: Float64[np.ndarray, " size"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceInputs:
+    """What one family's profiles are drawn beside.
+
+    Attributes:
+        sizes: window sizes, in sequences, ascending.
+        floor: the lowest mean that any ordering can have.
+        ideal: the TV to expect of independently drawn tokens.
+        shuffles: of uniform shuffles with different seeds, offset (`0`, `half`) -> profile.
+    """
+
+    sizes: Int64[np.ndarray, " size"]
+    floor: Float64[np.ndarray, " size"]
+    ideal: Float64[np.ndarray, " size"]
+    shuffles: Sequence[Mapping[str, ProfileInputs]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMapInputs:
+    """A family's largest groups over training time.
+
+    Attributes:
+        bin_size: sequences of a bin; the last may have fewer.
+        names: the groups' names.
+        target: the groups' shares of all tokens.
+        share: the groups' shares of each bin's tokens.
+    """
+
+    bin_size: int
+    names: Sequence[str]
+    target: Float64[np.ndarray, " group"]
+    share: Float64[np.ndarray, "group bin"]
+
+
+@dataclass(frozen=True)
+class SegmentInputs:
+    """One document's part of a sequence.
+
+    Attributes:
+        document: the document's id.
+        title: its title or first words.
+        source: its source.
+        language: its language, where it has one.
+        cluster: the name of its cluster, where there are clusters.
+        num_tokens: its tokens in this sequence.
+    """
+
+    document: str
+    title: str
+    source: str
+    language: str | None
+    cluster: str | None
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class RowInputs:
+    """One row of a batch: which sequence it is, its first segments, and how many more it has."""
+
+    row: int
+    sequence_index: int
+    segments: Sequence[SegmentInputs]
+    num_more_segments: int = 0
+
+
+@dataclass(frozen=True)
+class BatchInputs:
+    """One batch, opened to its documents.
+
+    Attributes:
+        step: batches before it.
+        position: sequences before it.
+        tv: total variation between its token shares and the corpus's, in the family that it was chosen by.
+        differences: groups whose share is farthest from the target: name, share, target.
+        rows: its first rows.
+        num_more_rows: rows besides these.
+    """
+
+    step: int
+    position: int
+    tv: float
+    differences: Sequence[tuple[str, float, float]]
+    rows: Sequence[RowInputs]
+    num_more_rows: int = 0
+
+
+@dataclass(frozen=True)
+class ExtremeInputs:
+    """The batches nearest to the corpus's mixture, the nearest first, and those farthest, the farthest first."""
+
+    best: Sequence[BatchInputs]
+    worst: Sequence[BatchInputs]
+
+
+@dataclass(frozen=True, eq=False)
 class OrderingInputs:
     """One ordering and its measured balance; shares are of tokens, deviations in sequence lengths.
+
+    Curves of one value a sequence may come shortened: many orderings of ten million sequences need not be held.
 
     Attributes:
         name: the ordering's name.
@@ -171,23 +292,30 @@ class OrderingInputs:
         window_max: family -> window size -> largest |share - target| over all windows and groups.
         norm_drift: norm drift after 1, 2 ... sequences.
         info: how it was made (objective, seed ...), shown as it is.
+        profile: family -> offset (`0`, `half`) -> window TV over window sizes.
+        heat_maps: family -> its largest groups over training time.
+        batches: family -> the best and the worst batches.
     """
 
     name: str
     method: str
-    prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
+    prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"] | Curve]
     window_tv: Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
     window_tv_floor: Mapping[str, Mapping[int, float]]
     window_max: Mapping[str, Mapping[int, float]]
-    norm_drift: Float64[np.ndarray, " sequence"]
+    norm_drift: Float64[np.ndarray, " sequence"] | Curve
     info: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Mapping[str, ProfileInputs]] = field(default_factory=dict)
+    heat_maps: Mapping[str, HeatMapInputs] = field(default_factory=dict)
+    batches: Mapping[str, ExtremeInputs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingInputs:
     """One training run: the ordering that fed it, and a record a step.
 
-    Each record has `step` and any of `loss` and `validation_loss` (nats a token); what else it holds is ignored.
+    Each record has `step` and any of `loss` and `validation_loss` (nats a token), `gradient_diversity`,
+    `stable_rank` and `input_wait_seconds`; what else it holds is ignored.
     """
 
     ordering: str
@@ -202,6 +330,8 @@ class ReportInputs:
         title: the dataset's name.
         orderings: the measured orderings, in the order in which they are drawn.
         ideal_token_tv: family -> window size -> mean total variation of windows of independently drawn tokens.
+        profile_references: family -> what its profiles are drawn beside.
+        batch_size: sequences of the batches that are opened; None where none are.
         training: finished or running training runs; empty leaves the section out.
         settings: the build's settings, nested as in the configuration.
         fingerprints: stage or file -> hash.
@@ -216,6 +346,8 @@ class ReportInputs:
     packing: PackingInputs
     orderings: Sequence[OrderingInputs]
     ideal_token_tv: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    profile_references: Mapping[str, ReferenceInputs] = field(default_factory=dict)
+    batch_size: int | None = None
     training: Sequence[TrainingInputs] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     fingerprints: Mapping[str, str] = field(default_factory=dict)

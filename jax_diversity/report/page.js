@@ -1,66 +1,91 @@
 // Fills the page from the values it carries. Text of the corpus is only ever set as text, never as markup.
 "use strict";
 (() => {
+  const { count, percent, decimal, fixed, noun } = wording;
+  const { choice, element, find, foreign, sentence, series, table } = elements;
   const root = document.documentElement;
-  const values = JSON.parse(document.getElementById("values").textContent);
-  const find = (id) => document.getElementById(id);
-  const count = (number) => number.toLocaleString("en-US");
-  const percent = (share) => (share > 0 && share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
-  const decimal = (number, digits = 4) => (number == null ? "–" : number.toLocaleString("en-US", { maximumSignificantDigits: digits }));
-  const fixed = (number) => (number == null ? "–" : number.toFixed(4));
-  const noun = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
-
-  function element(tag, attributes = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes))
-      if (name === "style") for (const [property, setting] of Object.entries(value)) node.style.setProperty(property, setting);
-      else if (value != null) node.setAttribute(name, value);
-    node.append(...children.flat().filter((child) => child != null));
-    return node;
-  }
-  const foreign = (text, attributes = {}) => element("bdi", { dir: "auto", ...attributes }, text);
-  // `name` in a sentence becomes code.
-  const sentence = (text) => element("p", {}, text.replace(/(\d) %/g, "$1\u00a0%").split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part)));
-
-  function table(head, rows, rowClass = () => null) {
-    const isNumber = (column) => rows.length > 0 && column > 0 && rows.every((row) => typeof row[column] === "string" && /^[<–\d-]/.test(row[column]));
-    const numeric = head.map((_, column) => isNumber(column));
-    return element("table", {},
-      element("thead", {}, element("tr", {}, head.map((text, column) => element("th", { scope: "col", class: numeric[column] ? "num" : null }, text)))),
-      element("tbody", {}, rows.map((row, at) => element("tr", { class: rowClass(at) },
-        row.map((cell, column) => element("td", { class: numeric[column] ? "num" : null }, cell))))));
-  }
+  const values = JSON.parse(find("values").textContent);
 
   // ---- the summary
   function summary() {
     find("title").textContent = values.title;
     find("sentences").append(...values.summary.sentences.map(sentence));
-    find("cards").append(...values.summary.cards.map((card) => element("div", {},
+    find("figures").append(...values.summary.cards.map((card) => element("div", {},
       element("dt", {}, foreign(card.label)), element("dd", { class: "value" }, card.value), element("dd", { class: "detail" }, foreign(card.detail)))));
   }
 
-  // ---- the ordering
+  // ---- the ordering, and what the reader chose to see of it
   const ordering = values.ordering;
-  const mainWindow = values.summary.main_window ?? ordering.window_sizes[0];
-  const state = { family: ordering.families[0], size: mainWindow, log: false, dark: false };
+  const orders = ordering.orders.map((order) => order.name);
+  const narrow = matchMedia("(max-width: 40rem)");
+  const state = {
+    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, dark: false,
+    narrow: narrow.matches, shown: new Set(orders), focus: values.summary.main_ordering ?? orders.find((name) => name !== ordering.baseline) ?? orders[0],
+  };
+  const byFamily = ["windows", "profile", "prefix", "heat"];
 
-  function choice(legend, name, options, chosen, show, choose) {
-    const inputs = options.map((option) => {
-      const input = element("input", { type: "radio", name, value: String(option) });
-      input.checked = option === chosen;
-      input.addEventListener("change", () => choose(option));
-      return element("label", {}, input, element("span", {}, show(option)));
+  function change(what, figures) {
+    Object.assign(state, what);
+    return drawing.refresh(figures);
+  }
+
+  function orderingSwitches() {
+    if (orders.length < 2) return null;
+    const inputs = orders.map((name) => {
+      const input = element("input", { type: "checkbox", name: "shown", value: name });
+      input.checked = true;
+      input.addEventListener("change", () => {
+        if (input.checked) state.shown.add(name); else state.shown.delete(name);
+        measures();
+        drawing.refresh(["windows", "profile", "prefix", "drift", "loss", "diversity", "rank", "wait"]);
+      });
+      return element("label", {}, input, element("span", {}, element("i", { class: "swatch", "data-ordering": name, "aria-hidden": "true" }), foreign(name)));
     });
-    return element("fieldset", { class: "choice" }, element("legend", {}, legend), element("div", { class: "options" }, inputs));
+    return element("fieldset", { class: "choice shown" }, element("legend", {}, "Orderings"), element("div", { class: "options apart" }, inputs));
+  }
+
+  function swatches() {
+    const styles = look.styles(values, look.palettes[state.dark ? "dark" : "light"]);
+    for (const node of document.querySelectorAll(".swatch")) node.style.setProperty("--swatch", styles.get(node.dataset.ordering).colour);
+  }
+
+  // The ordering that the heat map and the batches are about: one choice, made in either place.
+  function focusChoices() {
+    const pickers = [...document.querySelectorAll("select.focus")];
+    for (const picker of pickers) {
+      picker.append(...orders.map((name) => element("option", { value: name }, name)));
+      picker.value = state.focus;
+      picker.closest(".pick").hidden = orders.length < 2;
+      picker.addEventListener("change", () => {
+        for (const other of pickers) other.value = picker.value;
+        change({ focus: picker.value }, ["heat"]);
+        openedBatches();
+      });
+    }
   }
 
   function controls() {
-    const redraw = (change) => { Object.assign(state, change); verdict(); measures(); return draw(["windows", "sizes", "prefix"]); };
-    if (ordering.families.length)
-      find("ordering-controls").append(choice("Balance by", "family", ordering.families, state.family, (name) => foreign(name), (family) => redraw({ family })));
-    if (ordering.window_sizes.length)
-      find("ordering-controls").append(choice("Sequences in a window", "size", ordering.window_sizes, state.size, count, (size) => redraw({ size })));
-    find("log").addEventListener("change", (event) => { state.log = event.target.checked; draw(["prefix"]); });
+    const redraw = (what) => { change(what, byFamily); verdict(); measures(); openedBatches(); };
+    const families = ordering.families.length
+      ? choice("Family", "family", ordering.families, state.family, (name) => foreign(name), (family) => redraw({ family })) : null;
+    const sizes = ordering.window_sizes.length
+      ? choice("Window", "size", ordering.window_sizes, state.size, count, (size) => redraw({ size })) : null;
+    find("ordering-controls").append(...[orderingSwitches(), families, sizes].filter(Boolean));
+    find("log").addEventListener("change", (event) => change({ log: event.target.checked }, ["prefix"]));
+    if (ordering.orders.some((order) => order.profile))
+      find("half").append(choice("Windows", "half", [false, true], false, (half) => (half ? "half a window later" : "aligned"),
+        (half) => change({ half }, ["profile"])));
+    focusChoices();
+  }
+
+  function openedBatches() {
+    const lists = batches.lists(values, state);
+    find("batch-lists").replaceChildren(...lists);
+    find("batches").hidden = !ordering.batches;
+    const about = ordering.batches;
+    find("batches-words").textContent = !about ? "" : lists.length
+      ? `The batches of ${noun(about.batch_size, "sequence")} that are farthest from the corpus's mixture by ${state.family}, and those nearest to it.`
+      : "There are no batches of this ordering and family to open.";
   }
 
   function verdict() {
@@ -81,7 +106,8 @@
   function measures() {
     const gaps = new Map(values.verdicts.map((row) => [JSON.stringify([row.ordering, row.family, row.window_size]), row.gap_closed]));
     const floors = new Map(ordering.references.filter((row) => row.family === state.family).map((row) => [row.window_size, row.floor]));
-    const rows = ordering.orders.flatMap((order) => order.windows.filter((row) => row.family === state.family).map((row) => ({ order, row })));
+    const rows = ordering.orders.filter((order) => state.shown.has(order.name))
+      .flatMap((order) => order.windows.filter((row) => row.family === state.family).map((row) => ({ order, row })));
     const gap = ({ order, row }) => gaps.get(JSON.stringify([order.name, row.family, row.window_size]));
     find("measures").hidden = find("measures-title").hidden = !rows.length;
     find("measures").replaceChildren(table(
@@ -93,7 +119,7 @@
 
   // ---- the corpus
   function groups(id, about) {
-    find(`${id}-card`).hidden = !about;
+    find(`${id}-part`).hidden = !about;
     if (!about) return;
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
     const bar = (share) => element("span", { class: "track" }, element("i", { style: { width: `${Math.min(100, (100 * share) / largest)}%` } }));
@@ -104,19 +130,24 @@
     find(id).append(element("ul", { class: "rows", tabindex: "0" }, about.rows.map(line), rest));
   }
 
+  function duplicates({ num_duplicates: copies, num_duplicate_groups: texts, largest_duplicate_group: most }) {
+    if (!copies) return "No text occurs twice.";
+    const repeat = `${noun(copies, "document")} repeat${copies === 1 ? "s" : ""} the text of another`;
+    return texts == null ? `${repeat}.` : `${repeat}: ${noun(texts, "text")} occur${texts === 1 ? "s" : ""} more than once, one of them ${noun(most, "time")}.`;
+  }
+
   function corpus() {
     const about = values.corpus;
     const words = [`${noun(about.num_documents, "document")}, ${noun(about.num_tokens, "token")}.`];
     const span = about.length_summary;
     if (span.median != null) words.push(`The median document has ${noun(span.median, "token")}, nine in ten have ` +
       `at most ${count(span.nine_tenths)}, the longest has ${count(span.longest)}.`);
-    if (about.num_duplicates != null) words.push(about.num_duplicates
-      ? `${noun(about.num_duplicates, "document")} repeat${about.num_duplicates === 1 ? "s" : ""} the text of another.` : "No text occurs twice.");
+    if (about.num_duplicates != null) words.push(duplicates(about));
     if (about.num_empty) words.push(`${noun(about.num_empty, "document")} ${about.num_empty === 1 ? "holds" : "hold"} no token.`);
     find("corpus-words").textContent = words.join(" ");
     groups("sources", about.sources);
     groups("languages", about.languages);
-    find("languages-card").parentElement.classList.toggle("single", !about.sources || !about.languages);
+    find("languages-part").parentElement.classList.toggle("single", !about.sources || !about.languages);
     if (about.skipped.length) find("skipped").append(element("h3", {}, "Left out while reading"),
       element("div", { class: "scroll" }, table(["Reason", "Records"], about.skipped.map((row) => [foreign(row.reason), count(row.records)]))));
   }
@@ -124,9 +155,11 @@
   // ---- the clusters
   function clusters() {
     const about = values.clusters;
-    const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ${percent(about.rest.share)} of the tokens.` : "";
+    const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ` +
+      `${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
-    find("clusters-words").textContent = `Documents with similar vocabulary were put into ${noun(about.num_clusters, "cluster")}. The terms are those that tell a cluster from the rest of the corpus.${empty}${rest}`;
+    find("clusters-words").textContent = `Documents with similar vocabulary were put into ${noun(about.num_clusters, "cluster")}. ` +
+      `The terms are those that tell a cluster from the rest of the corpus.${empty}${rest}`;
     find("purity").append(...(about.purity ? sentence(about.purity).childNodes : []));
     find("purity").hidden = !about.purity;
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
@@ -135,7 +168,7 @@
       node: element("tr", {},
         element("td", { class: "num" }, element("span", { class: "share" }, percent(row.share),
           element("i", { style: { width: `${(100 * row.share) / largest}%` } }))),
-        element("td", {}, element("div", { class: "terms" }, row.terms.map((term) => foreign(term)))),
+        element("td", {}, series(row.terms)),
         element("td", {}, row.titles.map((title) => foreign(title, { title }))),
         element("td", { class: "num" }, count(row.documents)), element("td", { class: "num" }, count(row.tokens))),
     }));
@@ -163,11 +196,13 @@
       `${noun(about.num_documents_cut, "document")} lie${about.num_documents_cut === 1 ? "s" : ""} in more than one sequence` +
       `${about.mean_segments == null ? "." : `, and a training sequence holds ${decimal(about.mean_segments, 3)} segments on average.`}`;
     if (about.clusters_per_sequence != null) find("packing-words").textContent +=
-      ` They come from ${decimal(about.clusters_per_sequence, 3)} clusters, the largest of which takes ${percent(about.largest_cluster_share)} of a sequence's tokens.`;
+      ` They come from ${decimal(about.clusters_per_sequence, 3)} clusters, the largest of which takes ` +
+      `${percent(about.largest_cluster_share)} of a sequence's tokens.`;
     find("packing-bar").append(...stack([[`${noun(about.num_tokens_kept, "token")} kept in sequences`, about.num_tokens_kept, "var(--bar)"],
       [`${noun(about.num_tokens_dropped, "token")} dropped`, about.num_tokens_dropped, "var(--warn)"]]));
     const others = [["taken by tokens that stand elsewhere too", about.num_tokens_repeated, "var(--good)"],
-      ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--faint)"], ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
+      ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--soft)"],
+      ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
     const used = others.filter(([, number]) => number > 0).map(([name, number, colour]) => [`${noun(number, "place")} ${name}`, number, colour]);
     if (used.length) find("packing-bar").append(element("p", { class: "hint" }, "What fills the sequences' places:"),
       ...stack([[`${noun(about.num_tokens_kept, "token")} of documents`, about.num_tokens_kept, "var(--bar)"], ...used]));
@@ -193,32 +228,20 @@
     }
   }
 
-  // ---- figures and theme
-  const all = ["windows", "sizes", "prefix", "drift", "loss", "lengths", "topics", "ranks", "segments"];
-  const config = {
-    responsive: true, displaylogo: false, displayModeBar: true, plotlyServerURL: "",
-    // The whole list of buttons: plotly's own would offer to send the figure to a server.
-    modeBarButtons: [[...["png", "svg"].map((format) => ({
-      name: `Save as ${format.toUpperCase()}`, icon: format === "png" ? Plotly.Icons.camera : Plotly.Icons.disk,
-      click: (figure) => Plotly.downloadImage(figure, { format, filename: figure.id, scale: format === "png" ? 2 : 1 }),
-    })), "resetScale2d"]],
-  };
-
-  function draw(names) {
-    const palette = figures.palettes[state.dark ? "dark" : "light"];
-    return Promise.all(names.map((name) => {
-      const { data, layout } = figures[name](values, palette, state);
-      find(name).closest("figure").hidden = !data.length;
-      return data.length ? Plotly.react(find(name), data, layout, config) : null;
-    }));
-  }
-
+  // ---- theme and sections
   function theme() {
     const system = matchMedia("(prefers-color-scheme: dark)");
-    const apply = () => { state.dark = root.dataset.theme ? root.dataset.theme === "dark" : system.matches; return draw(all); };
-    find("theme").addEventListener("click", () => { root.dataset.theme = state.dark ? "light" : "dark"; apply(); });
-    system.addEventListener("change", apply);
-    return apply();
+    const apply = () => {
+      const chosen = find("theme").value;
+      if (chosen) root.dataset.theme = chosen; else delete root.dataset.theme;
+      state.dark = chosen ? chosen === "dark" : system.matches;
+      swatches();
+    };
+    const redraw = () => { apply(); drawing.refresh(); };
+    find("theme").addEventListener("change", redraw);
+    system.addEventListener("change", redraw);
+    narrow.addEventListener("change", () => change({ narrow: narrow.matches }));
+    apply();
   }
 
   function navigation() {
@@ -226,6 +249,8 @@
     find("nav").append(...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.nav)));
   }
 
-  for (const part of [summary, controls, verdict, measures, corpus, clusters, packing, training, settings, navigation]) part();
-  theme().then(() => { root.dataset.ready = "true"; });
+  for (const part of [summary, controls, verdict, measures, openedBatches, corpus, clusters, packing, training, settings, navigation, theme]) part();
+  const loading = drawing.begin(values, state);
+  root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all but the figures can be used
+  loading.then(() => { root.dataset.ready = String(Math.round(performance.now())); }, (error) => { find("undrawn").hidden = false; throw error; });
 })();

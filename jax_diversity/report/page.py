@@ -1,18 +1,19 @@
 """Draw a report's values as one HTML page that holds everything it needs.
 
-The page carries its values, its style, its script and plotly.js inside; a content security policy forbids every
-connection and every script but those whose hashes it names. Text of the corpus reaches the page only as JSON, with
-the characters escaped that could end a script element, and is shown as text, never as markup.
+The page carries its values, its style, its script and plotly.js (compressed) inside; a content security policy
+forbids every connection and every script but those whose hashes it names. Text of the corpus reaches the page only
+as JSON, with the characters escaped that could end a script element, and is shown as text, never as markup.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from jax_diversity.report.values import report_values
 
 # What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+# Every file may use what the files before it define; one script holds each list.
+_FIGURES = ("wording", "look", "order_figures", "heat_map", "training_figures", "corpus_figures")
+_PAGE = ("elements", "library", "batches", "drawing", "page")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -34,16 +38,17 @@ def render(values: Mapping[str, Any]) -> str:
     """
     from plotly.offline import get_plotlyjs
 
+    plotly = _script(get_plotlyjs())
     scripts = {
         "watch": _resource("watch.js"),
-        "plotly": _script(get_plotlyjs()),
-        "figures": _resource("figures.js"),
-        "page": _resource("page.js"),
+        "figures": "\n".join(_resource(f"{name}.js") for name in _FIGURES),
+        "page": "\n".join(_resource(f"{name}.js") for name in _PAGE),
     }
     parts = {
         **scripts,
         "title": html.escape(str(values["title"])),
-        "policy": _policy(scripts.values()),
+        "plotly": _packed(plotly),
+        "policy": _policy([*scripts.values(), plotly]),
         "style": _resource("page.css"),
         "values": embed_json(values),
     }
@@ -75,12 +80,16 @@ def _resource(name: str) -> str:
     return _script((files("jax_diversity.report") / name).read_text(encoding="utf-8"))
 
 
+def _packed(source: str) -> str:
+    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode()
+
+
 def _script(source: str) -> str:
     # A browser hashes a script after it has read line ends as \n and NUL as the replacement character.
     return source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
-def _policy(scripts: Any) -> str:
+def _policy(scripts: Iterable[str]) -> str:
     """No connection, no frame, no form; only these scripts; pictures and styles only from within the page."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)

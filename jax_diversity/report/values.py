@@ -1,8 +1,46 @@
-"""From the stages' arrays to the report's values: plain JSON, small whatever the corpus's size."""
+"""From the stages' arrays to the report's values: plain JSON, small whatever the corpus's size.
+
+What `report.json` holds and the page draws; `?` marks what may be null, `[...]` a list, `{name: ...}` an object
+with such keys. FORMAT_VERSION rises when a reader of an earlier file would err. A *curve* has `position`, `mean`,
+`min` and `max`, lists of one length: neighbouring values share a point. Deviations are in sequence lengths, TV,
+shares and targets between 0 and 1, losses in nats a token, positions and window sizes in sequences.
+
+    format_version, title
+    summary      main_ordering?, main_window?, sentences [text with `names`], cards [{label, value, detail}]
+    verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
+                   baseline_mean, gap_closed?, sentence}]
+    corpus       num_documents, text_bytes, num_tokens, num_empty, num_duplicates?, num_duplicate_groups?,
+                 largest_duplicate_group?, skipped [{reason, records}],
+                 length_summary {shortest?, median?, nine_tenths?, longest?}, lengths {edges, documents, tokens},
+                 sources? and languages? {rows [{name, documents, tokens, share}],
+                                          rest {groups, documents, tokens, share}, num_groups}
+    clusters     num_clusters, num_empty, rows [{cluster, documents, tokens, share, terms, titles}], rest,
+                 share_by_rank curve, map {labels, rows [{x, y, name, share, documents, label}]}, purity?;
+                 a map's label is an index into labels, -1 for none of them
+    packing      the numbers of `PackingInputs`, mean_segments?, segments_per_sequence {edges, frequency}
+    ordering     baseline?, families, window_sizes,
+      references           [{family, window_size, floor?, ideal_token_tv?}]
+      profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,
+                            mean_high, worst_low, worst_high, best_low}}}}; offset is `0` or `half`
+      orders               [{name, method, is_baseline, info,
+                             prefix [{family, max?, curve}],
+                             windows [{family, window_size, num_windows, mean, best, worst, worst_position,
+                                       window_max?, curve}],
+                             profile {family: {offset: {sizes, num_windows, mean, best, worst}}},
+                             heat_map {family: {num_bins, bin_size, groups [{name, target}], share [[bin] group]}},
+                             norm_drift {max?, curve}}]
+      batches?             batch_size, orders {ordering: {family: {best [batch], worst [batch]}}}
+        batch              step, position, tv, differences [{name, share, target}], rows [row], num_more_rows
+        row                row, sequence_index, segments [segment], num_more_segments
+        segment            document (its id), title, source, language?, cluster?, tokens
+    training     [{ordering, num_steps, num_nonfinite, sentence,
+                   loss and validation_loss {first?, last?, best?, curve},
+                   gradient_diversity?, stable_rank?, input_wait? {first?, last?, curve}}]
+    settings     nested as they were given;  fingerprints  {stage: hash}
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,26 +55,21 @@ from jax_diversity.report.aggregate import (
     group_table,
     length_histogram,
     rest_row,
+    round_optional,
     round_value,
 )
-from jax_diversity.report.inputs import (
-    ClusterInputs,
-    CorpusInputs,
-    DocumentGroups,
-    OrderingInputs,
-    PackingInputs,
-    ReportInputs,
-    TrainingInputs,
-)
+from jax_diversity.report.inputs import ClusterInputs, CorpusInputs, DocumentGroups, PackingInputs, ReportInputs
+from jax_diversity.report.ordering_values import BASELINE_METHOD, ordering_values
+from jax_diversity.report.training_values import training_values
+from jax_diversity.report.verdict_values import main_verdicts, verdict_values
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_GROUPS = 30
 MAX_CLUSTERS = 60
 MAX_TERMS = 12
 MAX_TITLES = 5
 MAX_CIRCLES = 1000
 MAX_LABELS = 7
-BASELINE_METHOD = "uniform_shuffle"
 
 
 def report_values(inputs: ReportInputs) -> dict[str, Any]:
@@ -46,8 +79,7 @@ def report_values(inputs: ReportInputs) -> dict[str, Any]:
     all text is one clean line each. Comparisons are made before rounding.
 
     Returns:
-        `title`, `summary` (three sentences, cards), `verdicts`, `corpus`, `clusters`, `packing`, `ordering`,
-        `training`, `settings`, `fingerprints`.
+        What this module's text lists.
 
     Raises:
         ValueError: `main_ordering` names no ordering, or two orderings share a name.
@@ -56,20 +88,20 @@ def report_values(inputs: ReportInputs) -> dict[str, Any]:
     if len(set(names)) != len(names):
         raise ValueError(f"Expected orderings with different names, found {names}.")
     baseline = next((order for order in inputs.orderings if order.method == BASELINE_METHOD), None)
-    verdicts = _verdicts(inputs.orderings, baseline)
+    verdicts = verdict_values(inputs.orderings, baseline)
     values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "title": clean_text(inputs.title) or "Untitled dataset",
         "corpus": _corpus(inputs.corpus),
         "clusters": _clusters(inputs.clusters),
         "packing": _packing(inputs.packing),
-        "ordering": _ordering(inputs, baseline),
+        "ordering": ordering_values(inputs, baseline),
         "verdicts": verdicts,
-        "training": [_training(run) for run in inputs.training],
+        "training": [training_values(run) for run in inputs.training],
         "settings": as_json(inputs.settings),
         "fingerprints": as_json(inputs.fingerprints),
     }
-    main = _main_verdicts(inputs, verdicts)
+    main = main_verdicts(inputs, verdicts)
     values["summary"] = {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
@@ -92,7 +124,9 @@ def _corpus(corpus: CorpusInputs) -> dict[str, Any]:
         "text_bytes": int(corpus.text_bytes),
         "num_tokens": int(lengths.sum()),
         "num_empty": int((lengths == 0).sum()),
-        "num_duplicates": None if corpus.num_duplicates is None else int(corpus.num_duplicates),
+        "num_duplicates": _whole(corpus.num_duplicates),
+        "num_duplicate_groups": _whole(corpus.num_duplicate_groups),
+        "largest_duplicate_group": _whole(corpus.largest_duplicate_group),
         "skipped": [
             {"reason": clean_text(reason), "records": int(count)}
             for reason, count in corpus.skipped.items()
@@ -103,6 +137,10 @@ def _corpus(corpus: CorpusInputs) -> dict[str, Any]:
         "sources": table(corpus.sources),
         "languages": table(corpus.languages),
     }
+
+
+def _whole(number: int | None) -> int | None:
+    return None if number is None else int(number)
 
 
 def _clusters(clusters: ClusterInputs) -> dict[str, Any]:
@@ -180,139 +218,11 @@ def _packing(packing: PackingInputs) -> dict[str, Any]:
         "num_padding_tokens": int(packing.num_padding_tokens),
         "num_inserted_ends": int(packing.num_inserted_ends),
         "num_tokens_repeated": int(packing.num_tokens_repeated),
-        "clusters_per_sequence": _rounded(packing.clusters_per_sequence),
-        "largest_cluster_share": _rounded(packing.largest_cluster_share),
+        "clusters_per_sequence": round_optional(packing.clusters_per_sequence),
+        "largest_cluster_share": round_optional(packing.largest_cluster_share),
         "mean_segments": round_value(segments.mean()) if len(segments) else None,
         "segments_per_sequence": count_histogram(segments),
     }
-
-
-def _ordering(inputs: ReportInputs, baseline: OrderingInputs | None) -> dict[str, Any]:
-    families = list(dict.fromkeys(family for order in inputs.orderings for family in order.prefix_l2))
-    sizes = {size for order in inputs.orderings for tv in order.window_tv.values() for size in tv}
-    return {
-        "baseline": None if baseline is None else clean_text(baseline.name),
-        "families": [clean_text(family) for family in families],
-        "window_sizes": sorted(int(size) for size in sizes),
-        "references": [
-            {
-                "family": clean_text(family),
-                "window_size": int(size),
-                "floor": _lookup(inputs.orderings, family, size),
-                "ideal_token_tv": _rounded(inputs.ideal_token_tv.get(family, {}).get(size)),
-            }
-            for family in families
-            for size in sorted(sizes)
-        ],
-        "orders": [_order(order, order.method == BASELINE_METHOD) for order in inputs.orderings],
-    }
-
-
-def _lookup(orderings: Sequence[OrderingInputs], family: str, size: int) -> float | int | None:
-    # The floor belongs to the sequences, not to an ordering: the first ordering that knows it speaks for all.
-    floors = (order.window_tv_floor.get(family, {}).get(size) for order in orderings)
-    return _rounded(next((floor for floor in floors if floor is not None), None))
-
-
-def _rounded(value: float | int | None) -> float | int | None:
-    return None if value is None else round_value(value)
-
-
-def _order(order: OrderingInputs, is_baseline: bool) -> dict[str, Any]:
-    prefix = [
-        {"family": clean_text(family), "max": _rounded(_largest(curve)), "curve": envelope(curve)}
-        for family, curve in order.prefix_l2.items()
-    ]
-    windows = [
-        {
-            "family": clean_text(family),
-            "window_size": int(size),
-            "num_windows": len(tv),
-            "mean": round_value(tv.mean()),
-            "best": round_value(tv.min()),
-            "worst": round_value(tv.max()),
-            "worst_position": int(np.argmax(tv)) * int(size),
-            "window_max": _rounded(order.window_max.get(family, {}).get(size)),
-            "curve": envelope(tv, (np.arange(len(tv)) + 0.5) * size),
-        }
-        for family, by_size in order.window_tv.items()
-        for size, tv in sorted(by_size.items())
-        if len(tv)
-    ]
-    drift = order.norm_drift
-    return {
-        "name": clean_text(order.name),
-        "method": clean_text(order.method),
-        "is_baseline": is_baseline,
-        "info": as_json(order.info),
-        "prefix": prefix,
-        "windows": windows,
-        "norm_drift": {"max": _rounded(_largest(np.abs(drift))), "curve": envelope(drift)},
-    }
-
-
-def _largest(values: np.ndarray) -> float | None:
-    return float(values.max()) if len(values) else None
-
-
-def _verdicts(orderings: Sequence[OrderingInputs], baseline: OrderingInputs | None) -> list[dict[str, Any]]:
-    """Every ordering that is no shuffle against the baseline: its worst window and the baseline's best."""
-    if baseline is None:
-        return []
-    verdicts = []
-    for order in orderings:
-        if order.method == BASELINE_METHOD:
-            continue
-        for family, by_size in order.window_tv.items():
-            for size, tv in sorted(by_size.items()):
-                reference = baseline.window_tv.get(family, {}).get(size)
-                if reference is None or min(len(tv), len(reference)) < 2:
-                    continue
-                verdicts.append(_verdict(order, baseline, family, size))
-    return verdicts
-
-
-def _verdict(order: OrderingInputs, baseline: OrderingInputs, family: str, size: int) -> dict[str, Any]:
-    tv, reference = order.window_tv[family][size], baseline.window_tv[family][size]
-    mean, reference_mean = float(tv.mean()), float(reference.mean())
-    floor = order.window_tv_floor.get(family, {}).get(size)
-    gap = None if floor is None else reference_mean - floor
-    # A gap of rounding errors would make any share of it.
-    has_gap = gap is not None and gap > 1e-9
-    verdict: dict[str, Any] = {
-        "ordering": clean_text(order.name),
-        "baseline": clean_text(baseline.name),
-        "family": clean_text(family),
-        "window_size": int(size),
-        "num_windows": len(tv),
-        "holds": bool(tv.max() < reference.min()),
-        "worst": float(tv.max()),
-        "baseline_best": float(reference.min()),
-        "mean": mean,
-        "baseline_mean": reference_mean,
-        "gap_closed": (reference_mean - mean) / gap if has_gap and gap else None,
-    }
-    sentence = words.verdict_sentence(verdict)
-    rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
-    return {**rounded, "sentence": sentence}
-
-
-def _main_verdicts(inputs: ReportInputs, verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The verdicts that the summary is about: one ordering, one window size, every family."""
-    names = [order.name for order in inputs.orderings]
-    if inputs.main_ordering is not None and inputs.main_ordering not in names:
-        raise ValueError(f"Expected main_ordering to be one of {names}, found {inputs.main_ordering!r}.")
-    name = inputs.main_ordering
-    if name is None or clean_text(name) not in {verdict["ordering"] for verdict in verdicts}:
-        name = verdicts[0]["ordering"] if verdicts else ""
-    own = [verdict for verdict in verdicts if verdict["ordering"] == clean_text(name)]
-    sizes = {verdict["window_size"] for verdict in own}
-    if not sizes:
-        return []
-    size = inputs.main_window
-    if size not in sizes:
-        size = min(sizes, key=lambda size: (abs(math.log(size / 256)), size))
-    return [verdict for verdict in own if verdict["window_size"] == size]
 
 
 def _sentences(values: Mapping[str, Any], main: list[dict[str, Any]]) -> list[str]:
@@ -349,20 +259,3 @@ def _cards(values: Mapping[str, Any], main: list[dict[str, Any]]) -> list[dict[s
             (f"Worst window of {first['ordering']}", worst, f"against {best}, the best of {first['baseline']}")
         )
     return [{"label": label, "value": value, "detail": detail} for label, value, detail in cards]
-
-
-def _training(run: TrainingInputs) -> dict[str, Any]:
-    values: dict[str, Any] = {"ordering": clean_text(run.ordering), "num_nonfinite": 0}
-    values["num_steps"] = int(max((row["step"] for row in run.steps), default=0))
-    for name in ("loss", "validation_loss"):
-        rows = [(row["step"], row[name]) for row in run.steps if row.get(name) is not None]
-        steps, losses = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows], float)
-        finite = losses[np.isfinite(losses)]
-        values["num_nonfinite"] += len(losses) - len(finite)
-        values[name] = {
-            "first": round_value(finite[0]) if len(finite) else None,
-            "last": round_value(finite[-1]) if len(finite) else None,
-            "best": round_value(finite.min()) if len(finite) else None,
-            "curve": envelope(losses, steps),
-        }
-    return {**values, "sentence": words.training_sentence(values)}

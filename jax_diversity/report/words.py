@@ -185,15 +185,19 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
 
 def training_sentence(run: Mapping[str, Any]) -> str:
     """Where a run's losses began and ended."""
-    parts = []
-    for word, curve in (("training", run["loss"]), ("validation", run["validation_loss"])):
-        if curve["first"] is not None:
-            change = "stayed at" if curve["first"] == curve["last"] else "went from"
-            to = "" if curve["first"] == curve["last"] else f" to {curve['last']:.3f}"
-            parts.append(f"the {word} loss {change} {curve['first']:.3f}{to}")
+    curves = (("training", run["loss"]), ("validation", run["validation_loss"]))
+    parts = [_course(f"the {word} loss", curve) for word, curve in curves if curve["number"]]
     lost = run["num_nonfinite"]
     warning = f" {lost:,} of its losses {'was' if lost == 1 else 'were'} not finite." if lost else ""
     if not parts:
         return f"The run on `{run['ordering']}` has no finite loss.{warning}"
     steps = counted(run["num_steps"], "step")
     return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats a token.{warning}"
+
+
+def _course(name: str, curve: Mapping[str, Any]) -> str:
+    """Where a curve began and ended."""
+    first, last = (f"{curve[end]:.3f}" for end in ("first", "last"))
+    if curve["number"] == 1:
+        return f"{name}, measured once, was {first}"
+    return f"{name} stayed at {first}" if first == last else f"{name} went from {first} to {last}"

@@ -1,0 +1,276 @@
+"""Orders over time and over scale: window TV at every power of two, and the largest groups along an order.
+
+A window of 2n positions is two neighbouring windows of n: counts are added level by level, so that a level costs
+what its non-zeros cost. Windows at half an offset are made of the same children, paired the other way. Positions
+are walked in blocks; what a block leaves is one row, and rows of blocks make the levels above.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from jax_diversity.errors import UserError
+from jax_diversity.measures.balance import Targets, checked, target_shares
+from jax_diversity.progress import Advance, ignore
+from jax_diversity.schema import Characteristics, Ordering, Schedule
+
+_BLOCK_ENTRIES = 1 << 20
+_FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
+_TOP_LEVEL = 63
+_OFFSETS = ("0", "half")
+
+
+class WindowProfile(NamedTuple):
+    """The window TV of one family over window sizes, at one offset.
+
+    Attributes:
+        sizes: window sizes in positions, powers of two, ascending; those that fit at this offset.
+        num_windows: whole windows of each size.
+        mean: their mean TV.
+        best: the smallest TV.
+        worst: the largest TV.
+    """
+
+    sizes: Int64[np.ndarray, " size"]
+    num_windows: Int64[np.ndarray, " size"]
+    mean: Float64[np.ndarray, " size"]
+    best: Float64[np.ndarray, " size"]
+    worst: Float64[np.ndarray, " size"]
+
+
+class GroupTimeline(NamedTuple):
+    """Shares of a family's largest groups along an order.
+
+    Attributes:
+        bin_size: positions of a bin; the last may have fewer.
+        groups: the groups, the largest first, ties to the lower number.
+        target: their shares of all tokens.
+        share: their shares of every bin's tokens; 0 where a bin has none.
+    """
+
+    bin_size: int
+    groups: Int64[np.ndarray, " group"]
+    target: Float64[np.ndarray, " group"]
+    share: Float64[np.ndarray, "group bin"]
+
+
+def window_profile(
+    characteristics: Characteristics,
+    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    advance: Advance = ignore,
+    *,
+    targets: Targets | None = None,
+) -> dict[str, dict[str, WindowProfile]]:
+    """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
+
+    It is what `measure` gives of each of these sizes, at the cost of a few sizes: a million sequences take
+    seconds, ten million need little more memory than their counts.
+
+    Args:
+        characteristics: the token counts; weights play no part.
+        ordering: what is trained on, in order; an array must be a bijection of the sequences.
+        advance: told the number of positions done, over all families.
+        targets: family -> the groups' shares to measure against; the corpus's own where not given.
+
+    Returns:
+        Family -> offset -> profile. Offset `0` holds the aligned windows, `half` the whole windows from position
+        size / 2 on, which begin with size 2; sizes of which no window fits are left out.
+
+    Raises:
+        ValueError: an ordering of another dataset, targets that are no shares.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
+        >>> aligned = window_profile(chars, np.arange(4))["topic"]["0"]
+        >>> aligned.sizes.tolist(), aligned.worst.tolist()
+        ([1, 2, 4], [0.5, 0.0, 0.0])
+    """
+    shares = target_shares(characteristics, targets or {})
+    indices = checked(characteristics, ordering).indices
+    return {
+        family: _profile(characteristics.counts[family], indices, shares[family], advance)
+        for family in characteristics.families
+    }
+
+
+def group_timeline(
+    characteristics: Characteristics,
+    family: str,
+    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    *,
+    num_groups: int = 24,
+    num_bins: int = 96,
+) -> GroupTimeline:
+    """How the shares of a family's largest groups go up and down along an order.
+
+    Args:
+        characteristics: the token counts.
+        family: the family.
+        ordering: what is trained on, in order; an array must be a bijection of the sequences.
+        num_groups: groups at most; groups without tokens are left out.
+        num_bins: bins of equal size at most.
+
+    Raises:
+        ValueError: an unknown family, an ordering of another dataset, numbers below 1.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [1, 1], [2, 0], [0, 2]]})
+        >>> group_timeline(chars, "topic", np.arange(4), num_groups=1, num_bins=2).share.tolist()
+        [[0.75, 0.5]]
+    """
+    if family not in characteristics.families:
+        known = ", ".join(characteristics.families)
+        raise UserError(f"Expected one of the families {known}, found {family!r}.")
+    if num_groups < 1 or num_bins < 1:
+        raise UserError(f"Expected at least one group and one bin, found {num_groups} and {num_bins}.")
+    indices = checked(characteristics, ordering).indices
+    counts, target = characteristics.counts[family], characteristics.target_share(family)
+    groups = np.argsort(-target, kind="stable")[:num_groups]
+    groups = groups[target[groups] > 0]
+    bin_size = max(-(-len(indices) // num_bins), 1)
+    shown, tokens = _binned_tokens(counts, indices, groups, bin_size)
+    return GroupTimeline(bin_size, groups, target[groups], shown / np.maximum(tokens, 1.0))
+
+
+def _binned_tokens(
+    counts: csr_array,
+    indices: Int64[np.ndarray, " position"],
+    groups: Int64[np.ndarray, " group"],
+    bin_size: int,
+) -> tuple[Float64[np.ndarray, "group bin"], Float64[np.ndarray, " bin"]]:
+    """Tokens of some groups in every bin, and all tokens of the bins."""
+    num_groups, num_bins = len(groups), -(-len(indices) // bin_size)
+    # All other groups share one more row.
+    row_of_group = np.full(counts.shape[1], num_groups, np.int64)
+    row_of_group[groups] = np.arange(num_groups)
+    table = np.zeros((num_groups + 1) * num_bins)
+    step = _block_rows(counts)
+    for start in range(0, len(indices), step):
+        rows = _placed(counts, indices[start : start + step])
+        bins = (start + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))) // bin_size
+        cells = row_of_group[rows.indices] * num_bins + bins
+        table += np.bincount(cells, weights=rows.data, minlength=len(table))
+    table = table.reshape(num_groups + 1, num_bins)
+    return table[:num_groups], table.sum(axis=0)
+
+
+def _profile(
+    counts: csr_array,
+    indices: Int64[np.ndarray, " position"],
+    target: Float64[np.ndarray, " group"],
+    advance: Advance,
+) -> dict[str, WindowProfile]:
+    """Both offsets' profiles of one family."""
+    levels = _Levels(target)
+    step = _block_rows(counts)
+    block_level = step.bit_length() - 1
+    tops = []
+    for start in range(0, len(indices), step):
+        chosen = indices[start : start + step]
+        tops.append(levels.climb(_placed(counts, chosen), 0, block_level))
+        advance(len(chosen))
+    if tops:
+        levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
+    return {offset: levels.profile(offset) for offset in _OFFSETS}
+
+
+def _block_rows(counts: csr_array) -> int:
+    """Rows of a block, a power of two: about as many non-zeros whatever the corpus."""
+    width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
+    rows = 1 << (int(_BLOCK_ENTRIES / width).bit_length() - 1) if width < _BLOCK_ENTRIES else 1
+    return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
+
+
+def _placed(counts: csr_array, indices: Int64[np.ndarray, " row"]) -> csr_array:
+    """Rows in the order of positions, as float64, in which whole numbers of tokens add up exactly."""
+    rows = counts[indices]
+    return csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
+
+
+class _Levels:
+    """Windows of one family, level by level: level k has the windows of 2^k positions."""
+
+    def __init__(self, target: Float64[np.ndarray, " group"]) -> None:
+        self._target = target
+        self._measured: dict[str, dict[int, _Summary]] = {offset: {} for offset in _OFFSETS}
+        # The last window of the block before, whose partner at half an offset is the first of the next.
+        self._waiting: dict[int, csr_array] = {}
+
+    def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
+        """Measure windows and all windows that they make together below the level `top`.
+
+        Args:
+            rows: consecutive windows of 2^level positions, after those of the block before.
+            level: theirs.
+            top: where to stop.
+
+        Returns:
+            The windows at the level `top`.
+        """
+        while level < top and rows.shape[0]:
+            self._measure("0", level, rows)
+            if level in self._waiting:
+                self._measure("half", level + 1, self._waiting[level] + rows[:1])
+            num_pairs, num_shifted = rows.shape[0] // 2, (rows.shape[0] - 1) // 2
+            second = rows[1 : 2 * num_pairs : 2]
+            if num_shifted:
+                self._measure("half", level + 1, second[:num_shifted] + rows[2 : 2 * num_shifted + 1 : 2])
+            self._waiting[level] = rows[-1:]
+            rows, level = rows[0 : 2 * num_pairs : 2] + second, level + 1
+        return rows
+
+    def profile(self, offset: str) -> WindowProfile:
+        """What was measured at one offset."""
+        summaries = sorted(self._measured[offset].items())
+        return WindowProfile(
+            sizes=np.array([1 << level for level, _ in summaries], np.int64),
+            num_windows=np.array([found.number for _, found in summaries], np.int64),
+            mean=np.array([found.total / found.number for _, found in summaries], np.float64),
+            best=np.array([found.least for _, found in summaries], np.float64),
+            worst=np.array([found.most for _, found in summaries], np.float64),
+        )
+
+    def _measure(self, offset: str, level: int, windows: csr_array) -> None:
+        tv = _total_variation(windows, self._target)
+        found = _Summary(len(tv), float(tv.sum()), float(tv.min()), float(tv.max()))
+        before = self._measured[offset].get(level)
+        self._measured[offset][level] = found if before is None else before.joined(found)
+
+
+class _Summary(NamedTuple):
+    """Some windows' TV: how many, their sum, the least and the largest."""
+
+    number: int
+    total: float
+    least: float
+    most: float
+
+    def joined(self, other: _Summary) -> _Summary:
+        """Both together."""
+        return _Summary(
+            self.number + other.number,
+            self.total + other.total,
+            min(self.least, other.least),
+            max(self.most, other.most),
+        )
+
+
+def _total_variation(windows: csr_array, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
+    """The sum of the positive parts of share - τ, which is half the L1 distance; 0 without tokens."""
+    widths = np.diff(windows.indptr)
+    held = widths > 0
+    starts = windows.indptr[:-1][held]
+    tv = np.zeros(len(widths))
+    if len(starts):
+        # Rows without entries take no place: what begins at a start ends at the next.
+        tokens = np.add.reduceat(windows.data, starts)
+        excess = windows.data / np.repeat(tokens, widths[held])
+        excess -= target[windows.indices]
+        np.maximum(excess, 0.0, out=excess)
+        tv[held] = np.add.reduceat(excess, starts)
+    return tv
