@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset as Dataset
     from jax_diversity.dataset import open_dataset as open_dataset
     from jax_diversity.errors import UserError as UserError
+    from jax_diversity.loader import BatchMetrics as BatchMetrics
     from jax_diversity.loader import make_loader as make_loader
+    from jax_diversity.loader import replanned_state as replanned_state
     from jax_diversity.loader import stream_batches as stream_batches
+    from jax_diversity.loader import watch_batches as watch_batches
     from jax_diversity.measures import Balance as Balance
     from jax_diversity.measures import Comparison as Comparison
     from jax_diversity.measures import compare as compare
     from jax_diversity.measures import duplicate_gaps as duplicate_gaps
+    from jax_diversity.measures import group_timeline as group_timeline
     from jax_diversity.measures import measure as measure
+    from jax_diversity.measures import window_profile as window_profile
     from jax_diversity.ordering import Objective as Objective
     from jax_diversity.ordering import order as order
     from jax_diversity.ordering.composition.blending import Blend as Blend
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.composition.hosts import merge_orderings as merge_orderings
     from jax_diversity.ordering.composition.hosts import partition_sequences as partition_sequences
     from jax_diversity.ordering.composition.hosts import select_sequences as select_sequences
+    from jax_diversity.ordering.composition.replanning import replan as replan
     from jax_diversity.ordering.plan import Targets as Targets
     from jax_diversity.ordering.refinement import refine as refine
     from jax_diversity.packing import Packed as Packed
@@ -44,16 +50,20 @@ if TYPE_CHECKING:
     from jax_diversity.schema import Ordering as Ordering
     from jax_diversity.schema import Schedule as Schedule
     from jax_diversity.schema import Segments as Segments
+    from jax_diversity.training import JsonLinesWriter as JsonLinesWriter
+    from jax_diversity.training import TensorBoardWriter as TensorBoardWriter
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Balance": "measures",
+    "BatchMetrics": "loader",
     "Blend": "ordering.composition.blending",
     "Characteristics": "schema",
     "Comparison": "measures",
     "Dataset": "dataset",
     "Document": "schema",
+    "JsonLinesWriter": "training",
     "Objective": "ordering",
     "Ordering": "schema",
     "Packed": "packing",
@@ -61,11 +71,13 @@ _HOMES = {
     "Schedule": "schema",
     "Segments": "schema",
     "Targets": "ordering.plan",
+    "TensorBoardWriter": "training",
     "UserError": "errors",
     "blend": "ordering.composition.blending",
     "compare": "measures",
     "concatenate": "ordering.composition.compose",
     "duplicate_gaps": "measures",
+    "group_timeline": "measures",
     "make_loader": "loader",
     "measure": "measures",
     "merge_orderings": "ordering.composition.hosts",
@@ -75,20 +87,26 @@ _HOMES = {
     "partition_sequences": "ordering.composition.hosts",
     "refine": "ordering.refinement",
     "repeat": "ordering.composition.compose",
+    "replan": "ordering.composition.replanning",
+    "replanned_state": "loader",
     "reverse": "ordering.composition.compose",
     "select_sequences": "ordering.composition.hosts",
     "separate_duplicates": "ordering.composition.duplicates",
     "stream_batches": "loader",
     "shuffle_blocks": "ordering.composition.compose",
     "truncate": "ordering.composition.compose",
+    "watch_batches": "loader",
+    "window_profile": "measures",
 }
 __all__ = [
     "Balance",
+    "BatchMetrics",
     "Blend",
     "Characteristics",
     "Comparison",
     "Dataset",
     "Document",
+    "JsonLinesWriter",
     "Objective",
     "Ordering",
     "Packed",
@@ -96,11 +114,13 @@ __all__ = [
     "Schedule",
     "Segments",
     "Targets",
+    "TensorBoardWriter",
     "UserError",
     "blend",
     "compare",
     "concatenate",
     "duplicate_gaps",
+    "group_timeline",
     "make_loader",
     "measure",
     "merge_orderings",
@@ -110,12 +130,16 @@ __all__ = [
     "partition_sequences",
     "refine",
     "repeat",
+    "replan",
+    "replanned_state",
     "reverse",
     "select_sequences",
     "separate_duplicates",
     "shuffle_blocks",
     "stream_batches",
     "truncate",
+    "watch_batches",
+    "window_profile",
 ]
 
 

@@ -7,27 +7,41 @@ ends with status 2 and one sentence; only bugs give tracebacks. Nothing heavy is
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar
 
-from jax_diversity.config import BuildConfig, ExportConfig, OrderConfig, TrainConfig, demo_config, load_config
+from jax_diversity.config import BuildConfig, demo_config, load_config
 from jax_diversity.errors import UserError
+from jax_diversity.options import (
+    ExportOptions,
+    InspectOptions,
+    MeasureOptions,
+    OrderOptions,
+    TrainOptions,
+    VerifyOptions,
+    parse_options,
+)
 from jax_diversity.progress import Progress
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _Options = TypeVar("_Options")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"] and len(given) > 1:
+        given = [given[1], "--help"]
     if not given or given[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
-    if given[0] == "--version":
+    if given[0] in ("-V", "--version", "version"):
         from jax_diversity import __version__
 
         print(f"jax-diversity {__version__}")
@@ -42,9 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in _FULL_DISK:
-            raise
-        return _fail(f"no space left on the disk ({error}); free some and run the same command again to go on.")
+        if error.errno in _FULL_DISK:
+            return _fail(f"no space left on the disk ({error}); free some and run the same command again to go on.")
+        if error.errno in _REFUSED:
+            return _fail(f"no permission ({error}); change it, or name a folder that you may read and write.")
+        raise
     return 0
 
 
@@ -61,8 +77,11 @@ def _overview() -> str:
         "Turn a corpus into token sequences in an order that is measurably better than\n"
         "a shuffle, and stream that order into JAX training.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`jax-diversity VERB --help` lists a verb's options with their defaults.\n"
-        "Start with `jax-diversity demo`."
+        "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
+        "Start with:\n"
+        "  jax-diversity demo                          # of texts that this machine has\n"
+        "  jax-diversity measure --out demo --profile  # its ordering beside a shuffle\n"
+        "  jax-diversity build --corpus.paths 'texts/*.jsonl.gz' --out dataset"
     )
 
 
@@ -73,6 +92,10 @@ def _sentence(verb: Callable[[list[str]], None]) -> str:
 def _find_verb(name: str) -> Callable[[list[str]], None]:
     if name in _VERBS:
         return _VERBS[name]
+    if name.startswith("-"):
+        raise UserError(
+            f"Expected a verb first, as in `jax-diversity measure {name} ...`, found the option {name}."
+        )
     import difflib
 
     near = difflib.get_close_matches(name, _VERBS, n=1)
@@ -81,25 +104,9 @@ def _find_verb(name: str) -> Callable[[list[str]], None]:
 
 
 def _parse(
-    kind: type[_Options],
-    verb: str,
-    arguments: list[str],
-    default: _Options | None = None,
-    *,
-    hint: str = "",
-    flat: bool = False,
+    kind: type[_Options], verb: str, arguments: list[str], *, hint: str = "", flat: bool = False
 ) -> _Options:
-    """Parse a verb's options; `flat` leaves the sections' names out of theirs."""
-    import tyro
-
-    return tyro.cli(
-        kind,
-        args=arguments,
-        prog=f"jax-diversity {verb}",
-        default=kind() if default is None else default,
-        description=f"{_sentence(_VERBS[verb])} {hint}".strip(),
-        config=(tyro.conf.OmitArgPrefixes,) if flat else (),
-    )
+    return parse_options(kind, verb, arguments, f"{_sentence(_VERBS[verb])}{hint}", flat=flat)
 
 
 def _pop(arguments: list[str], option: str) -> str | None:
@@ -115,32 +122,54 @@ def _pop(arguments: list[str], option: str) -> str | None:
     return None
 
 
-def _pop_quiet(arguments: list[str]) -> bool:
-    if "--quiet" not in arguments:
+def _pop_flag(arguments: list[str], option: str) -> bool:
+    if option not in arguments:
         return False
-    arguments.remove("--quiet")
+    arguments.remove(option)
     return True
 
 
-def _build_config(verb: str, arguments: list[str], default: BuildConfig) -> tuple[BuildConfig, Progress]:
-    progress = Progress(_pop_quiet(arguments))
+def _build_config(
+    verb: str, arguments: list[str], default: BuildConfig, *, section: str | None = None
+) -> tuple[BuildConfig, Progress]:
+    """A verb's settings, from a file and the command line; of a stage's verb the help shows its `section` alone."""
+    progress = Progress(_pop_flag(arguments, "--quiet"))
     path = _pop(arguments, "--config")
     default = load_config(path, default) if path else default
-    hint = "Also: --config FILE.yaml sets the defaults of all options; --quiet shows no progress."
-    return _parse(BuildConfig, verb, arguments, default, hint=hint), progress
+    hint = "\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"
+    hint += "\n  --quiet             no progress"
+    hint += "\n  --open              show the report in the browser" if verb in _WITH_REPORT else ""
+    hidden = []
+    if section is not None:
+        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", section)]
+        hint += "\n  any option of `jax-diversity build`, kept for the stage that it belongs to"
+    description = f"{_sentence(_VERBS[verb])}{hint}"
+    return parse_options(BuildConfig, verb, arguments, description, default=default, hidden=hidden), progress
+
+
+def _show_report(folder: Path, opens: bool) -> None:
+    """Name a dataset's report, and open it where that was asked for."""
+    from jax_diversity import terminal
+
+    report = folder / "report.html"
+    terminal.show(f"\n{terminal.report_line(report)}")
+    excuse = terminal.open_report(report) if opens else None
+    if excuse:
+        print(excuse, file=sys.stderr)
 
 
 def _build(arguments: list[str]) -> None:
     """Make everything, from the documents to records and report."""
+    opens = _pop_flag(arguments, "--open")
     config, progress = _build_config("build", arguments, BuildConfig())
     from jax_diversity import terminal
     from jax_diversity.pipeline import Build
 
     build = Build(config, progress)
     results = build.run_all()
-    print(terminal.build_table(results))
-    print(terminal.orderings_table(build.folder))
-    print(f"\nReport: {build.folder.root / 'report.html'}")
+    terminal.show(terminal.build_table(results))
+    terminal.show(f"\n{terminal.orderings_table(build.folder)}")
+    _show_report(build.folder.root, opens)
 
 
 def _out(arguments: list[str]) -> str:
@@ -149,30 +178,34 @@ def _out(arguments: list[str]) -> str:
     return _pop(list(arguments), "--out") or (load_config(path) if path else BuildConfig()).out
 
 
-def _stage_verb(name: str, sentence: str) -> Callable[[list[str]], None]:
+def _made(out: str) -> str:
+    """A dataset's folder or address as it was given, where there is one; else one that lies here is offered."""
+    folder = Path(out)
+    if "://" in out or (folder / "manifest.json").is_file():
+        return out
+    found = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
+    others = sorted(path.parent.name for path in Path().glob("*/manifest.json"))
+    advice = f"did you mean --out {others[0]}?" if others else "make one with `jax-diversity build` or `demo`."
+    raise UserError(f"Expected a dataset in {out}, found {found}; {advice}")
+
+
+def _stage_verb(name: str, sentence: str, section: str) -> Callable[[list[str]], None]:
     def run(arguments: list[str]) -> None:
         from jax_diversity import terminal
         from jax_diversity.pipeline import Build, recorded_config
 
+        opens = name in _WITH_REPORT and _pop_flag(arguments, "--open")
         default = BuildConfig()
         if name != "prepare" and not {"-h", "--help"} & set(arguments):
-            default = recorded_config(_out(arguments))
-        config, progress = _build_config(name, arguments, default)
-        print(terminal.build_table([Build(config, progress).run_stage(name)]))
+            default = recorded_config(_made(_out(arguments)))
+        config, progress = _build_config(name, arguments, default, section=section)
+        build = Build(config, progress)
+        terminal.show(terminal.build_table([build.run_stage(name)]))
+        if name in _WITH_REPORT:
+            _show_report(build.folder.root, opens)
 
     run.__doc__ = sentence
     return run
-
-
-@dataclass(frozen=True)
-class OrderOptions:
-    """One more ordering of a built dataset."""
-
-    order: OrderConfig = field(default_factory=OrderConfig)
-    out: str = "out"
-    """The dataset's folder."""
-    quiet: bool = False
-    """Show no progress."""
 
 
 def _order(arguments: list[str]) -> None:
@@ -183,116 +216,78 @@ def _order(arguments: list[str]) -> None:
     options = _parse(OrderOptions, "order", arguments, hint=hint, flat=True)
     from jax_diversity.pipeline import Build, recorded_config
 
-    build = Build(recorded_config(options.out), Progress(options.quiet))
-    print(terminal.build_table(build.run_order(options.order)))
-    print(terminal.orderings_table(build.folder))
-
-
-@dataclass(frozen=True)
-class MeasureOptions:
-    """Which orderings to measure, at which window sizes."""
-
-    out: str = "out"
-    """The dataset's folder."""
-    orderings: tuple[str, ...] = ()
-    """Names of orderings or .npy files; all of the dataset's where none is given."""
-    order: tuple[str, ...] = ()
-    """Orderings of your own to measure beside them: .npy files of sequence indices."""
-    windows: tuple[int, ...] = ()
-    """Window sizes in sequences; those of the dataset's settings that fit twice where none is given."""
-    json: bool = False
-    """Print JSON for machines, of what was asked for alone."""
-    markdown: bool = False
-    """Print Markdown tables."""
-    quiet: bool = False
-    """Show no progress."""
+    build = Build(recorded_config(_made(options.out)), Progress(options.quiet))
+    terminal.show(terminal.build_table(build.run_order(options.order)))
+    terminal.show(f"\n{terminal.orderings_table(build.folder)}")
 
 
 def _measure(arguments: list[str]) -> None:
     """Compare orderings with a shuffle: prefixes, windows, drift."""
     options = _parse(MeasureOptions, "measure", arguments)
-    if options.json and options.markdown:
-        raise UserError("Expected --json or --markdown, found both; choose one.")
-    import json
+    if options.json and (options.markdown or options.relative_to):
+        other = "--markdown" if options.markdown else "--relative-to"
+        raise UserError(f"Expected --json or {other}, found both; choose one.")
+    from jax_diversity import terminal
+    from jax_diversity.pipeline import measuring
 
-    from jax_diversity.pipeline.measuring import choose_orderings, compare_orderings, measure_orderings
-
-    chosen = choose_orderings(options.out, options.orderings, options.order, options.windows)
+    chosen = measuring.choose_orderings(_made(options.out), options.orderings, options.order, options.windows)
+    progress = Progress(options.quiet)
     if options.json:
-        print(json.dumps(measure_orderings(chosen, Progress(quiet=True)), indent=2))
+        print(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
         return
-    compared = compare_orderings(chosen, Progress(options.quiet))
-    print(compared.markdown() if options.markdown else compared.table())
-
-
-@dataclass(frozen=True)
-class InspectOptions:
-    """Which batch to look into, or which document to look for."""
-
-    out: str = "out"
-    """The dataset's folder."""
-    ordering: str = "balance"
-    """The ordering that training follows."""
-    step: int = 0
-    """The step of training, counted from 0 over all epochs."""
-    batch_size: int = 64
-    """The global batch size."""
-    rank: int | None = None
-    """Show only what this host reads; needs num_hosts."""
-    num_hosts: int = 1
-    """Hosts that share the batch."""
-    document: str | None = None
-    """The id of a document: show where training meets it instead."""
-    rows: int = 10
-    """Rows of the batch that are listed, at most."""
-    json: bool = False
-    """Print JSON for machines, of all rows."""
+    compared, curves = measuring.compare_orderings(chosen, progress)
+    if options.relative_to is not None:
+        compared = compared.relative_to(options.relative_to)
+    shows_measures = not options.markdown and options.relative_to is None
+    if shows_measures:
+        terminal.show(f"{terminal.measures_legend(chosen)}\n")
+    terminal.show(compared.markdown() if options.markdown else compared.table())
+    if shows_measures:
+        terminal.show(f"\n{terminal.training_curves(curves)}")
+    if options.profile and not options.markdown:
+        terminal.show(f"\n{terminal.profile_plots(measuring.profile_orderings(chosen, progress))}")
 
 
 def _inspect(arguments: list[str]) -> None:
-    """Show the documents of a batch, or where a document is used."""
+    """Show a batch and how good it is, or where a document is used."""
     options = _parse(InspectOptions, "inspect", arguments)
-    from jax_diversity import inspection, terminal
-    from jax_diversity.dataset import open_dataset
-
-    inspector = inspection.Inspector(open_dataset(options.out), options.ordering, options.batch_size)
-    if options.document is not None:
-        uses = inspector.uses(options.document)
-        print(terminal.as_json(uses) if options.json else terminal.uses_table(options.document, uses))
-        return
     if options.rank is None and options.num_hosts != 1:
         raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
-    batch = inspector.batch(options.step, host_index=options.rank or 0, num_hosts=options.num_hosts)
-    print(terminal.as_json(batch) if options.json else terminal.batch_table(batch, options.rows))
+    if options.rows < 0:
+        raise UserError(f"Expected --rows >= 0, found {options.rows}.")
+    from jax_diversity import inspection, terminal
+    from jax_diversity.dataset import open_dataset
+    from jax_diversity.pipeline.measuring import batch_deviations
 
-
-@dataclass(frozen=True)
-class ExportOptions(ExportConfig):
-    """What to export, for which stack."""
-
-    out: str = "out"
-    """The dataset's folder."""
-    quiet: bool = False
-    """Show no progress."""
+    dataset = open_dataset(_made(options.out))
+    inspector = inspection.Inspector(dataset, options.ordering, options.batch_size)
+    if options.document is not None:
+        uses = inspector.uses(options.document)
+        terminal.show(terminal.as_json(uses) if options.json else terminal.uses_table(options.document, uses))
+        return
+    host, hosts = options.rank or 0, options.num_hosts
+    batch = inspector.batch(options.step, host_index=host, num_hosts=hosts)
+    deviations = None
+    if options.compare:
+        deviations = batch_deviations(
+            dataset, options.ordering, options.batch_size, host_index=host, num_hosts=hosts
+        )
+    shown = (
+        terminal.as_json(batch, deviations)
+        if options.json
+        else terminal.batch_table(batch, options.rows, deviations)
+    )
+    terminal.show(shown)
 
 
 def _export(arguments: list[str]) -> None:
     """Write an order or ordered sequences for another stack."""
     options = _parse(ExportOptions, "export", arguments)
+    from jax_diversity import terminal
     from jax_diversity.pipeline.exporting import export
 
-    for line in export(options.out, options, Progress(options.quiet)):
-        print(line)
-
-
-@dataclass(frozen=True)
-class VerifyOptions:
-    """Which dataset to verify."""
-
-    out: str = "out"
-    """The dataset's folder."""
-    quiet: bool = False
-    """Show no progress."""
+    for line in export(_made(options.out), options, Progress(options.quiet)):
+        terminal.show(line)
 
 
 def _verify(arguments: list[str]) -> None:
@@ -300,7 +295,7 @@ def _verify(arguments: list[str]) -> None:
     options = _parse(VerifyOptions, "verify", arguments)
     from jax_diversity.artifacts import OutputFolder
 
-    folder = OutputFolder(options.out)
+    folder = OutputFolder(_made(options.out))
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
     if not sizes:
         raise UserError(f"Expected a dataset in {options.out}, found none; run `jax-diversity build` first.")
@@ -314,29 +309,18 @@ def _verify(arguments: list[str]) -> None:
     print(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """A training run of the lab."""
-
-    out: str = "out"
-    """The dataset's folder."""
-    train: TrainConfig = field(default_factory=TrainConfig)
-    """Model and run."""
-    quiet: bool = False
-    """Show no progress."""
-
-
 def _train(arguments: list[str]) -> None:
     """Train the lab's small GPT, from its last checkpoint on."""
     options = _parse(TrainOptions, "train", arguments)
     from jax_diversity import terminal
     from jax_diversity.pipeline.training import train
 
-    print(terminal.training_line(train(options.out, options.train, Progress(options.quiet))))
+    terminal.show(terminal.training_line(train(_made(options.out), options.train, Progress(options.quiet))))
 
 
 def _demo(arguments: list[str]) -> None:
     """Build the installed Python packages' texts and train on them."""
+    opens = _pop_flag(arguments, "--open")
     config, progress = _build_config("demo", arguments, demo_config())
     from jax_diversity import terminal
     from jax_diversity.pipeline import Build
@@ -346,24 +330,28 @@ def _demo(arguments: list[str]) -> None:
     results = build.run_all()
     run = train(config.out, config.train, progress)
     results[-1] = build.run_stage("report")
-    print(terminal.build_table(results))
-    print(terminal.orderings_table(build.folder))
-    print(terminal.training_line(run))
-    print(terminal.next_steps(build.folder))
+    terminal.show(terminal.build_table(results))
+    terminal.show(f"\n{terminal.orderings_table(build.folder)}\n")
+    terminal.show(terminal.training_line(run))
+    _show_report(build.folder.root, opens)
+    terminal.show(f"\nTry next:\n{terminal.next_steps(config)}")
 
 
+_WITH_REPORT = ("build", "demo", "report")
 _VERBS: dict[str, Callable[[list[str]], None]] = {
     "demo": _demo,
     "build": _build,
-    "prepare": _stage_verb("prepare", "Read a corpus and store its documents."),
-    "tokenize": _stage_verb("tokenize", "Train or load the tokenizer; store all tokens."),
-    "embed": _stage_verb("embed", "Turn every document into a vector."),
-    "cluster": _stage_verb("cluster", "Group the documents' vectors into topic clusters."),
-    "pack": _stage_verb("pack", "Set validation documents aside, pack sequences."),
-    "characterize": _stage_verb("characterize", "Count every sequence's tokens per cluster, length, source."),
+    "prepare": _stage_verb("prepare", "Read a corpus and store its documents.", "corpus"),
+    "tokenize": _stage_verb("tokenize", "Train or load the tokenizer; store all tokens.", "tokenizer"),
+    "embed": _stage_verb("embed", "Turn every document into a vector.", "embedding"),
+    "cluster": _stage_verb("cluster", "Group the documents' vectors into topic clusters.", "cluster"),
+    "pack": _stage_verb("pack", "Set validation documents aside, pack sequences.", "packing"),
+    "characterize": _stage_verb(
+        "characterize", "Count every sequence's tokens per cluster, length, source.", "characteristics"
+    ),
     "order": _order,
-    "write": _stage_verb("write", "Write the sequences as ArrayRecord files."),
-    "report": _stage_verb("report", "Draw the report page."),
+    "write": _stage_verb("write", "Write the sequences as ArrayRecord files.", "records"),
+    "report": _stage_verb("report", "Draw the report page.", "windows"),
     "measure": _measure,
     "inspect": _inspect,
     "export": _export,

@@ -163,10 +163,10 @@ def test_verify(built: Path, capsys: pytest.CaptureFixture) -> None:
         (["build", "--config"], "Expected a value after --config"),
         (["build", "--config", "absent.yaml"], "absent.yaml"),
         (["build", "--corpus.paths", "absent.jsonl"], "absent.jsonl"),
-        (["verify", "--out", "absent"], "Expected a dataset in absent, found none"),
+        (["verify", "--out", "absent"], "Expected a dataset in absent, found no such folder; make one with"),
         (["measure", "--out", "absent"], "absent"),
-        (["order", "--out", "absent"], "Expected a dataset in absent, found none"),
-        (["report", "--out", "absent"], "Expected a dataset in absent, found none"),
+        (["order", "--out", "absent"], "Expected a dataset in absent, found no such folder"),
+        (["report", "--out", "absent"], "Expected a dataset in absent, found no such folder"),
         (["train", "--out", "absent"], "absent"),
     ],
 )
@@ -191,11 +191,87 @@ def test_mistakes_on_a_dataset(built: Path, tmp_path: Path, capsys: pytest.Captu
     assert "found 0 3 times" in fails(["measure", *out, "--orderings", str(tmp_path / "bad.npy")], capsys)
 
 
-def test_unknown_options_end_with_status_2(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main(["build", "--packing.sequence-lenght", "3"])
-    assert ending.value.code == 2
-    assert "sequence-length" in capsys.readouterr().err + capsys.readouterr().out
+SLIPS = [
+    (
+        ["build", "--packing.sequence-lenght", "3"],
+        r"no option --packing.sequence-lenght; did you mean --packing.sequence-length\?",
+    ),
+    (["measure", "--outt", "x"], r"`jax-diversity measure` has no option --outt; did you mean --out\?"),
+    (["order", "--metod", "greedy"], r"no option --metod; did you mean --method\?"),
+    (["inspect", "--quux"], "has no option --quux; `jax-diversity inspect --help` lists all options"),
+    (["measure", "folder"], r"has no argument folder; did you mean --out folder\?"),
+    (["build", "texts.jsonl"], r"no argument texts.jsonl; did you mean --corpus.paths texts.jsonl\?"),
+    (["build", "absent.jsonl"], "has no argument absent.jsonl; `jax"),
+    (["measure", "--out"], "Expected a value after --out, found nothing"),
+    (["measure", "--windows", "8,16"], "Expected whole numbers after --windows, found 8,16"),
+    (["build", "--packing.sequence_length=x"], "Expected a whole number after --packing.sequence-length, found x"),
+    (["inspect", "--rank", "first"], "Expected a whole number or None after --rank, found first"),
+    (["train", "--train.learning-rate", "1e"], "Expected a number after --train.learning-rate, found 1e"),
+    (["order", "--weights", "cluster"], "Expected pairs of a name and its value after --weights, found cluster"),
+    (
+        ["build", "--packing.method", "bestfit"],
+        r"--packing.method to be one of concat, .*, found 'bestfit'; did you mean best_fit\?",
+    ),
+    (["--out", "x", "measure"], "Expected a verb first, as in .*found the option --out"),
+    (["build", "--config", "bad.yaml"], "Expected YAML in bad.yaml; line 2, column 1 is none"),
+    (
+        ["build", "--config", "slip.yaml"],
+        r"slip.yaml: Unknown setting packing.sequence_lenght; .*mean sequence_length\?",
+    ),
+    (["build", "--config", "kind.yaml"], "kind.yaml: Expected packing.sequence_length to be int, found 'long'"),
+    (["build", "--config", "folder"], "Expected a configuration file at folder, found none"),
+    (["build", "--corpus.paths", "folder"], "Expected files, found the folder folder"),
+    (["build", "--corpus.paths", "texts.jsonl", "--out", "texts.jsonl"], "found a file at texts.jsonl"),
+    (["measure", "--out", "folder"], "Expected a dataset in folder, found no manifest.json in it; make one"),
+    (["measure", "--out", "texts.jsonl"], "Expected a dataset in texts.jsonl, found a file; make one"),
+    (["measure", "--json", "--relative-to", "balance"], "Expected --json or --relative-to, found both"),
+    (["inspect", "--rows", "-1"], "Expected --rows >= 0, found -1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), SLIPS)
+def test_slips(arguments: list[str], sentence: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"id": "a", "text": "some words"}) + "\n")
+    (tmp_path / "bad.yaml").write_text("packing: [1, 2\n")
+    (tmp_path / "slip.yaml").write_text("packing: {sequence_lenght: 64}\n")
+    (tmp_path / "kind.yaml").write_text("packing: {sequence_length: long}\n")
+    assert re.search(sentence, fails(arguments, capsys))
+    assert capsys.readouterr().out == ""
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_another_dataset_is_offered(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "manifest.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for verb in ("measure", "inspect", "order", "train", "verify", "pack", "export"):
+        assert "in out, found no such folder; did you mean --out mine?" in fails([verb], capsys)
+
+
+def test_too_many_clusters_are_found_before_the_work(corpus: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    arguments = ["build", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(out), *TINY]
+    arguments += ["--cluster.num-clusters", "401"]
+    assert "of at most the 400 documents, found 401" in fails(arguments, capsys)
+    assert list(OutputFolder(out).stages) == ["prepare"]
+
+
+def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([]) == 0
+    verbs = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("verbs:")[2], re.MULTILINE)
+    assert len(verbs) == 16
+    for verb in verbs:
+        with pytest.raises(SystemExit) as ending:
+            main(["help", verb])
+        assert ending.value.code == 0
+        text = capsys.readouterr().out
+        assert f"usage: jax-diversity {verb}" in text
+        assert "--out" in text
+        assert "(default: )" not in text
+        assert max(map(len, text.splitlines())) <= 80
 
 
 def test_help_names_every_method_and_its_options(capsys: pytest.CaptureFixture) -> None:
@@ -226,6 +302,59 @@ def test_options_of_a_method(built: Path, tmp_path: Path, capsys: pytest.Capture
     expected = jd.order(dataset.characteristics, "greedy_pool", pool_size=20, shuffle=False)
     assert dataset.orderings["greedy_pool"].fingerprint == expected.fingerprint
     assert dataset.manifest["settings"]["orders"][-1]["options"] == {"pool_size": 20, "shuffle": False}
+
+
+def commands_of(printed: str) -> list[str]:
+    """The commands that a demonstration ends with, as a shell takes them."""
+    steps = printed.partition("Try next:\n")[2].replace("\\\n", "")
+    return [line.strip() for line in steps.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+@pytest.mark.slow
+def test_what_the_demonstration_says_to_try_works(corpus: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [
+        "--train.num-steps",
+        "4",
+        "--train.batch-size",
+        "2",
+        "--train.width",
+        "16",
+        "--train.num-layers",
+        "1",
+    ]
+    arguments = ["demo", "--corpus.paths", f"{corpus}/*.jsonl", "--out", "a folder", *settings, *TINY]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Report: a folder/report.html\n" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    commands = commands_of(printed)
+    assert [command.split()[1] for command in commands] == ["measure", "inspect", "build"]
+    for command in commands:
+        pasted = command.replace("jax-diversity", f"{sys.executable} -m jax_diversity", 1)
+        done = subprocess.run(pasted, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\r" not in done.stdout + done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= 80
+    assert (tmp_path / "a folder-again" / "report.html").exists()
+
+
+def test_the_report_is_opened_when_asked_for(built: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    monkeypatch.setenv("DISPLAY", ":0")
+    report = ["report", "--out", str(built), "--quiet", *TINY[1:]]
+    assert main(report) == 0
+    assert not opened
+    assert main([*report, "--open"]) == 0
+    assert opened == [(built / "report.html").resolve().as_uri()]
+    capsys.readouterr()
+    monkeypatch.delenv("DISPLAY")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert main([*report, "--open"]) == 0
+    assert len(opened) == (2 if sys.platform == "darwin" else 1)
+    assert sys.platform == "darwin" or "No browser could be opened here" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -71,8 +71,9 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ),
         ("orders: [{options: {pool_size: }}]", "orders.options.pool_size to be one of .* found None"),
         ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
-        ("a: [", "is not YAML"),
-        ("- 1", "Expected settings below the file"),
+        ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean sequence_length\?"),
+        ("a: [", "Expected YAML in .*; line 1, column 5 is none: expected the node content"),
+        ("- 1", "Expected settings by their names, such as `out: dataset`, found"),
     ],
 )
 def test_broken_files(text: str, sentence: str, tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_settings_that_an_earlier_version_recorded(shuffled: bool, document_orde
     assert "shuffle_documents" in recorded["packing"]
     with pytest.raises(UserError, match=r"Unknown setting packing\.shuffle_pages"):
         config_from_record({"packing": {"shuffle_documents": True, "shuffle_pages": True}})
-    with pytest.raises(UserError, match="Expected settings below the file, found 3"):
+    with pytest.raises(UserError, match=r"Expected settings by their names, .*found 3"):
         config_from_record(3)
 
 

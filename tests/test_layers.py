@@ -41,15 +41,17 @@ ALLOWED: dict[str, set[str]] = {
     "ordering": FOUNDATION | {"devices", "methods"},
     "measures": FOUNDATION,
     "report": FOUNDATION,
-    "dataset": FOUNDATION | FORMATS | {"remote"},
-    "loader": FOUNDATION | FORMATS | {"dataset", "remote"},
+    "stored_orderings": {"errors", "schema"},
+    "dataset": FOUNDATION | FORMATS | {"remote", "stored_orderings"},
+    "loader": FOUNDATION | FORMATS | {"dataset", "remote", "stored_orderings"},
     "training": FOUNDATION | FORMATS | {"dataset", "loader"},
     "inspection": FOUNDATION | FORMATS | {"dataset"},
     "export": FOUNDATION | FORMATS | {"dataset"},
+    "options": {"config", "errors"},
     "terminal": FOUNDATION | {"inspection", "ordering", "pipeline", "training"},
     "pipeline": {"*"},
     "__main__": {"cli"},
-    "cli": FOUNDATION | {"dataset", "inspection", "pipeline", "terminal"},
+    "cli": FOUNDATION | {"dataset", "inspection", "options", "pipeline", "terminal"},
 }
 HEAVY = ("jax", "flax", "grain", "sklearn", "pyarrow", "scipy", "tokenizers", "plotly", "orbax", "optax")
 

@@ -330,7 +330,7 @@ def _check_records(records: RecordsConfig, orderings: list[str]) -> None:
 def _check_train(train: TrainConfig) -> None:
     _check_at_least(1, "train", train, "num_steps batch_size num_layers num_heads width")
     _check_at_least(1, "train", train, "validate_every checkpoint_every")
-    _check_at_least(0, "train", train, "warmup_steps validation_batches seed")
+    _check_at_least(0, "train", train, "warmup_steps validation_batches diagnose_every seed")
     if train.width % (2 * train.num_heads):
         raise UserError(
             f"Expected train.width to be a multiple of twice train.num_heads ({2 * train.num_heads}), "

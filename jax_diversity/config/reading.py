@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
 import typing
 from contextlib import suppress
@@ -25,8 +26,10 @@ def load_config(path: str | Path, base: BuildConfig | None = None) -> BuildConfi
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"Expected a configuration file at {path}, found none.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"Expected YAML in {path}; {_fault(error)}.") from None
     values = {} if values is None else values  # an empty file
     if base is not None and isinstance(values, dict):
         values = _overlaid(as_plain(base), values)
@@ -34,6 +37,14 @@ def load_config(path: str | Path, base: BuildConfig | None = None) -> BuildConfi
         return config_from_plain(values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a file that is no YAML, and where: without the lines of it that the parser quotes."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1} is none: {problem}"
 
 
 def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -73,13 +84,16 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            raise UserError(f"Expected settings below {where or 'the file'}, found {value!r}.")
+            place = f"below {where}" if where else "by their names, such as `out: dataset`"
+            raise UserError(f"Expected settings {place}, found {value!r}.")
         kinds = typing.get_type_hints(kind)
         names = [item.name for item in dataclasses.fields(kind)]
         for key in value:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
-                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}.")
+                near = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else "."
+                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}{hint}")
         return typing.cast(Any, kind)(
             **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )

@@ -277,6 +277,12 @@ class TrainConfig:
     """Steps between validation losses."""
     validation_batches: int = 8
     """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
+    diagnose_every: int = 0
+    """Steps between measurements of the gradients (their diversity among the batch's sequences, and stable rank),
+    each of which costs about as much as a step; 0 for none."""
+    metrics: tuple[Literal["tensorboard"], ...] = ()
+    """Where values go besides the log while training runs: `tensorboard` (needs the extra of that name) writes
+    beside the log."""
     seed: int = 0
     """Seed of the weights."""
 
@@ -374,5 +380,5 @@ def demo_config() -> BuildConfig:
         cluster=ClusterConfig(num_clusters=200),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
         characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
-        train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100),
+        train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100, diagnose_every=40),
     )

@@ -1,11 +1,9 @@
-"""What the command line prints at the end: tables that read well at 80 columns."""
+"""Tables of what was built and measured; at most 80 columns wide."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
-import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from jax_diversity.artifacts import OutputFolder
+from jax_diversity.terminal.curves import speaks_unicode
 
 if TYPE_CHECKING:
-    from jax_diversity.inspection import BatchView, Use
     from jax_diversity.pipeline import StageResult
     from jax_diversity.training import TrainingRun
 
@@ -32,7 +29,7 @@ def build_table(results: Sequence[StageResult]) -> str:
     for result in results:
         seconds = "kept" if result.kept else f"{result.seconds:.1f}"
         table.add_row(result.stage, _made(result.stage, result.counts), seconds)
-    return _printed(table)
+    return printed(table)
 
 
 def orderings_table(folder: OutputFolder) -> str:
@@ -56,7 +53,9 @@ def orderings_table(folder: OutputFolder) -> str:
                 prefix = f"{values['prefix_l2_max']:.2f}"
                 table.add_row(family, size, name, *[f"{share:.4f}" for share in shares], prefix)
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
-    return "\n".join([_printed(table), *textwrap.wrap(f"norm drift, largest: {drifts}", width=80)])
+    legend = "TV: half the L1 distance between a window's mixture and the corpus's."
+    drift = textwrap.wrap(f"norm drift, largest: {drifts}", width=80)
+    return "\n".join([printed(table), *drift, legend])
 
 
 def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -82,84 +81,9 @@ def methods_list() -> str:
     return "\n".join(lines)
 
 
-def batch_table(batch: BatchView, num_rows: int) -> str:
-    """One batch: how its families lie, and its first rows' documents."""
-    size = len(batch.sequences)
-    place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
-    lines = [f"step {batch.step:,} of {batch.ordering!r}: {place}", ""]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("family")
-    table.add_column("TV", justify="right")
-    table.add_column("largest differences: share here (in the corpus)")
-    for family, view in batch.families.items():
-        differences = ", ".join(
-            f"{name[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
-            for name, share, target in view.largest_differences(2)
-        )
-        table.add_row(family, f"{view.total_variation:.3f}", Text(differences))
-    lines += [_printed(table, 80), ""]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("row", "sequence", "tokens", "cluster"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    table.add_column("document", overflow="ellipsis", no_wrap=True, max_width=46)
-    for sequence in batch.sequences[:num_rows]:
-        for index, segment in enumerate(sequence.segments):
-            place = (str(sequence.row), f"{sequence.sequence_index:,}") if index == 0 else ("", "")
-            name = f"{segment.about['id']} ({segment.about['source']})"
-            # The corpus's text is text: neither markup nor control characters reach the terminal.
-            name = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
-            table.add_row(*place, f"{segment.num_tokens:,}", str(segment.codes.get("cluster", "")), Text(name))
-    lines.append(_printed(table, 80))
-    if size > num_rows:
-        lines.append(f"... and {size - num_rows:,} rows more (--rows {size}, --json)")
-    return "\n".join(lines)
-
-
-def uses_table(document: str, uses: Sequence[Use]) -> str:
-    """Where training meets a document."""
-    if not uses:
-        return f"{document}: in no training sequence (kept for validation, or lost in packing)"
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("step", "row", "position", "sequence", "tokens", "from token"):
-        table.add_column(name, justify="right")
-    for use in uses:
-        values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
-        table.add_row(*(f"{value:,}" for value in values))
-    return f"{document}, in every epoch:\n{_printed(table, 80)}"
-
-
-def as_json(value: BatchView | list[Use]) -> str:
-    """The same for machines."""
-    plain: Any = (
-        [dataclasses.asdict(use) for use in value] if isinstance(value, list) else dataclasses.asdict(value)
-    )
-    return json.dumps(plain, indent=2, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
 def training_line(run: TrainingRun) -> str:
     """Where a training run ended."""
-    return str(run)
-
-
-def next_steps(folder: OutputFolder) -> str:
-    """What a newcomer may try next."""
-    out, command = folder.root, _command()
-    return (
-        f"\nReport: {out / 'report.html'}\n\nTry next:\n"
-        f"  {command} measure --out {out} --windows 16 64 256\n"
-        f"  {command} order --out {out} --method greedy --objective f3 --name published\n"
-        f"  {command} build --corpus.paths 'your/*.jsonl.gz' --out your-dataset"
-    )
-
-
-def _command() -> str:
-    """What runs this program again: its name where the shell finds it, else the path it was started by."""
-    name = "jax-diversity"
-    return name if shutil.which(name) or not sys.argv[0].endswith(name) else sys.argv[0]
+    return textwrap.fill(str(run), width=80, break_on_hyphens=False)
 
 
 def _made(stage: str, counts: Mapping[str, Any]) -> str:
@@ -198,7 +122,18 @@ _SKIPPED = {
 }
 
 
-def _printed(table: Table, width: int = 100) -> str:
+def printed(table: Table) -> str:
+    """A table as plain text: whatever the environment says of colours, it may go to a file."""
     target = io.StringIO()
-    Console(file=target, width=width, highlight=False).print(table)
-    return target.getvalue().rstrip()
+    console = Console(
+        file=target, width=80, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
+    )
+    console.print(table)
+    text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
+    return text if speaks_unicode() else text.replace("…", "~")
+
+
+def show(text: str) -> None:
+    """Print to standard output; characters that its encoding lacks become question marks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))

@@ -1,0 +1,251 @@
+"""Progress: a line that moves on a terminal, plain lines in a log, nothing where nothing is wanted."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from jax_diversity import progress
+from jax_diversity.progress import Progress
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+WATCHED = """
+import sys, time
+from jax_diversity import progress
+progress._SECONDS_WORTH_A_LINE = 0.2
+with progress.Progress().task("pack", 40, "sequences") as advance:
+    for _ in range(40):
+        time.sleep(0.02)
+        advance(1)
+print("result")
+"""
+
+
+class Clock:
+    """Stands for the time: it goes on when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    monkeypatch.setattr(progress, "resident_bytes", lambda: 2_500_000_000)
+    return clock
+
+
+def run(
+    shown: Progress, clock: Clock, *, steps: int, seconds: float, amount: int, total: int | None, unit: str
+) -> None:
+    with shown.task("tokenize", total, unit) as advance:
+        for _ in range(steps):
+            clock.now += seconds
+            advance(amount)
+
+
+def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    run(Progress(), clock, steps=60, seconds=0.5, amount=1_000_000, total=60_000_000, unit="bytes")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "tokenize: 20.0 MB of 60.0 MB, 33 %, 2.00 MB/s, 20 s left, 2.50 GB",
+        "tokenize: 40.0 MB of 60.0 MB, 67 %, 2.00 MB/s, 10 s left, 2.50 GB",
+        "tokenize: 60.0 MB of 60.0 MB, 100 %, 2.00 MB/s, 0.0 s left, 2.50 GB",
+        "tokenize: 60.0 MB in 30 s (2.00 MB/s), 2.50 GB of memory",
+    ]
+
+
+def test_a_task_of_unknown_length_has_no_end_in_sight(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    run(Progress(), clock, steps=12, seconds=1.0, amount=5, total=None, unit="documents")
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: 50 documents, 5 documents/s, 2.50 GB",
+        "tokenize: 60 documents in 12 s (5 documents/s), 2.50 GB of memory",
+    ]
+
+
+def test_short_tasks_and_quiet_ones_leave_nothing(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    run(Progress(), clock, steps=3, seconds=0.1, amount=1, total=3, unit="stages")
+    run(Progress(quiet=True), clock, steps=30, seconds=10.0, amount=1, total=30, unit="stages")
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_the_rate_is_that_of_late(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    """What a cut-off run left behind is done at once; time left is of what is still to do."""
+    with Progress().task("embed", 2_000, "documents") as advance:
+        advance(1_000)
+        for _ in range(80):
+            clock.now += 1.0
+            advance(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2] == "embed: 1,800 of 2,000 documents, 90 %, 10 documents/s, 20 s left, 2.50 GB"
+
+
+@pytest.mark.parametrize("left_behind", [0, 1_000])
+def test_time_left_knows_nothing_of_what_is_done_once(
+    left_behind: int, clock: Clock, capsys: pytest.CaptureFixture
+) -> None:
+    """Opening takes long, and so does the first step, which waits for compilation; then they are quick."""
+    with Progress().task("train", left_behind + 200, "steps") as advance:
+        clock.now += 12.0
+        advance(left_behind)
+        clock.now += 14.0
+        advance(1)
+        clock.now += 0.5
+        for _ in range(29):
+            advance(1)
+            clock.now += 0.5
+    first, second, later, _ = capsys.readouterr().err.splitlines()
+    assert "left" not in first + second
+    assert "/s" not in first + second
+    assert f"{left_behind + 21:,} of" in later
+    assert "2 steps/s, 1:30 min left" in later
+
+
+@pytest.mark.parametrize("name", ["tokenize", "3/12 train on a-name-of-an-ordering-that-somebody-gave-it"])
+@pytest.mark.parametrize("unit", ["sequences", "bytes", "documents"])
+def test_lines_fit_into_80_columns(name: str, unit: str, clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    with Progress().task(name, 123_456_789, unit) as advance:
+        for _ in range(30):
+            clock.now += 11.0
+            advance(12_345)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 31
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith(name[:8]) and line.count(":") >= 1 for line in lines)
+    assert lines[-2].endswith(" left, 2.50 GB")
+    assert lines[-1].endswith(" of memory")
+
+
+def test_tasks_name_their_stage(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    shown = Progress()
+    for _ in shown.numbered(["one", "two"]):
+        run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stages")
+    run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stages")
+    starts = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert starts == ["1/2 tokenize", "2/2 tokenize", "tokenize"]
+
+
+def test_threads_may_advance_side_by_side(capsys: pytest.CaptureFixture) -> None:
+    meter = progress._Meter("read", None, "records")
+    threads = [threading.Thread(target=lambda: [meter.advance(1) for _ in range(5_000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert meter.done == 20_000
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "text"),
+    [
+        (0, "steps", "0 steps"),
+        (9_999, "steps", "9,999 steps"),
+        (12_345, "steps", "12.3k steps"),
+        (2.5, "steps", "2.5 steps"),
+        (1_234_567, "documents", "1.23M documents"),
+        (999, "bytes", "999 B"),
+        (1_500, "bytes", "1.50 kB"),
+        (3.2e12, "bytes", "3.20 TB"),
+    ],
+)
+def test_amounts(number: float, unit: str, text: str) -> None:
+    assert progress._amount(number, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.9, "9.9 s"), (59.4, "59 s"), (59.6, "1:00 min"), (3_723, "1:02:03 h")]
+)
+def test_times(seconds: float, text: str) -> None:
+    assert progress._clock(seconds) == text
+
+
+def test_memory_is_that_of_this_process() -> None:
+    before = progress.resident_bytes()
+    held = bytearray(os.urandom(1)) * 60_000_000
+    assert progress.resident_bytes() - before > 50_000_000
+    assert len(held) == 60_000_000
+
+
+def test_only_a_terminal_with_somebody_before_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert progress.is_watched(Terminal())
+    assert not progress.is_watched(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not progress.is_watched(Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("CI", "true")
+    assert not progress.is_watched(Terminal())
+
+
+def on_a_terminal(**environment: str) -> tuple[str, str]:
+    """Standard output, which goes to a pipe, and what a terminal of 80 columns gets as standard error."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS")}
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHED],
+        env={**kept, "TERM": "xterm-256color", **environment},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        out, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    return out, b"".join(parts).decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals end otherwise elsewhere")
+def test_a_terminal_gets_a_line_that_moves_and_goes() -> None:
+    out, shown = on_a_terminal()
+    assert out == "result\n"
+    assert "\x1b[2K" in shown, "the line is drawn anew"
+    assert "\x1b[3" in shown, "with colours"
+    plain = ESCAPES.sub("", shown)
+    frames = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("pack ")]
+    assert len(frames) > 2
+    assert max(map(len, frames)) <= 80
+    assert re.search(r"pack +\S+ +\d+ % +[\d.]+ sequences/s +[\d.]+ s left +\d+", " ".join(frames))
+    assert re.search(r"pack: 40 sequences in [\d.]+ s \([\d.]+ sequences/s\), [\d.]+ MB of memory\s*$", plain)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals end otherwise elsewhere")
+def test_colours_are_left_out_where_they_are_not_wanted() -> None:
+    _, shown = on_a_terminal(NO_COLOR="1")
+    assert "\x1b[2K" in shown
+    assert not re.search(r"\x1b\[[0-9;]*m", shown.replace("\x1b[0m", "").replace("\x1b[m", ""))
+    _, plain = on_a_terminal(TERM="dumb")
+    assert "\x1b" not in plain
+    assert plain.startswith("pack: 40 sequences in ")
