@@ -1,10 +1,12 @@
-"""The README's and the docstrings' examples run as they are written."""
+"""The examples of the README and of the pages run as they are written; their links and commands are real."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,19 +15,43 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.config import EmbeddingConfig
 from jax_diversity.pipeline import Build
+from jax_diversity.token_store import TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("**/*.md"))]
+# Pages whose examples need a workplace of their own, and the tests that run them.
+ELSEWHERE = {"embeddings.md": "test_docs.py", "exports.md": "test_export_docs.py", "training.md": "test_metrics.py"}
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+PAGES = [path for path in sorted(DOCS.glob("*.md")) if python_blocks(path) and path.name not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets, one of them packed as Megatron packs, and tokens in Megatron's format."""
     folder = tmp_path_factory.mktemp("readme")
     config = tiny_config(write_corpus(folder / "corpus", num_documents=800), folder / "dataset")
     Build(config).run_all()
+    packing = dataclasses.replace(config.packing, method="megatron")
+    build = Build(dataclasses.replace(config, out=str(folder / "out"), packing=packing))
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize"):
+        build.run_stage(stage)
+    for name in ("web", "books"):
+        with TokenWriter(folder / "tokens" / f"{name}_text_document", np.dtype(np.uint16)) as writer:
+            writer.add_documents(list(np.arange(20 * 5000).reshape(20, 5000) % 5000))
     return folder
+
+
+def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
+    for block in python_blocks(path):
+        exec(compile(block, path.name, "exec"), names)
+    return names
 
 
 def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,27 +65,35 @@ def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch
         "early": [0.5, 0.3, 0.2],
         "late": [0.2, 0.3, 0.5],
     }
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), names)
+    run_blocks(ROOT / "README.md", names)
     assert len(jd.Ordering.load("my-order.npy")) == 1500
     assert names["batch"]["inputs"].shape == (64, 32)
 
 
-@pytest.mark.parametrize("page", ["loading.md"])
-def test_examples_of_the_pages(workplace: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_examples_of_the_pages(workplace: Path, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.chdir(workplace)
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert blocks
-    names = {"jd": jd, "jax": jax, "np": np}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
+    given = {
+        "jd": jd,
+        "jax": jax,
+        "np": np,
+        "dataset": jd.open_dataset("dataset"),
+        "document_lengths": np.full(50, 300),
+    }
+    names = run_blocks(path, dict(given))
+    assert set(names) > {*given, "__builtins__"}  # something was named, and nothing raised
+
+
+def test_examples_that_are_run_elsewhere_are() -> None:
+    assert {path.parent for path in DOCUMENTS if python_blocks(path)} <= {ROOT, DOCS, DOCS / "howto"}
+    assert "howto" in (ROOT / "tests" / "test_howto.py").read_text(encoding="utf-8")
+    for page, test in ELSEWHERE.items():
+        assert python_blocks(DOCS / page)
+        assert f'"{page}"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
 
 
 def test_the_embedder_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "embeddings.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (block,) = python_blocks(DOCS / "embeddings.md")
     (tmp_path / "my_embedder.py").write_text(block, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     config = tiny_config(write_corpus(tmp_path / "corpus", num_documents=60), tmp_path / "dataset")
@@ -69,17 +103,24 @@ def test_the_embedder_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert counts == {"num_documents": 60, "dimensions": 26, "num_zero_vectors": 0}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_pictures_exist(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
 
 
-def test_shell_examples_name_real_verbs_and_options(capsys: pytest.CaptureFixture) -> None:
-    from jax_diversity.cli import _VERBS
-
+def test_shell_examples_name_real_verbs_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "site")
+    command_line = __import__("command_line")
     text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    used = set(re.findall(r"^\s*jax-diversity ([a-z]+)", text, flags=re.MULTILINE))
-    assert used
-    assert used <= set(_VERBS)
+    shell = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^jax-diversity .+", shell, re.MULTILINE)]
+    assert len(commands) > 10
+    for _, verb, *words in commands:
+        known = {option.name for _, found in command_line.options(verb) for option in found}
+        if command_line.parsed(verb).hidden:  # a stage's verb takes the others' options too
+            known |= {option.name for _, found in command_line.options("build") for option in found}
+        switches = {re.sub(r"^--((?:[\w-]+\.)*)", r"--\1no-", name) for name in known}
+        used = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert used <= known | switches | {"--config", "--quiet", "--open", "--help"}, verb

@@ -1,0 +1,239 @@
+"""The how-to pages run as they are written; what needs another stack runs where that is installed, and parses."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import jax_diversity as jd
+from jax_diversity.cli import main
+from jax_diversity.pipeline import Build
+from jax_diversity.token_store import TokenWriter
+from tests.tiny_corpus import tiny_config, write_corpus
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "howto").glob("*.md"))}
+STACKS = {"torchtitan": "torchtitan", "tunix": "tunix", "datasets": "datasets"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], flags=re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The page's own commands, word by word."""
+    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[1:] for line in words if line[:1] == ["jax-diversity"]]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("howto")
+    Build(tiny_config(write_corpus(folder / "corpus", num_documents=800), folder / "dataset")).run_all()
+    rng = np.random.default_rng(0)
+    with TokenWriter(folder / "tokens" / "web", np.dtype(np.uint16)) as writer:
+        writer.add_documents([np.append(rng.integers(1, 90, 24), 99) for _ in range(40)])
+    return folder
+
+
+@pytest.fixture
+def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    return workplace
+
+
+def run(page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": page}
+    for block in blocks(page, "python"):
+        if needed := re.match(r"# needs (\w+)\n", block):
+            pytest.importorskip(STACKS[needed[1]], reason="no dependency of the project")
+        exec(compile(block, f"{page}.md", "exec"), names)
+    return names
+
+
+def run_commands(page: str) -> None:
+    for words in commands(page):
+        assert main([*words, "--quiet"]) == 0, words
+
+
+def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
+    assert len(PAGES) == 11
+    for page, text in PAGES.items():
+        assert text.startswith("# "), page
+        assert "\n**When:**" in text, page
+        assert "\n## Check\n" in text, page
+        assert "\n## Pitfalls\n" in text, page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_other_stacks_parses(page: str) -> None:
+    for block in [*blocks(page, "py"), *blocks(page, "python")]:
+        lines = [line for line in block.splitlines() if not line.startswith("!")]  # a notebook's shell lines
+        assert ast.parse("\n".join(lines)).body
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
+        path, _, anchor = target.partition("#")
+        if target.startswith("http"):
+            continue
+        linked = ROOT / "docs" / "howto" / path
+        assert linked.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_name_options_that_there_are(page: str, capsys: pytest.CaptureFixture) -> None:
+    for verb, *words in commands(page):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        known = set(re.findall(r"--[a-z][a-z.\-]*", capsys.readouterr().out))
+        assert {word for word in words if word.startswith("--")} <= known | {"--help"}, (verb, words)
+
+
+def test_tpu_vm(here: Path) -> None:
+    names = run("tpu-vm")
+    assert names["batch"]["inputs"].shape == (64, 32)
+    assert names["batch"]["inputs"].sharding == names["rows"]
+
+
+def test_several_hosts_alone(here: Path) -> None:
+    """The second program; the first needs hosts."""
+    program = blocks("several-hosts", "python")[1]
+    names: dict[str, Any] = {}
+    exec(compile(program, "several-hosts.md", "exec"), names)
+    whole = next(iter(jd.make_loader("dataset", global_batch_size=96)))["inputs"]
+    np.testing.assert_array_equal(next(names["iterator"])["inputs"], whole[64:])
+
+
+@pytest.mark.slow
+def test_several_hosts_as_processes(here: Path) -> None:
+    """The first program in two processes that are told of each other as Open MPI tells them."""
+    (here / "train.py").write_text(blocks("several-hosts", "python")[0], encoding="utf-8")
+    job = (os.getpid() % 2**12) * 2**12  # JAX makes the port of it
+    programs = []
+    for process in range(2):
+        cluster = {
+            "OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_RANK": str(process),
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        }
+        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, **cluster, **flags, "PYTHONPATH": str(ROOT)}
+        pipe = subprocess.PIPE
+        programs.append(
+            subprocess.Popen([sys.executable, "train.py"], stdout=pipe, stderr=pipe, text=True, env=environment)
+        )
+    try:
+        printed = [program.communicate(timeout=300) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    assert [program.returncode for program in programs] == [0, 0], printed[0][1][-2000:] + printed[1][1][-2000:]
+    loader = jd.make_loader("dataset", global_batch_size=64)
+    expected = [int(np.count_nonzero(batch["targets_segmentation"])) for batch in loader]
+    numbers = [[int(line) for line in lines.splitlines() if line.isdecimal()] for lines, _ in printed]
+    assert numbers == [expected, []]
+
+
+def test_flax_nnx_and_a_restart(here: Path) -> None:
+    """Four steps, then two more from the checkpoint: the losses and batches of a run that was not interrupted."""
+    first, second = blocks("flax-nnx", "python")
+    names: dict[str, Any] = {}
+    exec(compile(first, "flax-nnx.md", "exec"), names)
+    assert np.isfinite(names["loss"])
+    restarted: dict[str, Any] = {}
+    exec(compile(first.replace("range(first + 1, 5)", "range(first + 1, 7)"), "flax-nnx.md", "exec"), restarted)
+    assert restarted["first"] == 4
+    assert restarted["batches"].position == 6 * 16
+    for batch in (next(names["batches"]) for _ in range(2)):
+        loss = names["train_step"](names["model"], names["optimizer"], batch)
+    np.testing.assert_allclose(restarted["loss"], loss, rtol=1e-5)
+    exec(compile(second, "flax-nnx.md", "exec"), names)
+    assert [step for step, _ in names["seen"]] == [1, 2, 3]
+
+
+def test_moving_targets(here: Path) -> None:
+    names = run("moving-targets")
+    assert sorted(names["curriculum"].indices) == list(range(names["chars"].num_sequences))
+    assert names["changed"] == 64
+    assert names["batches"].position == 64
+
+
+def test_maxtext(here: Path) -> None:
+    run_commands("maxtext")
+    names = run("maxtext")
+    assert set(names["batch"]) == set(re.findall(r"(?:inputs|targets)(?:_\w+)?", blocks("maxtext", "python")[0]))
+    settings = yaml.safe_load((here / "for-maxtext" / "maxtext.yml").read_text(encoding="utf-8"))
+    words = shlex.split(blocks("maxtext", "sh")[1].replace("\\\n", " "))
+    shown = {name: yaml.safe_load(value) for name, _, value in (word.partition("=") for word in words)}
+    of_the_machine = {"grain_train_files", "max_target_length"}
+    assert {name: shown[name] for name in settings.keys() - of_the_machine} == {
+        name: value for name, value in settings.items() if name not in of_the_machine
+    }
+
+
+def test_levanter(here: Path) -> None:
+    names = run("levanter")
+    assert len(names["first"]) == 8
+    assert names["first"][0]["tokens"].shape == (32,)
+
+
+def test_tunix(here: Path) -> None:
+    names = run("tunix")
+    assert names["trainer"].train_steps == 4
+    batch = next(iter(names["loader"]))
+    mask = names["model_input"](batch)["attention_mask"]
+    segments = batch["inputs_segmentation"]
+    row = int(np.argmax(segments.max(axis=1)))
+    assert not mask[row, -1, 0] or segments[row, -1] == segments[row, 0]
+
+
+def test_torchtitan(here: Path) -> None:
+    names = run("torchtitan")
+    config = names["OrderedDataLoader"].Config(dataset="dataset")
+    ranks = [
+        config.build(dp_world_size=2, dp_rank=rank, tokenizer=None, seq_len=32, local_batch_size=4)
+        for rank in range(2)
+    ]
+    inputs = np.concatenate([next(iter(rank))[0]["input"].numpy() for rank in ranks])
+    expected = next(iter(jd.make_loader("dataset", global_batch_size=8)))["inputs"]
+    np.testing.assert_array_equal(inputs, expected)
+    assert ranks[0].state_dict() == ranks[1].state_dict()
+
+
+def test_megatron(here: Path) -> None:
+    run_commands("megatron")
+    assert len(run("megatron")["dataset"].orderings["balance"]) == 31
+
+
+def test_colab(here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    names = run("colab")
+    assert set(names["orders"]) == {"balance", "shuffle"}
+
+
+def test_hugging_face(here: Path) -> None:
+    names = run("hugging-face")
+    assert sorted(names["ordering"].indices) == list(range(600))
+    assert names["first"]["input_ids"] == [
+        names["packed"][int(row)]["input_ids"] for row in names["ordering"].indices[:64]
+    ]
+    run_commands("hugging-face")
+    assert jd.open_dataset("from-texts").num_sequences > 0
