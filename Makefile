@@ -6,12 +6,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
 
-.PHONY: help demo test lint format lock clean
+.PHONY: help demo test lint docs notebooks format lock clean
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
 	@echo "make test    lint, check types and run all tests"
+	@echo "make docs    build the documentation's site in docs/_build"
 	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
+	@echo "make notebooks   run the notebooks' text forms and renew the .ipynb files beside them"
 
 demo: $(VENV)/core.stamp
 	$(BIN)/jax-diversity demo
@@ -24,9 +26,16 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --warnings --pythonpath $(BIN)/python
 
+docs: $(VENV)/dev.stamp
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+notebooks: $(VENV)/dev.stamp
+	$(BIN)/python notebooks/renew.py
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -47,4 +56,4 @@ lock:
 	$(UV_LOCK) --extra dev -c requirements/core.lock -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis docs/_build
