@@ -485,7 +485,7 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def wait_until_no_threads() -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 10
     while loader_threads() and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)

@@ -78,7 +78,7 @@ if __name__ == "__main__":
         assert program.stdout.readline() == "reading\n"
         program.kill()
     finally:
-        finish(program, seconds=60)  # raises if any is left
+        finish(program, seconds=20)  # raises if any is left
     assert program.returncode == -signal.SIGKILL
 
 

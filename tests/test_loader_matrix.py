@@ -207,7 +207,7 @@ def test_orbax_resumes_on_other_hosts_with_another_batch_across_an_epoch(
         iterator.close()
 
 
-def wait_until_alone(seconds: float = 90) -> list:
+def wait_until_alone(seconds: float = 20) -> list:
     """Processes that are left after some time."""
     end = time.monotonic() + seconds
     while multiprocessing.active_children() and time.monotonic() < end:
@@ -247,7 +247,7 @@ def test_a_loader_left_in_the_middle_leaves_nothing_behind(
             fail_at(iterator)
     del iterator
     assert wait_until_alone() == []
-    end = time.monotonic() + 60
+    end = time.monotonic() + 20
     while time.monotonic() < end:
         gc.collect()
         left = {

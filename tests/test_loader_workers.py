@@ -34,7 +34,7 @@ def inputs(loader) -> list[list[list[int]]]:
     return [batch["inputs"].tolist() for batch in loader]
 
 
-def wait_until_alone(seconds: float = 90) -> list:
+def wait_until_alone(seconds: float = 20) -> list:
     """Processes that are left after some time."""
     end = time.monotonic() + seconds
     while multiprocessing.active_children() and time.monotonic() < end:
