@@ -20,7 +20,7 @@ import numpy as np
 import results_file
 
 from jax_diversity import characteristics
-from jax_diversity.packing import concat
+from jax_diversity.packing.concat import concat
 from jax_diversity.schema import Segments
 
 LENGTH = 2048
@@ -68,9 +68,7 @@ def run(num_sequences: int) -> dict[str, float]:
         "host": characteristics.hosts(addresses, 1000),
     }
     coded = time.perf_counter()
-    counts = {
-        family: characteristics.count_tokens(segments, family_codes) for family, family_codes in codes.items()
-    }
+    counts = {family: characteristics.count_tokens(segments, family_codes) for family, family_codes in codes.items()}
     counted = time.perf_counter()
     loop = dictionary_join(segments, clusters, min(REFERENCE_SEQUENCES, num_sequences))
     per_segment = (counted - coded) / len(codes) / len(segments)

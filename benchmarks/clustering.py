@@ -55,7 +55,7 @@ def fill_rows(rows: np.ndarray, centres: np.ndarray, weights: np.ndarray, rng: n
 
 
 def inertia_of(rows: np.ndarray, centroids: np.ndarray) -> float:
-    from jax_diversity.clustering import assign_with_distances
+    from jax_diversity.clustering.kmeans import assign_with_distances
 
     return float(assign_with_distances(rows, centroids)[1].sum(dtype=np.float64))
 
@@ -111,8 +111,8 @@ def faiss_kmeans(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[
 
 def whole_run(rows: np.ndarray, backend: Any) -> dict[str, Any]:
     """Start, training and assignment with the usual settings, but for fewer passes."""
-    from jax_diversity.clustering import kmeans
-    from jax_diversity.config import ClusterConfig
+    from jax_diversity.clustering.kmeans import kmeans
+    from jax_diversity.clustering.settings import ClusterConfig
 
     began = time.perf_counter()
     found = kmeans(rows, ClusterConfig(num_clusters=NUM_CLUSTERS, backend=backend, max_iterations=WHOLE_PASSES))
@@ -136,8 +136,8 @@ def in_child(name: str, path: Path) -> dict[str, Any]:
 
 def memory_child(path: Path) -> dict[str, Any]:
     """Peak memory of clustering the whole map; two passes, for memory does not grow with them."""
-    from jax_diversity.clustering import kmeans
-    from jax_diversity.config import ClusterConfig
+    from jax_diversity.clustering.kmeans import kmeans
+    from jax_diversity.clustering.settings import ClusterConfig
 
     vectors = np.load(path, mmap_mode="r")
     config = ClusterConfig(num_clusters=NUM_CLUSTERS, max_iterations=2, train_documents=len(vectors))
@@ -156,7 +156,7 @@ def memory_child(path: Path) -> dict[str, Any]:
 
 def assign_child(path: Path) -> dict[str, Any]:
     """Documents a second to the nearest of a thousand centroids."""
-    from jax_diversity.clustering import assign
+    from jax_diversity.clustering.kmeans import assign
 
     vectors = np.load(path, mmap_mode="r")
     centroids = np.array(vectors[:: len(vectors) // NUM_CLUSTERS][:NUM_CLUSTERS])
@@ -169,8 +169,8 @@ def assign_child(path: Path) -> dict[str, Any]:
 
 def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> dict[str, Any]:
     """Two levels against one."""
-    from jax_diversity.clustering import kmeans, num_coarse_clusters
-    from jax_diversity.config import ClusterConfig
+    from jax_diversity.clustering.kmeans import kmeans, num_coarse_clusters
+    from jax_diversity.clustering.settings import ClusterConfig
 
     config = ClusterConfig(num_clusters=num_clusters, max_iterations=max_iterations)
     found: dict[str, Any] = {

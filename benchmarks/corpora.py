@@ -13,8 +13,9 @@ from jaxtyping import Int32, Int64
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.characteristics import Codes, count_tokens, length_bins
-from jax_diversity.packing import concat
+from jax_diversity.characteristics.codes import Codes, length_bins
+from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.packing.concat import concat
 
 # Of the logarithm of a document's tokens: the median document has 518 tokens, the mean is 1,064. With 1,000
 # clusters, 100 length bins and sequences of 2,048 tokens that makes 5.7 non-zeros a sequence over both families.

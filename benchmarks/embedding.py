@@ -29,15 +29,22 @@ import results_file
 from threadpoolctl import threadpool_limits
 
 from jax_diversity import corpus
-from jax_diversity.clustering import kmeans, purity
-from jax_diversity.config import BuildConfig, ClusterConfig, CorpusConfig, EmbeddingConfig, OrderConfig
-from jax_diversity.embedding import HashingEmbedder, TfidfSvd, open_precomputed
+from jax_diversity.clustering.kmeans import kmeans
+from jax_diversity.clustering.purity import purity
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.embedding.hashing import HashingEmbedder
+from jax_diversity.embedding.tfidf_svd import TfidfSvd
+from jax_diversity.embedding.precomputed import open_precomputed
 from jax_diversity.embedding.hashing import make_signs, make_vectorizer
-from jax_diversity.pipeline import Build
-from jax_diversity.pipeline.context import Context
-from jax_diversity.pipeline.texts import document_beginnings
-from jax_diversity.progress import Progress
-from jax_diversity.terms import split_terms
+from jax_diversity.pipeline.build import Build
+from jax_diversity.foundation.stage import Context
+from jax_diversity.dataset.beginnings import document_beginnings
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.terms import split_terms
 
 CLUSTERS = (100, 1000)
 Embed = Callable[[], np.ndarray]
@@ -140,9 +147,7 @@ def main() -> None:
         texts, labels, ids, seconds = read_beginnings(arguments.paths, arguments.label, out)
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
         print(f"{len(texts):,} documents, first {config.max_tokens:,} tokens: {megabytes:.1f} MB, {seconds:.1f} s")
-        print(
-            f"{'method':12} {'seconds':>8} {'documents/s':>12} {'MB/s':>6} {'bare':>8} {'speed / bare':>12}  purity"
-        )
+        print(f"{'method':12} {'seconds':>8} {'documents/s':>12} {'MB/s':>6} {'bare':>8} {'speed / bare':>12}  purity")
         rows = {}
         vectors = np.zeros((0, 0), np.float32)
         for method in ("tfidf_svd", "hashing", "precomputed"):

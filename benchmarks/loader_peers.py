@@ -232,9 +232,7 @@ def check(files: Files, in_order: Readers, in_sequence: Readers, order: np.ndarr
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-records", type=int, default=200_000)
-    parser.add_argument(
-        "--num-slow-records", type=int, default=50_000, help="of the libraries with files of their own"
-    )
+    parser.add_argument("--num-slow-records", type=int, default=50_000, help="of the libraries with files of their own")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each reader")
     parser.add_argument("--write", action="store_true", help="write results/loader-peers.json")
     arguments = parser.parse_args()

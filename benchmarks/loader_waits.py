@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import jax_diversity as jd
-from jax_diversity.config import TrainConfig
+from jax_diversity.lab.settings import TrainConfig
 
 TOKENS_PER_SECOND = 1_000_000  # the simulated accelerator's
 LATE_SECONDS = 1e-3  # a batch that takes longer has starved it
@@ -111,7 +111,7 @@ def waits_of_training(
 
 
 def _lab(root: Path, num_steps: int) -> tuple[float, float]:
-    from jax_diversity.training import train
+    from jax_diversity.lab.run import train
 
     config = TrainConfig(num_steps=num_steps, batch_size=8, checkpoint_every=num_steps, validation_batches=0)
     with tempfile.TemporaryDirectory() as folder:

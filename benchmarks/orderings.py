@@ -27,17 +27,16 @@ import results_file
 import verdicts
 
 import jax_diversity as jd
-from jax_diversity.measures import place, window_deviation
-from jax_diversity.ordering import find_method
+from jax_diversity.measures.placing import place
+from jax_diversity.measures.windows import window_deviation
+from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.running import STEPS_PER_CALL
 
 WINDOWS = (64, 192, 256, 320, 1024)
 BATCH = 256  # the window size that some orders are made for
 OFFSETS = tuple(range(0, BATCH, BATCH // 8))
 LONGEST_REPEATED = 60.0  # seconds
-REPACKED_ABOVE = (
-    65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
-)
+REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
 HAS_REFINE = "refine" in jd.__all__
 
 
@@ -130,7 +129,7 @@ def make_order(chars: jd.Characteristics, recipe: Recipe, runs: Mapping[str, Run
         base = runs[recipe.base]
         ordering, seconds, compile_seconds = timed(lambda: refined(chars, base.ordering, recipe.refinement))
         return Run(recipe, ordering, base.seconds + seconds, compile_seconds)
-    find_method(recipe.method)  # loads what it needs
+    METHODS.find(recipe.method)  # loads what it needs
     if recipe.method == "greedy" and chars.num_sequences > exact_up_to:
         return Run(recipe, None, *reckoned(chars, recipe))
     return Run(recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options)))

@@ -27,7 +27,7 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.packing import METHODS
+from jax_diversity.packing.base import METHODS
 
 SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH = 2048, 1000, 64
 LOOP_DOCUMENTS = {"concat": 200_000, "pad": 200_000, "first_fit": 20_000, "best_fit": 200_000}
@@ -104,9 +104,7 @@ def draw_corpus(num_documents: int, needs: tuple[str, ...] = ()) -> Corpus:
 
 def needs_of(method: str) -> tuple[str, ...]:
     """What a method cannot do without."""
-    return {"nearest": ("clusters", "vectors"), "same_cluster": ("clusters",), "spread": ("clusters",)}.get(
-        method, ()
-    )
+    return {"nearest": ("clusters", "vectors"), "same_cluster": ("clusters",), "spread": ("clusters",)}.get(method, ())
 
 
 def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -> jd.Packed:
@@ -289,9 +287,7 @@ def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
     for method, options in FIGURES:
         if method not in METHODS:
             continue
-        in_tokens = {
-            name: {"L/4": length // 4, "4L": 4 * length}.get(value, value) for name, value in options.items()
-        }
+        in_tokens = {name: {"L/4": length // 4, "4L": 4 * length}.get(value, value) for name, value in options.items()}
         packed = pack(corpus, length, method, in_tokens)
         report = packed.report
         places = report.num_sequences * packed.segments.sequence_length

@@ -93,9 +93,7 @@ def packed(picture: Picture) -> jd.Packed:
 def vectors() -> np.ndarray:
     """A direction for every document, those of a topic near one another."""
     turns = (TOPICS * 2.1 + 0.12 * np.arange(len(TOPICS))).astype(np.float64)
-    return np.round(np.stack([np.cos(turns), np.sin(turns), np.full(len(turns), 0.2)], axis=1), 4).astype(
-        np.float32
-    )
+    return np.round(np.stack([np.cos(turns), np.sin(turns), np.full(len(turns), 0.2)], axis=1), 4).astype(np.float32)
 
 
 def draw(picture: Picture) -> str:
@@ -189,9 +187,7 @@ def draw_documents() -> str:
         if kind == "inserted":
             parts.append(f'<circle class="inserted" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="3.2"/>')
         elif kind == "cut":
-            parts.append(
-                f'<line class="cut" x1="{x + 6:.1f}" y1="{y - 13:.1f}" x2="{x + 6:.1f}" y2="{y + 5:.1f}"/>'
-            )
+            parts.append(f'<line class="cut" x1="{x + 6:.1f}" y1="{y - 13:.1f}" x2="{x + 6:.1f}" y2="{y + 5:.1f}"/>')
         else:
             ground = f'<rect class="d2" x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12"/>'
             parts += [ground] if kind in ("end", "shared") else []

@@ -37,7 +37,7 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.ordering import METHODS
+from jax_diversity.ordering.base import METHODS
 
 WINDOWS = (64, 256, 1024)
 REPEATS = 3

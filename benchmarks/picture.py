@@ -78,10 +78,7 @@ class Box:
     def meets(self, other: Box) -> bool:
         """Whether they share any area."""
         return (
-            self.left < other.right
-            and other.left < self.right
-            and self.top < other.bottom
-            and other.top < self.bottom
+            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
     def nearest(self, point: Place) -> Place:
@@ -205,9 +202,7 @@ def _places(x: float, y: float, width: float) -> Iterator[Box]:
         for angle in (0, 180, 90, -90, 30, -30, 150, -150, 60, -60, 120, -120):
             toward, upward = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             middle = y - (distance + 3) * upward
-            left = (
-                x + distance * toward - width * (1 - toward) / 2
-            )  # beside the point its near edge, above its middle
+            left = x + distance * toward - width * (1 - toward) / 2  # beside the point its near edge, above its middle
             yield Box(left, middle - LINE / 2, left + width, middle + LINE / 2)
 
 
@@ -253,9 +248,7 @@ def _frame(scale: Scale, title: str) -> Iterator[str]:
     for power in scale.decades():
         x = scale.across(10.0**power)
         yield _line("grid", (x, TOP), (x, BOTTOM))
-        yield _text(
-            x, BOTTOM + 18, f"{10 ** (power + 3)} ms" if power < 0 else f"{10**power:,} s", "quiet", "middle"
-        )
+        yield _text(x, BOTTOM + 18, f"{10 ** (power + 3)} ms" if power < 0 else f"{10**power:,} s", "quiet", "middle")
     yield _line("axis", (LEFT, BOTTOM), (RIGHT, BOTTOM))
     yield _text((LEFT + RIGHT) / 2, BOTTOM + 36, "time to make the order, compilation apart", "quiet", "middle")
 

@@ -53,13 +53,10 @@ def quality(chars: jd.Characteristics, ordering: jd.Ordering) -> dict[str, tuple
     return found
 
 
-def ratios(
-    found: dict[str, tuple[float, float]], reference: dict[str, tuple[float, float]]
-) -> dict[str, list[float]]:
+def ratios(found: dict[str, tuple[float, float]], reference: dict[str, tuple[float, float]]) -> dict[str, list[float]]:
     """Every figure by the reference's."""
     return {
-        name: [round(value / by, 4) for value, by in zip(found[name], reference[name], strict=True)]
-        for name in found
+        name: [round(value / by, 4) for value, by in zip(found[name], reference[name], strict=True)] for name in found
     }
 
 

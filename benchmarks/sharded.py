@@ -25,9 +25,7 @@ NUM_FLAG = "--xla_force_host_platform_device_count="
 
 def emulate(flags: str, num_devices: int) -> str:
     """XLA's flags with so many emulated devices."""
-    return " ".join(
-        [*(flag for flag in flags.split() if not flag.startswith(NUM_FLAG)), f"{NUM_FLAG}{num_devices}"]
-    )
+    return " ".join([*(flag for flag in flags.split() if not flag.startswith(NUM_FLAG)), f"{NUM_FLAG}{num_devices}"])
 
 
 def best_time(make: Callable[[], Any], num_steps: int, repeats: int) -> tuple[float, float, Any]:
@@ -57,7 +55,8 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
     import numpy as np
     from jax.sharding import Mesh
 
-    from jax_diversity.ordering import Objective, greedy, mesh, pool, sharded
+    from jax_diversity.ordering.objective import Objective
+    from jax_diversity.ordering import greedy, mesh, pool, sharded
     from jax_diversity.ordering.plan import Plan
 
     chars, objective = corpora.synthetic(num_sequences), Objective()

@@ -32,7 +32,8 @@ import numpy as np
 from results_file import environment, write
 
 import jax_diversity as jd
-from jax_diversity.records import RecordReader, file_counts, record_paths, write_records
+from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Ordering, Segments
 
 B = 64

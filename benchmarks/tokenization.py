@@ -31,9 +31,11 @@ import numpy as np
 import results_file
 
 from jax_diversity import corpus
-from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig, TokenizerConfig
-from jax_diversity.pipeline import token_workers
-from jax_diversity.tokenization import load_saved, make_tokenizer, spread_texts
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.tokenization import workers as token_workers
+from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.tokenizer_json import spread_texts
 
 KINDS = ("bytes", "bpe", "unigram", "sentencepiece-bpe", "tensorflow-unigram", "tensorflow-bpe")
 VOCAB_SIZE = 16_384

@@ -160,6 +160,4 @@ def best_everywhere(ratios: Mapping[str, Figures]) -> str:
         return "No order has prefixes that are no worse than exact f3's."
     label = min(largest, key=lambda name: largest[name])
     ratio, where = largest[label]
-    return (
-        f"Best at all window sizes with no worse prefix: {label}, {ratio:.3f} at worst ({where}); the aim is .95."
-    )
+    return f"Best at all window sizes with no worse prefix: {label}, {ratio:.3f} at worst ({where}); the aim is .95."

@@ -2,6 +2,6 @@
 
 import sys
 
-from jax_diversity.cli import main
+from jax_diversity.cli.main import main
 
 sys.exit(main())

@@ -39,9 +39,7 @@ from IPython.display import Markdown
 import jax_diversity as jd
 
 BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
-)
+plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
 plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
 plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
 
@@ -59,16 +57,14 @@ def table(columns: dict) -> Markdown:
 # has a good default. For your own texts, put their files into `paths`: `("texts/*.jsonl.gz",)`.
 
 # %%
-from jax_diversity.config import (
-    BuildConfig,
-    CharacteristicsConfig,
-    ClusterConfig,
-    CorpusConfig,
-    EmbeddingConfig,
-    PackingConfig,
-    TokenizerConfig,
-)
-from jax_diversity.pipeline import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.pipeline.build import Build
 
 settings = BuildConfig(
     out="dataset",
@@ -213,7 +209,7 @@ plt.show()
 # `Inspector` opens a step of training to its documents.
 
 # %%
-from jax_diversity.inspection import Inspector
+from jax_diversity.dataset.inspection import Inspector
 
 for name in ("uniform_shuffle", "balance"):
     inspector = Inspector(dataset, name, global_batch_size=WINDOW)
@@ -274,7 +270,7 @@ np.array_equal(next(other)["inputs"], next(iterator)["inputs"][: WINDOW // 2])
 # Any JAX model takes these arrays. The small GPT of the lab, in Flax NNX:
 
 # %%
-from jax_diversity.training import Gpt
+from jax_diversity.lab.model import Gpt
 
 model = Gpt(vocab_size=dataset.vocab_size, width=64, num_layers=2, num_heads=2, seed=0)
 hidden = model(batch["inputs"], batch["inputs_segmentation"], batch["inputs_position"])

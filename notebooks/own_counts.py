@@ -38,9 +38,7 @@ from scipy.sparse import csr_array
 import jax_diversity as jd
 
 BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
-)
+plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
 plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
 plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
 
@@ -116,9 +114,7 @@ def mean_tv(measured: jd.Balance) -> list[float]:
 
 figure, axis = plt.subplots(figsize=(6.5, 3.4))
 curves = [mean_tv(measured) for measured in shuffles]
-axis.fill_between(
-    sizes, np.min(curves, axis=0), np.max(curves, axis=0), color=GREY, alpha=0.5, label="three shuffles"
-)
+axis.fill_between(sizes, np.min(curves, axis=0), np.max(curves, axis=0), color=GREY, alpha=0.5, label="three shuffles")
 axis.plot(sizes, np.max(curves, axis=0), color=GREY)
 axis.plot(sizes, mean_tv(balance), color=BLUE, marker=".", label="balance")
 floors = [balance.window_tv_floor["topic"][size] for size in sizes]
@@ -289,10 +285,11 @@ else:
 # prefix is made first, so that the cell has something to read.
 
 # %%
-from jax_diversity.characteristics import Codes, count_tokens
-from jax_diversity.export import Description, write_megatron
+from jax_diversity.characteristics.codes import Codes
+from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.export.megatron import Description, write_megatron
 from jax_diversity.packing.megatron import megatron_indices, megatron_segments
-from jax_diversity.token_store import TokenFile, TokenWriter
+from jax_diversity.token_store.megatron import TokenFile, TokenWriter
 
 with TokenWriter(Path("tokens/web"), np.dtype(np.uint16)) as writer:
     writer.add_documents([rng.integers(0, 50_000, size) for size in document_lengths[:500]])

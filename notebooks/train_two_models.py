@@ -43,9 +43,7 @@ from scipy.stats import t as student_t
 import jax_diversity as jd
 
 BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
-)
+plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
 plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
 plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
 
@@ -63,18 +61,16 @@ def table(columns: dict) -> Markdown:
 # own and an order of its own. The orders are told the batch size: `windows=(BATCH,)`.
 
 # %%
-from jax_diversity.config import (
-    BuildConfig,
-    CharacteristicsConfig,
-    ClusterConfig,
-    CorpusConfig,
-    EmbeddingConfig,
-    OrderConfig,
-    PackingConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
-from jax_diversity.pipeline import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.pipeline.build import Build
 
 BATCH, SEEDS = 32, (0, 1, 2)
 shuffles = [OrderConfig("uniform_shuffle", name=f"shuffle_{seed}", seed=seed) for seed in SEEDS]
@@ -102,7 +98,7 @@ dataset
 # measures the gradients, too.
 
 # %%
-from jax_diversity.training import train_on_each
+from jax_diversity.lab.comparison import train_on_each
 
 training = TrainConfig(
     num_steps=100,
@@ -211,9 +207,7 @@ for title, measure in MEASURES.items():
     mean, low, high = mean_and_interval(ordered - shuffled)
     verdict = "yes" if low > 0 or high < 0 else "cannot be told"
     listed = [", ".join(f"{value:.3f}" for value in values) for values in (shuffled, ordered)]
-    rows.append(
-        (title, *listed, f"{measure('as_packed'):.3f}", f"{mean:+.3f} ({low:+.3f} to {high:+.3f})", verdict)
-    )
+    rows.append((title, *listed, f"{measure('as_packed'):.3f}", f"{mean:+.3f} ({low:+.3f} to {high:+.3f})", verdict))
 titles = (
     "second half of training",
     "shuffles",
@@ -243,8 +237,8 @@ table(dict(zip(titles, zip(*rows, strict=True), strict=True)))
 import optax
 from scipy.sparse import hstack
 
-from jax_diversity.training import Gpt
-from jax_diversity.training.run import batch_loss, measure_gradients, train_step
+from jax_diversity.lab.model import Gpt
+from jax_diversity.lab.run import batch_loss, measure_gradients, train_step
 
 
 def batches(ordering: str, every: int) -> Iterable[dict]:
@@ -270,9 +264,7 @@ print(f"loss of the last of 60 batches: {float(loss):.2f}")
 
 NAMES, EVERY = ("as_packed", "shuffle_1", "balance_1"), 8
 losses = {name: np.array([sequence_losses(batch) for batch in batches(name, EVERY)]) for name in NAMES}
-gradients = {
-    name: np.array([measure_gradients(model, batch) for batch in batches(name, 3 * EVERY)]) for name in NAMES
-}
+gradients = {name: np.array([measure_gradients(model, batch) for batch in batches(name, 3 * EVERY)]) for name in NAMES}
 
 # %%
 figure, axis = plt.subplots(figsize=(6.5, 3))

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_diversity.clustering import assign, kmeans
-from jax_diversity.config import ClusterConfig
+from jax_diversity.clustering.kmeans import assign, kmeans
+from jax_diversity.clustering.settings import ClusterConfig
 
 NUM_DEVICES = (1, 2, 4, 8)
 
@@ -58,8 +58,7 @@ def main() -> None:
         meshes = {str(number): Mesh(np.array(jax.devices()[:number]), ("rows",)) for number in NUM_DEVICES}
         meshes["grid"] = Mesh(np.array(jax.devices()[:6]).reshape(2, 3)[::-1], ("data", "tensor"))
     found = {
-        name: {case: found_on(mesh, config, rows) for case, config in CONFIGS.items()}
-        for name, mesh in meshes.items()
+        name: {case: found_on(mesh, config, rows) for case, config in CONFIGS.items()} for name, mesh in meshes.items()
     }
     print(json.dumps({"num_devices": jax.device_count(), "found": found}))
 

@@ -42,9 +42,7 @@ def blended(root: str, **settings: Any) -> jd.Loader:
     """A dataset blended with itself: the last batch is not full, and its rows come from nowhere."""
     ordering = jd.open_dataset(root).orderings["balance"]
     blend = jd.blend([ordering, ordering], [2, 1], 2 * BATCH_SIZE + 3)
-    return jd.make_loader(
-        [root, root], ordering=blend, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings
-    )
+    return jd.make_loader([root, root], ordering=blend, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings)
 
 
 def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_diversity.packing import METHODS, Packed, method_options, pack, takes
+from jax_diversity.packing.base import METHODS, Packed, pack
 from jax_diversity.schema import Segments
 
 Token = tuple[int, int | str]
@@ -45,15 +45,15 @@ def packings(draw: st.DrawFn, method: str) -> tuple[np.ndarray, np.ndarray, int,
     lengths, order, length = draw(corpora())
     seed = draw(st.integers(0, 2**16))
     arguments: dict[str, Any] = {"method": method, "document_order": order, "seed": seed}
-    for option in method_options(method):
+    for option in METHODS.options(method):
         if option == "atom_size":
             arguments[option] = draw(atom_sizes(length))
         elif option in _OPTIONS:
             arguments[option] = draw(_OPTIONS[option])
     rng = np.random.default_rng(seed)
-    if takes(method, "clusters"):
+    if METHODS.takes(method, "clusters"):
         arguments["clusters"] = rng.integers(0, 4, len(lengths))
-    if takes(method, "vectors"):
+    if METHODS.takes(method, "vectors"):
         arguments["vectors"] = rng.normal(size=(len(lengths), 3)).astype(np.float32)
     return lengths, order, length, arguments
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from jax_diversity.report import (
+from jax_diversity.report.inputs import (
     BatchInputs,
     ClusterInputs,
     CorpusInputs,
@@ -118,9 +118,7 @@ def with_details(order: OrderingInputs, text: tuple[str, ...] = ()) -> OrderingI
     return dataclasses.replace(
         order,
         profile={family: make_profile(num_sequences, 0.9 if shuffled else 0.7) for family in order.prefix_l2},
-        heat_maps={
-            family: make_heat_map(groups, num_sequences, index) for index, family in enumerate(order.prefix_l2)
-        },
+        heat_maps={family: make_heat_map(groups, num_sequences, index) for index, family in enumerate(order.prefix_l2)},
         batches=dict.fromkeys(order.prefix_l2, extremes),
     )
 

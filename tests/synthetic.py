@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jax_diversity.characteristics import Codes, count_tokens, length_bins
-from jax_diversity.packing import concat
+from jax_diversity.characteristics.codes import Codes, length_bins
+from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.packing.concat import concat
 from jax_diversity.schema import Characteristics
 
 

@@ -284,9 +284,7 @@ def test_balance_is_better_than_the_same_small_pool_over_a_shuffle() -> None:
 def test_the_pool_makes_the_stream_better() -> None:
     chars = quality_corpus()
     stream = order(chars, "balance", pool_size=1).indices
-    np.testing.assert_array_equal(
-        stream, balanced_stream(features_of(chars), np.arange(chars.num_sequences), seed=0)
-    )
+    np.testing.assert_array_equal(stream, balanced_stream(features_of(chars), np.arange(chars.num_sequences), seed=0))
     alone = measure(chars, stream, windows=WINDOWS)
     for size in WINDOWS:
         assert measured("balance", 1024).window_tv["cluster"][size].mean() < alone.window_tv["cluster"][size].mean()

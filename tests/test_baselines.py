@@ -78,8 +78,7 @@ def streamed(num_sequences: int, seed: int, buffer_size: int, num_workers: int, 
     streams = [iter(range(worker, num_sequences, num_workers)) for worker in range(num_workers)]
     buffers: list[list[int]] = [[] for _ in streams]
     draws = [
-        np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker)))
-        for worker in range(num_workers)
+        np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker))) for worker in range(num_workers)
     ]
     out: list[int] = []
     while len(out) < num_sequences:
@@ -103,9 +102,7 @@ def test_buffer_shuffle_is_what_a_streaming_loader_does(
 
 @given(st.integers(0, 200), st.integers(1, 12), st.integers(0, 30))
 def test_workers_keep_to_their_positions(num_sequences: int, num_workers: int, buffer_size: int) -> None:
-    indices = order(
-        plain(num_sequences), "buffer_shuffle", num_workers=num_workers, buffer_size=buffer_size
-    ).indices
+    indices = order(plain(num_sequences), "buffer_shuffle", num_workers=num_workers, buffer_size=buffer_size).indices
     np.testing.assert_array_equal(indices % num_workers, np.arange(num_sequences) % num_workers)
     reach = max(buffer_size, 1) * num_workers
     np.testing.assert_array_equal(indices // reach, np.arange(num_sequences) // reach)
@@ -161,9 +158,7 @@ def test_windows_are_shuffled_independently_the_last_as_well() -> None:
     assert all((window != np.arange(len(window))).any() for window in windows)
 
 
-@pytest.mark.parametrize(
-    ("method", "option"), [("buffer_shuffle", "buffer_size"), ("window_shuffle", "window_size")]
-)
+@pytest.mark.parametrize(("method", "option"), [("buffer_shuffle", "buffer_size"), ("window_shuffle", "window_size")])
 def test_the_default_holds_ten_thousand(method: str, option: str) -> None:
     chars = plain(25_000)
     options: dict[str, Any] = {option: 10_000}

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import corpora, picture, verdicts
 from jax_diversity import UserError, open_dataset
-from jax_diversity.characteristics import length_bins
+from jax_diversity.characteristics.codes import length_bins
 from tests.tiny_dataset import write_tiny_dataset
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import vstack
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.composition.blending import interleave
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -94,9 +94,7 @@ def test_weights_that_move_in_a_line() -> None:
     line = jd.Targets.linear({"dataset": [1, 0]}, {"dataset": [0, 1]}, num_positions=1000, num_phases=100)
     second = np.cumsum(interleave(line, 1000))
     moments = np.arange(1, 1001) / 1000
-    assert (
-        np.abs(second - 500 * moments**2).max() < 4
-    )  # half a phase's width of shares, and the rule's own position
+    assert np.abs(second - 500 * moments**2).max() < 4  # half a phase's width of shares, and the rule's own position
     assert second[-1] == 500
 
 

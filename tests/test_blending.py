@@ -122,9 +122,7 @@ def test_weights_by_size_are_one_epoch_of_everything(sizes: list[int], seed: int
     st.integers(0, 60),
     st.sampled_from(["rotated", "shuffled", "same"]),
 )
-def test_datasets_repeat_epoch_by_epoch(
-    datasets: list[tuple[int, float]], num_positions: int, last_epoch: str
-) -> None:
+def test_datasets_repeat_epoch_by_epoch(datasets: list[tuple[int, float]], num_positions: int, last_epoch: str) -> None:
     orderings = [permutation(size, seed) for seed, (size, _) in enumerate(datasets)]
     blend = jd.blend(orderings, [weight for _, weight in datasets], num_positions, seed=1, last_epoch=last_epoch)
     assert len(blend) == num_positions

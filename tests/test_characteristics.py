@@ -9,26 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.characteristics import (
+from jax_diversity.characteristics.codes import (
     OTHER,
     UNKNOWN,
     Codes,
     categorical,
     copies,
-    count_tokens,
     field_codes,
     hosts,
     numeric_bins,
-    save_counts,
 )
-from jax_diversity.errors import UserError
-from jax_diversity.packing import concat
+from jax_diversity.characteristics.counts import count_tokens, save_counts
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.packing.concat import concat
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.none() | st.sampled_from(["a", "b", "ß", " ", "unknown", "(other)", "z" * 50])), st.integers(2, 5)
-)
+@given(st.lists(st.none() | st.sampled_from(["a", "b", "ß", " ", "unknown", "(other)", "z" * 50])), st.integers(2, 5))
 def test_every_document_has_the_group_of_its_value(values: list[str | None], max_groups: int) -> None:
     plain = [UNKNOWN if value is None or not value.strip() else value for value in values]
     free = categorical(values)

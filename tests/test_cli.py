@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.cli import main
-from jax_diversity.ordering import METHODS, find_method
-from jax_diversity.ordering.base import method_options
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.cli.main import main
+from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.base import METHODS
 from tests.tiny_corpus import write_corpus
 
 TINY = [
@@ -284,12 +284,12 @@ def test_help_names_every_method_and_its_options(capsys: pytest.CaptureFixture) 
     for entry in entries:
         head, *lines = entry.split("\n")
         name, _, options = head.partition("  ")
-        settable = {option: default for option, default in method_options(name).items() if option != "mesh"}
+        settable = {option: default for option, default in METHODS.options(name).items() if option != "mesh"}
         given = options.strip("()").split()
         assert dict(zip(given[::2], given[1::2], strict=True)) == {
             option: str(default) for option, default in settable.items()
         }
-        sentence = (find_method(name).__doc__ or "").partition("\n")[0]
+        sentence = (METHODS.find(name).__doc__ or "").partition("\n")[0]
         assert " ".join(" ".join(lines).split()) == sentence
 
 
@@ -362,7 +362,7 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(built: Path, tmp_
     """The run keeps its state at every call, and is sent the signal after the third."""
     program = (
         "import os, signal, sys\n"
-        "from jax_diversity.cli import main\n"
+        "from jax_diversity.cli.main import main\n"
         "from jax_diversity.ordering import running\n"
         "number, save, saves = getattr(signal, sys.argv[1], None), running.Checkpoint.save, []\n"
         "def saving(self, arrays):\n"
@@ -405,7 +405,7 @@ def test_a_full_disk_is_a_sentence_and_the_build_goes_on_afterwards(corpus: Path
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "limit = int(sys.argv[1])\n"
         "if limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
-        "from jax_diversity.cli import main\n"
+        "from jax_diversity.cli.main import main\n"
         "sys.exit(main(sys.argv[2:]))"
     )
     out = tmp_path / "out"

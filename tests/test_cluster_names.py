@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.clustering import (
-    LARGEST_MAP,
-    TermCounts,
-    documents_per_cluster,
-    label_codes,
-    majority_labels,
-    map_positions,
-    name_clusters,
-    purity,
-)
+from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
+from jax_diversity.clustering.naming import TermCounts, documents_per_cluster, name_clusters
+from jax_diversity.clustering.purity import label_codes, majority_labels, purity
 
 
 def names_of(texts: list[list[str]], centroids: np.ndarray | None = None, num_terms: int = 8):
@@ -37,10 +30,7 @@ def topical_texts(num_documents: int = 6) -> list[list[str]]:
     rng = np.random.default_rng(0)
     common = ["the", "of", "and", "to", "it", "is", "was", "for"]
     return [
-        [
-            " ".join(rng.permutation([*common, *topic.split(), f"word{rng.integers(99)}"]))
-            for _ in range(num_documents)
-        ]
+        [" ".join(rng.permutation([*common, *topic.split(), f"word{rng.integers(99)}"])) for _ in range(num_documents)]
         for topic in TOPICS
     ]
 

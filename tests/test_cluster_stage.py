@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jax_diversity import UserError, clustering
-from jax_diversity.artifacts import read_array, write_array
-from jax_diversity.config import BuildConfig, ClusterConfig, check_settings
-from jax_diversity.pipeline import Build
-from jax_diversity.pipeline.clusters import clusterings
+from jax_diversity.foundation.artifacts import read_array, write_array
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.pipeline.build import Build
+from jax_diversity.clustering.stage import clusterings
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -127,9 +128,7 @@ def test_damaged_vectors_of_the_right_size(config: BuildConfig, damage: str) -> 
 
 @given(place=st.integers(0, 127), value=st.integers(0, 255), mmap=st.booleans())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_damage_to_a_header_is_an_array_or_a_sentence(
-    tmp_path: Path, place: int, value: int, mmap: bool
-) -> None:
+def test_any_damage_to_a_header_is_an_array_or_a_sentence(tmp_path: Path, place: int, value: int, mmap: bool) -> None:
     path = tmp_path / "values.npy"
     np.save(path, np.arange(12, dtype=np.int32).reshape(3, 4))
     content = bytearray(path.read_bytes())
@@ -147,9 +146,7 @@ def test_any_damage_to_a_header_is_an_array_or_a_sentence(
         assert isinstance(found, np.ndarray)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x93NUMPY", b"PK\x03\x04 no archive", b"PK\x05\x06" + bytes(18), b"text"]
-)
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04 no archive", b"PK\x05\x06" + bytes(18), b"text"])
 @pytest.mark.parametrize("mmap", [False, True])
 def test_other_files_are_no_arrays(tmp_path: Path, content: bytes, mmap: bool) -> None:
     path = tmp_path / "values.npy"

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from jax_diversity.clustering import (
+from jax_diversity.clustering.kmeans import (
     assign,
     assign_with_distances,
-    check_vectors,
     kmeans,
     nearest_documents,
     num_rows_passed,
     train_centroids,
 )
+from jax_diversity.clustering.rows import check_vectors
 from jax_diversity.clustering.rows import middle
-from jax_diversity.config import ClusterConfig
-from jax_diversity.errors import UserError
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.foundation.errors import UserError
 
 BACKENDS = ("jax", "sklearn")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Comparison, Ordering, Schedule, compare, measure, order
-from jax_diversity.measures import gap_closed
+from jax_diversity.measures.floors import gap_closed
 from tests.synthetic import synthetic_characteristics
 
 

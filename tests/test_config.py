@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from jax_diversity.config import (
+from jax_diversity.pipeline.settings import (
     BuildConfig,
-    OrderConfig,
-    as_plain,
     check_settings,
     config_from_plain,
     config_from_record,
     demo_config,
     load_config,
 )
-from jax_diversity.errors import UserError
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.foundation.settings import as_plain
+from jax_diversity.foundation.errors import UserError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 
@@ -41,9 +41,7 @@ def test_there_are_configurations() -> None:
 
 
 def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
-    config = load(
-        tmp_path, "corpus: {paths: [a.jsonl]}\npacking: {sequence_length: 128}\ntrain: {learning_rate: 1}\n"
-    )
+    config = load(tmp_path, "corpus: {paths: [a.jsonl]}\npacking: {sequence_length: 128}\ntrain: {learning_rate: 1}\n")
     assert config.packing.sequence_length == 128
     assert config.packing.seed == BuildConfig().packing.seed
     assert config.corpus.paths == ("a.jsonl",)

@@ -23,9 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity import corpus
-from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.identity import IdRegistry
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
 
@@ -131,9 +131,7 @@ def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -
         b"[" * 200_000: "no JSON",
     }
     content = (
-        b'{"text": "first"}\n'
-        + b"\n".join(bad)
-        + b'\n{"text": "  \\n"}\n{"text": ""}\n{"text": "last \\ud834\\udd1e"}'
+        b'{"text": "first"}\n' + b"\n".join(bad) + b'\n{"text": "  \\n"}\n{"text": ""}\n{"text": "last \\ud834\\udd1e"}'
     )
     documents, report = read(write(tmp_path / "x.jsonl", content))
     assert [document.text for document in documents] == ["first", "last 𝄞"]
@@ -181,9 +179,7 @@ def test_nan_and_infinity_in_metadata_become_null(tmp_path: Path) -> None:
         ("latin.txt", "Grüße".encode("latin-1"), "at least one document"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(
-    tmp_path: Path, name: str, content: bytes, what: str
-) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: bytes, what: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UserError, match=what) as caught:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from tests.tiny_dataset import write_tiny_dataset
 
 NUM_CORRUPTIONS = 1000

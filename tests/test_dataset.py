@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.records import write_records
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, TinyDataset, write_tiny_dataset
 

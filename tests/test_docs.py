@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.config import EmbeddingConfig
-from jax_diversity.pipeline import Build
-from jax_diversity.token_store import TokenWriter
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.pipeline.build import Build
+from jax_diversity.token_store.megatron import TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus
 
 ROOT = Path(__file__).parent.parent

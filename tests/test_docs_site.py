@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli import _VERBS, main
+from jax_diversity.cli.main import _VERBS, main
 
 DOCS = Path(__file__).parent.parent / "docs"
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
@@ -93,9 +93,7 @@ def test_a_warning_ends_the_build(tmp_path: Path) -> None:
 
 def test_every_page_is_reached_from_every_other(site: Site) -> None:
     sources = {
-        str(path.relative_to(DOCS).with_suffix(".html"))
-        for path in DOCS.rglob("*.md")
-        if "_build" not in path.parts
+        str(path.relative_to(DOCS).with_suffix(".html")) for path in DOCS.rglob("*.md") if "_build" not in path.parts
     }
     assert sources <= set(site.pages)
     for name in sources:

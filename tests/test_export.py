@@ -19,19 +19,14 @@ from array_record.python import array_record_data_source
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.cli import main
-from jax_diversity.config import OlmoExportConfig
-from jax_diversity.errors import UserError
-from jax_diversity.export import (
-    LevanterDataset,
-    OrderedSequences,
-    Sequences,
-    document_order,
-    write_maxtext,
-    write_olmo,
-    write_olmo_tokens,
-    write_permutation,
-)
+from jax_diversity.cli.main import main
+from jax_diversity.export.settings import OlmoExportConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.export.levanter import LevanterDataset
+from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.export.permutation import document_order, write_permutation
+from jax_diversity.export.maxtext import write_maxtext
+from jax_diversity.export.olmo import write_olmo, write_olmo_tokens
 from jax_diversity.export.olmo import indices_name
 from jax_diversity.export.tf_example import encode_examples
 from jax_diversity.schema import Ordering
@@ -193,9 +188,7 @@ def parse_example(data: bytes) -> dict[str, list[int]]:
     return features
 
 
-ROWS = st.lists(
-    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**31 - 1)), max_size=9), min_size=1, max_size=6
-)
+ROWS = st.lists(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**31 - 1)), max_size=9), min_size=1, max_size=6)
 
 
 @given(ROWS, st.text(min_size=1, max_size=200))
@@ -296,9 +289,7 @@ def test_files_that_the_disk_lists_in_another_order_are_told(
 ) -> None:
     backwards = glob.glob
     monkeypatch.setattr(glob, "glob", lambda pattern: sorted(backwards(pattern), reverse=True))
-    assert (
-        "in another order" in write_maxtext(OrderedSequences(tiny.root), tmp_path / "a", sequences_per_file=5).line
-    )
+    assert "in another order" in write_maxtext(OrderedSequences(tiny.root), tmp_path / "a", sequences_per_file=5).line
     assert "in another order" not in write_maxtext(OrderedSequences(tiny.root), tmp_path / "b").line
 
 
@@ -404,9 +395,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return status, shown.out + shown.err
 
 
-def test_the_verb_writes_and_says_what(
-    tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("--out", str(tiny.root), "--target", str(tmp_path / "a"))
     status, shown = run(capsys, *out, "--documents")
     assert status == 0

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
-from jax_diversity.cli import main
-from jax_diversity.config import MegatronExportConfig, OrderConfig
-from jax_diversity.pipeline import Build
-from jax_diversity.token_store import TokenFile, TokenWriter
+from jax_diversity.cli.main import main
+from jax_diversity.export.settings import MegatronExportConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.build import Build
+from jax_diversity.token_store.megatron import TokenFile, TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus
 
 TEXT = (Path(__file__).parent.parent / "docs" / "exports.md").read_text(encoding="utf-8")
@@ -35,9 +36,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.add_documents(list(np.arange(40 * 25).reshape(40, 25)))
     (folder / "records").mkdir()
     for name in ("a", "b"):
-        writer = array_record_module.ArrayRecordWriter(
-            str(folder / "records" / f"{name}.array_record"), "group_size:1"
-        )
+        writer = array_record_module.ArrayRecordWriter(str(folder / "records" / f"{name}.array_record"), "group_size:1")
         for index in range(12):
             writer.write(name.encode() * (index + 1))
         writer.close()

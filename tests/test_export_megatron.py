@@ -16,16 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.config import ExportConfig, MegatronExportConfig, OrderConfig
+from jax_diversity.export.settings import ExportConfig, MegatronExportConfig
+from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.errors import UserError
-from jax_diversity.export import Description, read_description, write_megatron
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.export.megatron import Description, read_description, write_megatron
 from jax_diversity.export.megatron import check_prefix, description_hash, split_matrix, write_tokens
-from jax_diversity.pipeline import Build
-from jax_diversity.pipeline.exporting import export
-from jax_diversity.progress import Progress
+from jax_diversity.pipeline.build import Build
+from jax_diversity.export.export import export
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.schema import Ordering
-from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter
+from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus
 
 TOKENIZER = {"class": "some.module.Tokenizer", "tokenizer_path": "tökens.json", "vocab_size": "300"}
@@ -258,9 +259,7 @@ def test_many_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_indices_of_other_samples_are_refused(tmp_path: Path) -> None:
     text = Description("web", None, 1, 4, None, {}).text
     with pytest.raises(UserError, match="Expected an ordering of 2 samples, found one of 3"):
-        write_megatron(
-            Ordering(np.arange(3)), np.arange(2, dtype=np.int32), np.zeros((3, 2), np.int32), text, tmp_path
-        )
+        write_megatron(Ordering(np.arange(3)), np.arange(2, dtype=np.int32), np.zeros((3, 2), np.int32), text, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +288,7 @@ def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], 
 # With the real package
 
 
-@pytest.mark.parametrize(
-    ("split", "num_samples"), [("99,1,0", None), ("0.7, 0.2,0.1", 5), ("949,51", 3), (None, 4)]
-)
+@pytest.mark.parametrize(("split", "num_samples"), [("99,1,0", None), ("0.7, 0.2,0.1", 5), ("949,51", 3), (None, 4)])
 def test_an_installed_megatron_core_takes_the_cache(
     built: Dataset, target: Path, split: str | None, num_samples: int | None
 ) -> None:

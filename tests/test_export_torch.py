@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.errors import UserError
-from jax_diversity.export import OrderedBatchSampler, TorchDataset
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.export.pytorch import OrderedBatchSampler, TorchDataset
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
 
@@ -56,9 +56,7 @@ def test_ranks_share_every_batch(tiny: TinyDataset, num_ranks: int, drop_last: b
         )
         for rank in range(num_ranks)
     ]
-    steps = [
-        list(chain.from_iterable(part[step] for part in parts if step < len(part))) for step in range(len(whole))
-    ]
+    steps = [list(chain.from_iterable(part[step] for part in parts if step < len(part))) for step in range(len(whole))]
     assert steps == whole
 
 
@@ -99,9 +97,7 @@ def test_states_of_something_else_are_refused(tiny: TinyDataset, tmp_path: Path)
         (4, {"num_epochs": 0}, "num_epochs >= 1"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    tiny: TinyDataset, batch_size: int, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_is_refused(tiny: TinyDataset, batch_size: int, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         OrderedBatchSampler(tiny.root, "balance", batch_size, **options)
 

@@ -14,12 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import BuildConfig, CorpusConfig, TokenizerConfig, check_settings, tokenizer_files
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.dataset import open_dataset
-from jax_diversity.errors import UserError
-from jax_diversity.pipeline import Build
-from jax_diversity.tokenization import Tokenizer, load_saved, load_tokenizer, token_name, train_bpe
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
+from jax_diversity.tokenization.base import Tokenizer
+from jax_diversity.tokenization.making import load_saved
+from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name, train_bpe
 from tests.tiny_corpus import TOPICS, tiny_config, write_corpus
 
 END = "<|endoftext|>"
@@ -82,9 +86,7 @@ def test_saved_it_is_an_ordinary_tokenizer(pair: Path, tokenizer: Tokenizer, tmp
 
 
 def test_any_token_may_end_documents(pair: Path, tmp_path: Path) -> None:
-    path = changed_pair(
-        pair, tmp_path, lambda tokens: {name or END: at for name, at in tokens.items() if name != END}
-    )
+    path = changed_pair(pair, tmp_path, lambda tokens: {name or END: at for name, at in tokens.items() if name != END})
     with pytest.raises(UserError, match=r"found none of .*; name it in tokenizer\.end_token"):
         load_tokenizer(path)
     path = changed_pair(pair, tmp_path, lambda tokens: tokens | {"STOP": 900})

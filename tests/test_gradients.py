@@ -10,8 +10,9 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.training import Gpt, gradient_diversity, mean_stable_rank, stable_rank
-from jax_diversity.training.run import batch_loss, measure_gradients
+from jax_diversity.lab.model import Gpt
+from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank, stable_rank
+from jax_diversity.lab.run import batch_loss, measure_gradients
 
 
 def plain_diversity(gradients: list[list[np.ndarray]]) -> float:

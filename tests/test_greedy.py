@@ -133,8 +133,7 @@ def test_golden_order() -> None:
 def test_weights_and_objectives_change_the_order() -> None:
     chars = synthetic_characteristics(300)
     orders = {
-        name: order(chars, "greedy", objective=objective).indices.tobytes()
-        for name, objective in OBJECTIVES.items()
+        name: order(chars, "greedy", objective=objective).indices.tobytes() for name, objective in OBJECTIVES.items()
     }
     assert len(set(orders.values())) == len(orders)
 

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 import jax_diversity as jd
-from jax_diversity.cli import main
-from jax_diversity.pipeline import Build
-from jax_diversity.token_store import TokenWriter
+from jax_diversity.cli.main import main
+from jax_diversity.pipeline.build import Build
+from jax_diversity.token_store.megatron import TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -209,8 +209,7 @@ def test_torchtitan(here: Path) -> None:
     names = run("torchtitan")
     config = names["OrderedDataLoader"].Config(dataset="dataset")
     ranks = [
-        config.build(dp_world_size=2, dp_rank=rank, tokenizer=None, seq_len=32, local_batch_size=4)
-        for rank in range(2)
+        config.build(dp_world_size=2, dp_rank=rank, tokenizer=None, seq_len=32, local_batch_size=4) for rank in range(2)
     ]
     inputs = np.concatenate([next(iter(rank))[0]["input"].numpy() for rank in ranks])
     expected = next(iter(jd.make_loader("dataset", global_batch_size=8)))["inputs"]

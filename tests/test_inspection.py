@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli import main
-from jax_diversity.config import RecordsConfig
-from jax_diversity.inspection import Inspector
-from jax_diversity.pipeline import Build
+from jax_diversity.cli.main import main
+from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.pipeline.build import Build
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -31,9 +31,7 @@ def test_a_batch_holds_what_the_loader_gives(built: Path, step: int, ordering: s
     dataset = jd.open_dataset(built)
     batch = Inspector(dataset, ordering, 8).batch(step)
     epochs = step * 8 // dataset.num_sequences + 2
-    loader = jd.make_loader(
-        built, ordering=ordering, global_batch_size=8, num_epochs=epochs, start_position=8 * step
-    )
+    loader = jd.make_loader(built, ordering=ordering, global_batch_size=8, num_epochs=epochs, start_position=8 * step)
     rows = next(iter(loader))
     segments, table = dataset.segments, dataset.documents.to_table(columns=["id"])["id"].to_pylist()
     assert batch.position == 8 * step

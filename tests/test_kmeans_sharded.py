@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from jax_diversity import UserError
-from jax_diversity.clustering import kmeans
+from jax_diversity.clustering.kmeans import kmeans
 from jax_diversity.clustering.mesh import row_mesh
-from jax_diversity.config import ClusterConfig
+from jax_diversity.clustering.settings import ClusterConfig
 from tests.clustering_devices import CONFIGS, NUM_DEVICES, blurred_blobs, found_on
 from tests.test_sharded import answers, free_port, start
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 import jax_diversity.clustering.passes as passes_module
 import jax_diversity.clustering.starts as starts_module
-from jax_diversity.clustering import kmeans, num_coarse_clusters, num_rows_passed, purity
+from jax_diversity.clustering.kmeans import kmeans, num_coarse_clusters, num_rows_passed
+from jax_diversity.clustering.purity import purity
 from jax_diversity.clustering.mesh import row_mesh
 from jax_diversity.clustering.rows import Rows
 from jax_diversity.clustering.starts import draw_start, padded_count
 from jax_diversity.clustering.two_level import share_out
-from jax_diversity.config import ClusterConfig
-from jax_diversity.errors import UserError
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.foundation.errors import UserError
 from tests.test_clustering import blobs, random_rows, squared_distances
 
 STARTS = ("k-means++", "k-means||", "random")
@@ -177,9 +178,7 @@ def test_everything_compiled_lowers_for_tpu(spherical):
     lowered = [
         jax.export.export(passes_module.nearest, platforms=["tpu"])(rows, centroids, mesh, spherical),
         jax.export.export(passes_module.move, platforms=["tpu"])(centroids, moments, mesh, spherical),
-        jax.export.export(jax.jit(lambda key: starts_module._draw_distinct(weights, key, 5)), platforms=["tpu"])(
-            key
-        ),
+        jax.export.export(jax.jit(lambda key: starts_module._draw_distinct(weights, key, 5)), platforms=["tpu"])(key),
         jax.export.export(
             jax.jit(lambda rows, key: starts_module.draw_centroids(rows, weights, key, 4, 3)), platforms=["tpu"]
         )(rows, key),
@@ -200,6 +199,4 @@ def test_both_ways_to_add_rows_agree():
     clusters = jnp.asarray(rng.integers(0, 5, 40), jnp.int32).at[3].set(5)  # 5: padding, added nowhere
     residuals = jnp.asarray(rng.standard_normal((40, 3)), jnp.float32)
     expected = passes_module.add_scattered(jnp.ones((5, 3)), clusters, residuals)
-    np.testing.assert_allclose(
-        passes_module.add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5
-    )
+    np.testing.assert_allclose(passes_module.add_multiplied(jnp.ones((5, 3)), clusters, residuals), expected, atol=1e-5)

@@ -100,9 +100,9 @@ def loaded_by(program: str) -> set[str]:
     "program",
     [
         "import jax_diversity",
-        "from jax_diversity.cli import main; main(['--help'])",
-        "from jax_diversity.cli import main; main(['--version'])",
-        "from jax_diversity.cli import main\ntry: main(['build', '--help'])\nexcept SystemExit: pass",
+        "from jax_diversity.cli.main import main; main(['--help'])",
+        "from jax_diversity.cli.main import main; main(['--version'])",
+        "from jax_diversity.cli.main import main\ntry: main(['build', '--help'])\nexcept SystemExit: pass",
     ],
 )
 def test_light_commands_load_nothing_heavy(program: str) -> None:
@@ -110,7 +110,7 @@ def test_light_commands_load_nothing_heavy(program: str) -> None:
 
 
 def test_the_methods_are_listed_without_loading_them() -> None:
-    program = "from jax_diversity.cli import main\ntry: main(['order', '--help'])\nexcept SystemExit: pass"
+    program = "from jax_diversity.cli.main import main\ntry: main(['order', '--help'])\nexcept SystemExit: pass"
     assert not loaded_by(program) & (set(HEAVY) - {"scipy"})
 
 
@@ -133,9 +133,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 def test_the_project_speaks_of_itself_alone() -> None:
     root = PACKAGE.parent
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False
-    ).stdout.split()
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False).stdout.split()
     for name in names:
         path = root / name
         if path.suffix in (".py", ".md", ".toml", ".yaml", ".js", ".css", ".html", ".lock") and path.is_file():

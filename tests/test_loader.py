@@ -18,8 +18,8 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import BatchIterator
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.iteration import BatchIterator
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
 

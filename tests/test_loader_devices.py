@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import Placement
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.placing import Placement
 from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash, blended
 from tests.test_sharded import answers, free_port, start
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -30,9 +30,7 @@ def expected(tiny: TinyDataset) -> list[str]:
 @pytest.fixture(scope="module")
 def origins(tiny: TinyDataset) -> list[list[list[int]]]:
     """Datasets and sequences of a blend's rows as NumPy gives them on one host."""
-    batches = [
-        [batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in blended(str(tiny.root))
-    ]
+    batches = [[batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in blended(str(tiny.root))]
     assert batches[-1][0][3:] == batches[-1][1][3:] == [-1] * (BATCH_SIZE - 3)
     return batches
 
@@ -53,8 +51,7 @@ def test_two_processes_hold_the_global_batches_of_one(
 ) -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     programs = [
-        start("loader_devices", str(tiny.root), str(process), "2", coordinator, num_devices=2)
-        for process in range(2)
+        start("loader_devices", str(tiny.root), str(process), "2", coordinator, num_devices=2) for process in range(2)
     ]
     first, second = answers(*programs)
     for found in (first, second):

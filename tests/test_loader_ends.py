@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.buffers import BufferPool
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
@@ -89,9 +89,7 @@ def test_a_script_without_a_guard_is_told_so(tiny: TinyDataset, tmp_path: Path) 
     )
     _, errors = finish(program)
     assert program.returncode == 1
-    (sentence,) = [
-        line for line in errors.splitlines() if line.startswith("jax_diversity.loader.workers.WorkerDied")
-    ]
+    (sentence,) = [line for line in errors.splitlines() if line.startswith("jax_diversity.loader.workers.WorkerDied")]
     assert 'if __name__ == "__main__":' in sentence
 
 
@@ -123,9 +121,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tiny: TinyDataset, num_epochs: 
     assert state["position"] == number
     longer = iter(jd.make_loader(tiny.root, num_epochs=num_epochs, **settings))
     longer.set_state(state)
-    second = jd.make_loader(
-        tiny.root, ordering=jd.Ordering(epoch_ordering(number, 9, 1).indices), global_batch_size=5
-    )
+    second = jd.make_loader(tiny.root, ordering=jd.Ordering(epoch_ordering(number, 9, 1).indices), global_batch_size=5)
     np.testing.assert_array_equal(next(longer)["inputs"], next(iter(second))["inputs"])
     longer.close()
 

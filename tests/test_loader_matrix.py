@@ -24,7 +24,7 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
 Rows = list[dict[str, np.ndarray]]
@@ -109,8 +109,7 @@ def test_workers_give_the_same_global_batches(
     sequences = tiny.orders["balance"].tolist()
     settings = {"global_batch_size": batch_size, "num_hosts": num_hosts, "drop_remainder": False}
     hosts = [
-        iter(jd.make_loader(dataset, host_index=host, num_workers=num_workers, **settings))
-        for host in range(num_hosts)
+        iter(jd.make_loader(dataset, host_index=host, num_workers=num_workers, **settings)) for host in range(num_hosts)
     ]
     assert hashes_of_hosts(hosts) == reference_hashes(rows, sequences, batch_size)
     for host in hosts:
@@ -147,9 +146,7 @@ def resumed_hosts(
     dataset: jd.Dataset, num_hosts: int, batch_size: int, state: dict | None, **settings
 ) -> list[jd.loader.BatchIterator]:
     hosts = [
-        iter(
-            jd.make_loader(dataset, global_batch_size=batch_size, num_hosts=num_hosts, host_index=host, **settings)
-        )
+        iter(jd.make_loader(dataset, global_batch_size=batch_size, num_hosts=num_hosts, host_index=host, **settings))
         for host in range(num_hosts)
     ]
     for host in hosts:
@@ -221,9 +218,7 @@ def loader_threads() -> list[str]:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("ending", ["dropped", "closed", "failed"])
-def test_a_loader_left_in_the_middle_leaves_nothing_behind(
-    tiny: TinyDataset, num_workers: int, ending: str
-) -> None:
+def test_a_loader_left_in_the_middle_leaves_nothing_behind(tiny: TinyDataset, num_workers: int, ending: str) -> None:
     """No process, no thread, no shared memory, and no record file open."""
     gc.collect()
     files, memory, threads = open_files(tiny.root), shared_memory(), set(threading.enumerate())
@@ -313,16 +308,12 @@ def test_an_ordering_of_another_dataset_is_a_sentence(tiny: TinyDataset, tmp_pat
     foreign = jd.open_dataset(other.root).orderings["balance"]
     assert len(foreign) != number
     for given in (foreign, other.root / "orderings" / "balance.npy"):
-        with pytest.raises(
-            UserError, match=f"the dataset's {number} sequences, found {len(foreign)}; make it anew"
-        ):
+        with pytest.raises(UserError, match=f"the dataset's {number} sequences, found {len(foreign)}; make it anew"):
             jd.make_loader(tiny.root, ordering=given, global_batch_size=4)
 
 
 @pytest.mark.parametrize("damage", ["repeat", "negative", "too large"])
-def test_what_is_no_permutation_is_refused_and_a_schedule_named(
-    tiny: TinyDataset, tmp_path: Path, damage: str
-) -> None:
+def test_what_is_no_permutation_is_refused_and_a_schedule_named(tiny: TinyDataset, tmp_path: Path, damage: str) -> None:
     number = tiny.segments.num_sequences
     indices = np.arange(number)
     indices[3] = {"repeat": 2, "negative": -1, "too large": number}[damage]

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.export.pytorch import OrderedBatchSampler
-from jax_diversity.inspection import Inspector
-from jax_diversity.loader import OrderSampler, SequenceRows
+from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.loader.stock import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 # Without the type checker of the tests, as users have them.
@@ -208,9 +208,7 @@ def test_blends_are_of_a_list_and_the_first_that_differs_is_named(tiny: TinyData
     sizes[7] += 1
     many = blend([jd.Ordering(np.arange(size)) for size in sizes], num_positions=40)
     dataset = jd.open_dataset(tiny.root)
-    with pytest.raises(
-        UserError, match=f"dataset 7 has {len(ordering)} sequences, the blend's {sizes[7]}"
-    ) as caught:
+    with pytest.raises(UserError, match=f"dataset 7 has {len(ordering)} sequences, the blend's {sizes[7]}") as caught:
         make_loader([dataset] * 300, ordering=many, global_batch_size=4)
     assert len(str(caught.value)) < 250
     with pytest.raises(UserError, match="the 300 datasets of the blend, in its order, found 2"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import OrderSampler, SequenceRows
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.stock import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 
@@ -23,9 +23,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def data_loader(
     tiny: TinyDataset, num_workers: int = 0, num_hosts: int = 1, host: int = 0, **settings
 ) -> grain.DataLoader:
-    sampler = OrderSampler(
-        tiny.root, global_batch_size=4, worker_count=num_workers, num_hosts=num_hosts, **settings
-    )
+    sampler = OrderSampler(tiny.root, global_batch_size=4, worker_count=num_workers, num_hosts=num_hosts, **settings)
     return grain.DataLoader(
         data_source=SequenceRows(tiny.root),  # type: ignore[arg-type]
         sampler=sampler,

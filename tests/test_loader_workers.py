@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import WorkerDied
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.workers import WorkerDied
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 
@@ -163,8 +163,7 @@ def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDat
     blend = jd.blend(orderings, [5, 3, 1], 60)
     loader = jd.make_loader([tiny.root for tiny in many], ordering=blend, global_batch_size=8, drop_remainder=False)
     alone = [
-        np.concatenate([batch["inputs"] for batch in jd.make_loader(tiny.root, global_batch_size=1)])
-        for tiny in many
+        np.concatenate([batch["inputs"] for batch in jd.make_loader(tiny.root, global_batch_size=1)]) for tiny in many
     ]
     place = [np.argsort(ordering.indices) for ordering in orderings]
     batches = list(loader)

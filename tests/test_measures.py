@@ -61,8 +61,7 @@ def slow_groups_per_batch(counts: np.ndarray, indices: np.ndarray, size: int) ->
 def slow_floor(counts: np.ndarray, size: int, length: int) -> float:
     share = counts.sum(axis=0) / counts.sum()
     sums = sorted(
-        sum(max(0.0, piece / (size * length) - tau) for piece, tau in zip(row, share, strict=True))
-        for row in counts
+        sum(max(0.0, piece / (size * length) - tau) for piece, tau in zip(row, share, strict=True)) for row in counts
     )
     kept = sums[: len(counts) - len(counts) % size]
     return sum(kept) / (len(counts) // size)
@@ -470,9 +469,7 @@ def test_orderings_of_another_dataset_and_windows_out_of_range() -> None:
 def test_greedy_beats_the_shuffle_in_both_families() -> None:
     """The source article's claim at a size that a test can afford: worst window against best."""
     chars = synthetic_characteristics(4000, num_clusters=100)
-    greedy, shuffle = (
-        measure(chars, order(chars, method), windows=(256,)) for method in ("greedy", "uniform_shuffle")
-    )
+    greedy, shuffle = (measure(chars, order(chars, method), windows=(256,)) for method in ("greedy", "uniform_shuffle"))
     for family in chars.families:
         assert greedy.window_tv[family][256].max() < shuffle.window_tv[family][256].min()
         assert greedy.prefix_l2[family].max() < 0.3 * shuffle.prefix_l2[family].max()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import packing
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.megatron import (
     MegatronIndices,
     blend_index,
@@ -26,7 +26,7 @@ from jax_diversity.packing.megatron import (
     sample_index,
 )
 from jax_diversity.schema import Segments
-from jax_diversity.token_store import TokenFile
+from jax_diversity.token_store.megatron import TokenFile
 
 GOLDENS = Path(__file__).parent / "data" / "megatron"
 CASES = json.loads((GOLDENS / "cases.json").read_text())
@@ -54,9 +54,7 @@ def test_indices_are_those_of_megatron_lm(name: str) -> None:
         assert_same(getattr(indices, index), golden[index])
     if "padded_sample_index" in golden:
         everything = np.arange(len(lengths), dtype=np.int32)
-        assert_same(
-            sample_index(lengths, everything, case["sequence_length"], "pad"), golden["padded_sample_index"]
-        )
+        assert_same(sample_index(lengths, everything, case["sequence_length"], "pad"), golden["padded_sample_index"])
     # The segments are the same samples: their tokens are what Megatron hands to training.
     segments = megatron_segments(lengths, indices, case["sequence_length"])
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -64,9 +62,7 @@ def test_indices_are_those_of_megatron_lm(name: str) -> None:
         rows = segments.sequence_index == sequence
         begins = starts[segments.document_index[rows]] + segments.document_offset[rows]
         runs = zip(begins, segments.length[rows], strict=True)
-        assert [
-            token for begin, length in runs for token in store.tokens[begin : begin + length]
-        ] == tokens.tolist()
+        assert [token for begin, length in runs for token in store.tokens[begin : begin + length]] == tokens.tolist()
 
 
 def test_the_cases_hold_a_last_epoch_of_its_own_and_one_that_is_none() -> None:
@@ -90,9 +86,7 @@ def test_blends_are_those_of_megatron_lm(name: str) -> None:
 
 def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="compares with Megatron-LM, which is no dependency")
-    pytest.importorskip(
-        "megatron.core.datasets.helpers", reason="compares with Megatron-LM, which is no dependency"
-    )
+    pytest.importorskip("megatron.core.datasets.helpers", reason="compares with Megatron-LM, which is no dependency")
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     try:
         import megatron_goldens as theirs  # pyright: ignore[reportMissingImports]

@@ -13,9 +13,9 @@ import pytest
 from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, Objective, Ordering, order
-from jax_diversity.errors import UserError
-from jax_diversity.ordering import METHODS, find_method
-from jax_diversity.ordering.base import method_options
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.base import METHODS
 from tests.synthetic import synthetic_characteristics
 
 # A pool that holds all of a small corpus would leave nothing to chance.
@@ -152,7 +152,7 @@ def test_groups_that_nobody_has_change_nothing(method: str, chars: Characteristi
 
 @pytest.mark.parametrize("method", METHODS)
 def test_unknown_options_are_refused(method: str, chars: Characteristics) -> None:
-    known = sorted(method_options(method))
+    known = sorted(METHODS.options(method))
     sentence = f"Method '{method}' has no option 'temperature': "
     sentence += f"expected one of {', '.join(known)}" if known else "it takes none"
     with pytest.raises(UserError) as caught:
@@ -213,15 +213,13 @@ def test_methods_that_keep_no_checkpoint_name_those_that_do(method: str, chars: 
     with pytest.raises(UserError) as caught:
         order(chars, method, checkpoint=tmp_path / "run")
     able = "balance, greedy, greedy_pool"
-    assert str(caught.value) == (
-        f"Method '{method}' cannot keep its state in a checkpoint; expected one of {able}."
-    )
+    assert str(caught.value) == (f"Method '{method}' cannot keep its state in a checkpoint; expected one of {able}.")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_one_signature(method: str) -> None:
-    parameters = inspect.signature(find_method(method)).parameters
+    parameters = inspect.signature(METHODS.find(method)).parameters
     assert {"characteristics", "seed", "objective", "advance"} <= set(parameters)
     for name, parameter in parameters.items():
         assert parameter.kind is (
@@ -229,7 +227,7 @@ def test_every_method_has_one_signature(method: str) -> None:
         ), name
         assert (parameter.default is inspect.Parameter.empty) == (name in ("characteristics", "objective")), name
     chars = Characteristics.from_counts({"topic": DEGENERATE["equals of one group"]()})
-    made: Callable[..., Any] = find_method(method)
+    made: Callable[..., Any] = METHODS.find(method)
     assert len(made(chars, objective=Objective())) == 7
 
 

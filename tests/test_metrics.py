@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli import main
-from jax_diversity.config import TrainConfig
-from jax_diversity.errors import UserError
-from jax_diversity.pipeline import Build
+from jax_diversity.cli.main import main
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
 from jax_diversity.report.inputs import TrainingInputs
 from jax_diversity.report.training_values import training_values
-from jax_diversity.training import read_log, train, train_on_each
+from jax_diversity.lab.log import read_log
+from jax_diversity.lab.run import train
+from jax_diversity.lab.comparison import train_on_each
 from tests.test_training import KillError
 from tests.test_watching import assert_same_values, expected_values
 from tests.tiny_corpus import tiny_config, write_corpus
@@ -292,9 +294,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
         exec(compile(block, "training.md", "exec"), names)
     dataset = jd.open_dataset("dataset")
     assert [step for step, _ in run.logged] == list(range(1, dataset.num_sequences // 64 + 1))
-    deviation = jd.measure(dataset.characteristics, dataset.orderings["balance"], windows=(64,)).prefix_l2[
-        "cluster"
-    ]
+    deviation = jd.measure(dataset.characteristics, dataset.orderings["balance"], windows=(64,)).prefix_l2["cluster"]
     for step, values in run.logged:
         assert values["prefix_l2/cluster"] == pytest.approx(deviation[64 * step - 1], abs=1e-9)
     written = read_log(Path("metrics.jsonl"))[1]

@@ -146,9 +146,7 @@ def test_it_imports_nothing_that_the_first_cell_does_not_bring(name: str) -> Non
     assert {module.split(".")[0] for module in modules} <= brought
 
 
-def test_a_cell_that_raises_or_asks_the_network_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_raises_or_asks_the_network_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid_network(monkeypatch, tmp_path / "ipython")
     ask = "import urllib.request; urllib.request.urlopen('http://example.org')"
     with pytest.raises(CellExecutionError, match="Expected no use of the network"):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import OrderFile, OrderIndex
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.orders import OrderFile, OrderIndex
 from tests.tiny_dataset import write_tiny_dataset
 
 
@@ -58,9 +58,7 @@ def test_a_changed_number_is_refused_at_opening(tmp_path, value):
     mapped = np.load(path, mmap_mode="r+")
     mapped[5] = value
     mapped.flush()
-    with pytest.raises(
-        UserError, match=f"ordering of fingerprint {ordering.fingerprint[:16]} at .*mine.npy, found"
-    ):
+    with pytest.raises(UserError, match=f"ordering of fingerprint {ordering.fingerprint[:16]} at .*mine.npy, found"):
         OrderFile(path, ordering.fingerprint, 100)
 
 

@@ -17,18 +17,14 @@ from tests.synthetic import synthetic_characteristics
 
 def test_shuffle_depends_on_its_seed_only() -> None:
     chars = synthetic_characteristics(150)
-    assert (
-        order(chars, "uniform_shuffle", seed=1).fingerprint != order(chars, "uniform_shuffle", seed=2).fingerprint
-    )
+    assert order(chars, "uniform_shuffle", seed=1).fingerprint != order(chars, "uniform_shuffle", seed=2).fingerprint
     expected = np.random.default_rng(5).permutation(chars.num_sequences)
     np.testing.assert_array_equal(order(chars, "uniform_shuffle", seed=5).indices, expected)
 
 
 def test_unknown_method_lists_all_and_suggests() -> None:
     chars = synthetic_characteristics(20)
-    with pytest.raises(
-        ValueError, match=r"Unknown ordering method 'gredy': expected one of .*did you mean 'greedy'"
-    ):
+    with pytest.raises(ValueError, match=r"Unknown ordering method 'gredy': expected one of .*did you mean 'greedy'"):
         order(chars, "gredy")
 
 
@@ -118,9 +114,7 @@ def test_presets_are_the_published_objectives() -> None:
 def test_weights_of_zero_leave_a_family_out() -> None:
     chars = synthetic_characteristics(150)
     alone = Characteristics.from_counts({"cluster": chars.counts["cluster"]}, sequence_length=chars.sequence_length)
-    weighed = Characteristics.from_counts(
-        chars.counts, weights={"length": 0.0}, sequence_length=chars.sequence_length
-    )
+    weighed = Characteristics.from_counts(chars.counts, weights={"length": 0.0}, sequence_length=chars.sequence_length)
     for method in ("greedy", "balance"):
         np.testing.assert_array_equal(order(weighed, method).indices, order(alone, method).indices)
 

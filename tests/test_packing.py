@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.characteristics import Codes, categorical, count_tokens, length_bins
-from jax_diversity.packing import concat, documents_cut, validation_mask
+from jax_diversity.characteristics.codes import Codes, categorical, length_bins
+from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.packing.concat import concat
+from jax_diversity.packing.report import documents_cut
+from jax_diversity.packing.split import validation_mask
 
 
 def slow_concat(lengths: list[int], order: list[int], length: int, last: str) -> list[list[tuple[int, int]]]:

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
-from jax_diversity.packing import METHODS, checks, cluster_mix, method_options, pack
+from jax_diversity.packing.base import METHODS, pack
+from jax_diversity.packing import checks
+from jax_diversity.packing.report import cluster_mix
 from jax_diversity.packing.partial_shuffle import partial_shuffle
 from tests.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
 
@@ -69,9 +71,7 @@ def test_pad_gives_every_document_atoms_of_its_own(
     if atom_size > length:
         expected = [part for atom in atoms for part in split(atom, length)]
     else:
-        together = without_unfilled(
-            split(atoms, length // atom_size), length // atom_size, options["last_sequence"]
-        )
+        together = without_unfilled(split(atoms, length // atom_size), length // atom_size, options["last_sequence"])
         expected = [[token for atom in several for token in atom] for several in together]
     done = pack(lengths, length, **options)
     assert tokens_of(done.segments, lengths) == expected
@@ -191,9 +191,7 @@ def test_long_sequences_take_no_more_memory_than_their_documents(method: str, le
 
 def test_rows_beyond_the_tokens_take_no_memory() -> None:
     tracemalloc.start()
-    with pytest.raises(
-        jd.UserError, match=r"Expected num_rows to be at most the number of tokens, 29, .* found 10"
-    ):
+    with pytest.raises(jd.UserError, match=r"Expected num_rows to be at most the number of tokens, 29, .* found 10"):
         pack([7, 9, 0, 13], 4, method="partial_shuffle", num_rows=10**10)
     assert pack([], 4, method="partial_shuffle", num_rows=10**10).report.num_sequences == 0
     assert pack([0, 0], 4, method="partial_shuffle", num_rows=10**10).report.num_sequences == 0
@@ -243,7 +241,7 @@ def test_pack_is_public_and_lists_what_it_knows() -> None:
     assert isinstance(done, jd.Packed)
     assert isinstance(done.report, jd.PackingReport)
     assert (done.report.clusters_per_sequence, done.report.mean_segments) == (1.0, 1.0)
-    assert method_options("concat") == {"last_sequence": "drop", "atom_size": None}
+    assert METHODS.options("concat") == {"last_sequence": "drop", "atom_size": None}
 
 
 @pytest.mark.parametrize(

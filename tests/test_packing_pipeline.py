@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.config import BuildConfig, check_settings
-from jax_diversity.packing import takes
-from jax_diversity.pipeline import Build
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.packing.base import METHODS
+from jax_diversity.pipeline.build import Build
 from tests.packing_cases import registered
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -52,8 +52,8 @@ def test_every_method_packs_a_corpus(method: str, corpus: Path, prepared: Path) 
     assert num_sequences * training.sequence_length == taken + counts["num_padding_tokens"]
     assert Build(config_of(corpus, prepared, method=method)).run_stage("pack").kept
     inputs = dataset.manifest["stages"]["pack"]["inputs"]
-    assert ("cluster" in inputs) == takes(method, "clusters")
-    assert ("embed" in inputs) == takes(method, "vectors")
+    assert ("cluster" in inputs) == METHODS.takes(method, "clusters")
+    assert ("embed" in inputs) == METHODS.takes(method, "vectors")
 
 
 def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
@@ -87,9 +87,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) ->
     clusters = np.load(tmp_path / "out" / "clusters" / "assignments.npy").astype(np.int32)
     lengths = dataset.tokens.document_lengths
     expected = [
-        len(
-            {int(clusters[d]) for d in dataset.segments.document_index[dataset.segments.sequence_index == sequence]}
-        )
+        len({int(clusters[d]) for d in dataset.segments.document_index[dataset.segments.sequence_index == sequence]})
         for sequence in range(dataset.num_sequences)
     ]
     assert page["clusters_per_sequence"] == pytest.approx(np.mean(expected), rel=1e-5)
@@ -114,9 +112,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) ->
         ({"method": "megatron", "num_epochs": 0}, "packing.num_epochs >= 1, found 0"),
     ],
 )
-def test_settings_that_do_not_go_together(
-    packing: dict[str, Any], sentence: str, corpus: Path, tmp_path: Path
-) -> None:
+def test_settings_that_do_not_go_together(packing: dict[str, Any], sentence: str, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match=sentence):
         check_settings(config_of(corpus, tmp_path, **packing))
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.packing import METHODS, method_options, pack, pieces, report, takes
+from jax_diversity.packing.base import METHODS, pack
+from jax_diversity.packing import pieces, report
 from tests.packing_cases import INSERTED, packed, packings, registered, same_columns, tokens_of
 
 # Shuffled atoms smaller than L, rotated rows and Megatron's samples promise no order of a document's parts.
@@ -57,7 +58,7 @@ def test_every_token_is_kept_once_or_counted(method: str, data: st.DataObject) -
     places = Counter(token for tokens in tokens_of(segments, lengths) for token in tokens)
     num_ends = sum(number for token, number in places.items() if token[1] == INSERTED)
     kept = {token: number for token, number in places.items() if token[1] != INSERTED}
-    assert "num_epochs" in method_options(method) or set(kept.values()) <= {1}
+    assert "num_epochs" in METHODS.options(method) or set(kept.values()) <= {1}
     assert about.num_documents == len(order)
     assert about.num_tokens == lengths[order].sum() == about.num_tokens_kept + about.num_tokens_dropped
     assert about.num_tokens_kept == len(kept)
@@ -67,9 +68,7 @@ def test_every_token_is_kept_once_or_counted(method: str, data: st.DataObject) -
     assert about.num_padding_tokens == num_places - sum(kept.values()) - num_ends
     assert (about.num_sequences, about.num_segments) == (segments.num_sequences, len(segments))
     if not about.num_tokens_repeated:
-        held = {
-            (d, s) for s, d in zip(segments.sequence_index.tolist(), segments.document_index.tolist(), strict=True)
-        }
+        held = {(d, s) for s, d in zip(segments.sequence_index.tolist(), segments.document_index.tolist(), strict=True)}
         times = Counter(document for document, _ in held)
         assert about.num_documents_cut == sum(number > 1 for number in times.values())
 
@@ -112,9 +111,9 @@ def test_a_documents_tokens_stay_in_their_order_within_a_sequence(method: str, d
 def test_no_documents_and_empty_ones_make_no_sequences(method: str) -> None:
     for lengths in (np.zeros(0, np.int64), np.zeros(5, np.int64)):
         given: dict = {}
-        if takes(method, "clusters"):
+        if METHODS.takes(method, "clusters"):
             given["clusters"] = np.zeros(len(lengths), np.int64)
-        if takes(method, "vectors"):
+        if METHODS.takes(method, "vectors"):
             given["vectors"] = np.zeros((len(lengths), 2), np.float32)
         done = pack(lengths, 8, method=method, **given)
         assert (done.segments.num_sequences, len(done.segments)) == (0, 0)
@@ -124,8 +123,8 @@ def test_no_documents_and_empty_ones_make_no_sequences(method: str) -> None:
 @pytest.mark.parametrize("method", registered())
 def test_positions_beyond_32_bits(method: str) -> None:
     lengths = np.array([5, 2**31 + 2**26 + 1, 3, 2**30], np.int64)
-    given: dict = {"clusters": np.array([0, 1, 0, 1])} if takes(method, "clusters") else {}
-    if takes(method, "vectors"):
+    given: dict = {"clusters": np.array([0, 1, 0, 1])} if METHODS.takes(method, "clusters") else {}
+    if METHODS.takes(method, "vectors"):
         given["vectors"] = np.eye(4, dtype=np.float32)
     done = pack(lengths, 2**20, method=method, **given)
     total = int(lengths.sum())

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from jax_diversity.config import BuildConfig, CorpusConfig, PackingConfig, check_settings
-from jax_diversity.errors import UserError
-from jax_diversity.packing import METHODS, Packed, cells, neighbors, pack, units
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.packing.base import METHODS, Packed, pack
+from jax_diversity.packing import cells, neighbors, units
 from tests.packing_cases import same_columns, tokens_of
 
 TOPICS = ("nearest", "same_cluster", "spread")
@@ -56,9 +59,7 @@ def test_same_cluster_and_nearest_bring_related_documents_together() -> None:
     assert same.report.clusters_per_sequence < 1.2
     assert near.report.largest_cluster_share is not None
     assert near.report.largest_cluster_share > 0.85
-    assert (
-        neighbour_cosine(documents_of(near), vectors) > 0.75 > 0.2 > neighbour_cosine(documents_of(plain), vectors)
-    )
+    assert neighbour_cosine(documents_of(near), vectors) > 0.75 > 0.2 > neighbour_cosine(documents_of(plain), vectors)
     for packed in (same, near):  # no more is lost than by concatenation
         assert packed.report.num_tokens_dropped == plain.report.num_tokens_dropped
 
@@ -122,9 +123,7 @@ def test_same_cluster_equals_streams_that_fill_one_by_one(
     rest = [token for cluster in sorted(streams) for token in streams[cluster]]
     rests = [rest[start : start + length] for start in range(0, len(rest), length)]
     expected += [tokens for tokens in rests if last == "pad" or len(tokens) == length]
-    packed = pack(
-        lengths, length, method="same_cluster", document_order=order, clusters=clusters, last_sequence=last
-    )
+    packed = pack(lengths, length, method="same_cluster", document_order=order, clusters=clusters, last_sequence=last)
     assert tokens_of(packed.segments, lengths) == expected
 
 
@@ -133,9 +132,7 @@ def test_the_rests_of_neighbouring_clusters_stand_together() -> None:
     centers = np.array([[1, 0], [0, 1], [0.1, 1], [1, 0.1]], np.float32)
     clusters = np.arange(24) % 4
     packed = pack(np.ones(24, int), 4, method="same_cluster", clusters=clusters, vectors=centers[clusters])
-    rests = [
-        set(clusters[[document for document, _ in t]]) for t in tokens_of(packed.segments, np.ones(24, int))[4:]
-    ]
+    rests = [set(clusters[[document for document, _ in t]]) for t in tokens_of(packed.segments, np.ones(24, int))[4:]]
     assert sorted(map(sorted, rests)) == [[0, 3], [1, 2]]
     by_number = pack(np.ones(24, int), 4, method="same_cluster", clusters=clusters).report
     assert by_number.clusters_per_sequence == packed.report.clusters_per_sequence

@@ -19,18 +19,16 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import (
-    BuildConfig,
-    CharacteristicsConfig,
-    OrderConfig,
-    RecordsConfig,
-    TrainConfig,
-    as_plain,
-)
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.foundation.settings import as_plain
 from jax_diversity.ordering import running
-from jax_diversity.pipeline import Build, recorded_config
-from jax_diversity.progress import Advance, Progress, ignore
+from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.foundation.progress import Advance, Progress, ignore
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -90,9 +88,7 @@ def test_clusters_find_the_topics(built: Path) -> None:
 
     table = pq.read_table(built / "characteristics" / "documents.parquet")
     clusters, sources = np.array(table["cluster"]), np.array(table["source"])
-    agreeing = sum(
-        np.unique(sources[clusters == cluster], return_counts=True)[1].max() for cluster in set(clusters)
-    )
+    agreeing = sum(np.unique(sources[clusters == cluster], return_counts=True)[1].max() for cluster in set(clusters))
     assert agreeing / len(clusters) > 0.9
 
 
@@ -152,9 +148,7 @@ def test_only_what_depends_on_a_setting_is_made_anew(corpus: Path, tmp_path: Pat
     assert not (tmp_path / "out" / "orderings" / "by_topic.npy").exists()
 
 
-def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(corpus: Path, tmp_path: Path) -> None:
     config = tiny_config(corpus, tmp_path / "out")
     Build(config).run_all()
     changed = dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, dimensions=5))
@@ -367,9 +361,7 @@ def test_ordered_layout_holds_the_ordering(corpus: Path, built: Path, tmp_path: 
 def test_a_stage_without_its_predecessor(corpus: Path, tmp_path: Path) -> None:
     build = Build(tiny_config(corpus, tmp_path / "out"))
     build.run_stage("prepare")
-    with pytest.raises(
-        jd.UserError, match=r"needs 'tokenize', which .* does not have; run `jax-diversity tokenize`"
-    ):
+    with pytest.raises(jd.UserError, match=r"needs 'tokenize', which .* does not have; run `jax-diversity tokenize`"):
         build.run_stage("pack")
 
 

@@ -16,21 +16,21 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity import corpus as stored_corpus
-from jax_diversity.config import BuildConfig, CorpusConfig, EmbeddingConfig, TokenizerConfig, checks
-from jax_diversity.embedding import (
-    METHODS,
-    PRECOMPUTED,
-    HashingEmbedder,
-    TfidfSvd,
-    make_embedder,
-    open_precomputed,
-    outside_files,
-)
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.config import checks
+from jax_diversity.embedding.base import METHODS, PRECOMPUTED, make_embedder
+from jax_diversity.embedding.hashing import HashingEmbedder
+from jax_diversity.embedding.tfidf_svd import TfidfSvd
+from jax_diversity.embedding.precomputed import open_precomputed
+from jax_diversity.embedding.outside import outside_files
 from jax_diversity.embedding.qwen3 import Qwen3Embedder
-from jax_diversity.pipeline import Build, StageResult
-from jax_diversity.pipeline.context import Context
-from jax_diversity.pipeline.texts import Beginnings, document_beginnings
-from jax_diversity.progress import Progress
+from jax_diversity.pipeline.build import Build, StageResult
+from jax_diversity.foundation.stage import Context
+from jax_diversity.dataset.beginnings import Beginnings, document_beginnings
+from jax_diversity.foundation.progress import Progress
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -485,14 +485,10 @@ def test_widths_that_are_no_numbers_are_refused(width: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("method", ["qwen3", "precomputed", f"{__name__}:Lengths"])
-def test_a_path_may_begin_with_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     opened: list[str] = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(
-        Qwen3Embedder, "load", lambda folder, **_: opened.append(folder) or Lengths(EmbeddingConfig())
-    )
+    monkeypatch.setattr(Qwen3Embedder, "load", lambda folder, **_: opened.append(folder) or Lengths(EmbeddingConfig()))
     (tmp_path / "model").mkdir()
     np.save(tmp_path / "model" / "v.npy", np.eye(3, dtype=np.float32))
     path = "~/model/v.npy" if method == "precomputed" else "~/model"
@@ -573,6 +569,4 @@ def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch:
 def test_hashing_needs_nothing_stored(config: BuildConfig) -> None:
     config = with_embedding(config, method="hashing")
     run(config)
-    np.testing.assert_array_equal(
-        vectors_of(config), HashingEmbedder(config.embedding).embed(beginnings_of(config))
-    )
+    np.testing.assert_array_equal(vectors_of(config), HashingEmbedder(config.embedding).embed(beginnings_of(config)))

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import CharacteristicsConfig, ClusterConfig, PackingConfig
-from jax_diversity.pipeline import Build, recorded_config
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.pipeline.build import Build, recorded_config
 from tests.tiny_corpus import tiny_config, write_corpus
 
 FAMILIES = ("cluster", "cluster_2", "length", "host", "duplicate", "quality", "kind")

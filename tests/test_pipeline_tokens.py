@@ -21,12 +21,16 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from jax_diversity import artifacts
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.config import BuildConfig, TokenizerConfig
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.dataset import open_dataset
-from jax_diversity.errors import UserError
-from jax_diversity.pipeline import Build, token_workers
-from jax_diversity.tokenization import byte_tokenizer, load_saved, load_saved_for, tensorflow_text
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
+from jax_diversity.tokenization import workers as token_workers
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
+from jax_diversity.tokenization.making import load_saved, load_saved_for
+from jax_diversity.tokenization import tensorflow_text
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -178,7 +182,7 @@ def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals)
 
 
 def test_small_corpora_and_single_files_start_no_processes() -> None:
-    from jax_diversity.pipeline.tokens import _num_processes
+    from jax_diversity.tokenization.stage import _num_processes
 
     cores = token_workers.num_cores()
     assert _num_processes(TokenizerConfig(), 2**20, 50) == 1
@@ -355,9 +359,7 @@ def padded_model(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_end_token_that_is_the_padding_too_leaves_segments_right(
-    config: BuildConfig, padded_model: Path
-) -> None:
+def test_an_end_token_that_is_the_padding_too_leaves_segments_right(config: BuildConfig, padded_model: Path) -> None:
     config = with_tokenizer(config, kind="sentencepiece", path=str(padded_model), end_token="<pad>")
     config = dataclasses.replace(
         config,

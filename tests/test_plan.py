@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Objective, Schedule, order
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
 from tests.synthetic import synthetic_characteristics
 

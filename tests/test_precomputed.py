@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.config import EmbeddingConfig
-from jax_diversity.embedding import open_precomputed, precomputed
-from jax_diversity.errors import UserError
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.precomputed import open_precomputed
+from jax_diversity.embedding import precomputed
+from jax_diversity.foundation.errors import UserError
 
 IDS = [f"doc-{index}" for index in range(10)]
 VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3)
@@ -63,9 +64,7 @@ def test_a_column_is_read_whatever_its_lists_are(tmp_path, kind):
     np.testing.assert_array_equal(read(tmp_path / "v.parquet"), VECTORS)
 
 
-@given(
-    order=st.permutations(range(10)), cuts=st.tuples(st.integers(0, 10), st.integers(0, 10)), extra=st.booleans()
-)
+@given(order=st.permutations(range(10)), cuts=st.tuples(st.integers(0, 10), st.integers(0, 10)), extra=st.booleans())
 @settings(max_examples=25)
 def test_rows_are_matched_by_id_over_many_files(tmp_path_factory, order, cuts, extra):
     folder = tmp_path_factory.mktemp("vectors")

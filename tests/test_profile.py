@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity import (
-    Characteristics,
-    Schedule,
-    UserError,
-    group_timeline,
-    measure,
-    order,
-    window_profile,
-)
+from jax_diversity import Characteristics, Schedule, UserError, group_timeline, measure, order, window_profile
 from jax_diversity.measures import profile
 from tests.synthetic import synthetic_characteristics
 

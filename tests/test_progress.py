@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from jax_diversity import progress
-from jax_diversity.progress import Progress
+from jax_diversity.foundation.progress import Progress
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WATCHED = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.protobuf import BYTES, FIXED32, FIXED64, VARINT, packed_integers, read_fields
+from jax_diversity.foundation.protobuf import BYTES, FIXED32, FIXED64, VARINT, packed_integers, read_fields
 
 
 def varint(value: int) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jax_diversity import corpus
-from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.errors import UserError
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
 PROSE = "A sentence about matrices and how they are multiplied. " * 5

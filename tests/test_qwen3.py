@@ -337,9 +337,7 @@ def test_broken_checkpoints_are_named(broken: Path, damage: Callable[[Path], Any
         ({"dtype": "float16"}, "one of bfloat16, float32, found 'float16'"),
     ],
 )
-def test_settings_that_fit_no_checkpoint_are_refused(
-    checkpoint: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_settings_that_fit_no_checkpoint_are_refused(checkpoint: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Qwen3Embedder.load(checkpoint, **{**SETTINGS, **changes})
 

@@ -17,9 +17,7 @@ from jax_diversity.embedding.qwen3 import Qwen3Embedder
 from tests.tiny_qwen3 import TEXTS, make_checkpoint
 
 torch: Any = pytest.importorskip("torch", reason="torch is no dependency: a comparison for those who have it")
-transformers: Any = pytest.importorskip(
-    "transformers", reason="the torch implementation of Qwen3 is in transformers"
-)
+transformers: Any = pytest.importorskip("transformers", reason="the torch implementation of Qwen3 is in transformers")
 
 MAX_TOKENS = 150
 
@@ -42,9 +40,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An embedding model's one file, or a language model's three, whose tensors have a prefix and a head."""
     prefix: str = request.param
     name, num_files = ("Qwen3ForCausalLM", 3) if prefix else ("Qwen3Model", 1)
-    make_checkpoint(
-        tmp_path, seed=11, prefix=prefix, num_files=num_files, num_hidden_layers=4, architectures=[name]
-    )
+    make_checkpoint(tmp_path, seed=11, prefix=prefix, num_files=num_files, num_hidden_layers=4, architectures=[name])
     return tmp_path
 
 
@@ -63,8 +59,6 @@ def test_bfloat16_is_as_exact_as_that_of_torch(checkpoint: Path) -> None:
     exact = torch_vectors(checkpoint, torch.float32)
     our_error, their_error = np.abs(ours - exact).max(), np.abs(theirs - exact).max()
     difference = np.abs(ours - theirs).max()
-    print(
-        f"\nbfloat16: largest difference {difference:.2e}, to float32 {our_error:.2e}, of torch {their_error:.2e}"
-    )
+    print(f"\nbfloat16: largest difference {difference:.2e}, to float32 {our_error:.2e}, of torch {their_error:.2e}")
     assert difference < 5e-2
     assert our_error < 1.5 * their_error

@@ -18,8 +18,10 @@ from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.errors import UserError
-from jax_diversity.records import FIELDS, RecordReader, record_paths, write_records
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.records.mapped import MappedFile
 from tests.tiny_dataset import ListStore, pack, reference_row
 
@@ -140,9 +142,7 @@ def test_a_damaged_index_never_gives_other_rows(tmp_path: Path) -> None:
     assert min(outcomes.values()) > 20, outcomes
 
 
-@pytest.mark.parametrize(
-    ("dtype", "length"), [("uint16", 16), ("int32", 21), ("uint16", 40_000), ("int32", 70_001)]
-)
+@pytest.mark.parametrize(("dtype", "length"), [("uint16", 16), ("int32", 21), ("uint16", 40_000), ("int32", 70_001)])
 def test_batches_come_from_the_map_alone(tmp_path: Path, monkeypatch, dtype: str, length: int) -> None:
     segments, store, reader = dataset(tmp_path, [length // 3 + 1] * 40, length, dtype, per_file=5)
     without_library(reader, monkeypatch)
@@ -239,9 +239,7 @@ def test_too_many_open_files_are_a_sentence_of_their_own_and_pass(tmp_path: Path
         except OSError:
             pass
         try:
-            with pytest.raises(
-                UserError, match=r"train-00000.*\(Too many open files\); raise the limit \(`ulimit -n`"
-            ):
+            with pytest.raises(UserError, match=r"train-00000.*\(Too many open files\); raise the limit \(`ulimit -n`"):
                 read(places)
         finally:
             for descriptor in taken:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.records import RecordReader, record_paths, write_records
+from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack, reference_row
 
@@ -19,9 +20,7 @@ END = 7
 
 def written(folder: Path, segments: Segments, store: ListStore, **settings) -> RecordReader:
     order = np.arange(segments.num_sequences)
-    counts = write_records(
-        segments, store.gather, "uint16", order, folder, "train", sequences_per_file=5, **settings
-    )
+    counts = write_records(segments, store.gather, "uint16", order, folder, "train", sequences_per_file=5, **settings)
     paths = record_paths(folder, "train", len(counts))
     length = segments.sequence_length
     return RecordReader(paths, counts, sequence_length=length, dtype="uint16", overlap=segments.overlap)
@@ -94,9 +93,7 @@ def test_merged_segments_are_one(tmp_path_factory, lengths: list[int], length: i
 def test_the_last_target_of_an_overlapping_sequence_is_the_token_after_it(tmp_path: Path) -> None:
     lengths = [30]
     store = make_store(lengths)
-    starts = np.arange(
-        0, 24, 8
-    )  # sequences of 8 positions hold 9 tokens, the last of which is the next one's first
+    starts = np.arange(0, 24, 8)  # sequences of 8 positions hold 9 tokens, the last of which is the next one's first
     rows = [(index, 0, 0, int(start), 9, False) for index, start in enumerate(starts)]
     segments = Segments(*columns(rows), num_sequences=3, sequence_length=9, overlap=1)
     reader = pickle.loads(pickle.dumps(written(tmp_path, segments, store)))

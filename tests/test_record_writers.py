@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_diversity.config import BuildConfig, RecordsConfig, check_settings
-from jax_diversity.errors import UserError
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.stages import STAGES
-from jax_diversity.records import write_records
+from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack
 
@@ -32,9 +33,7 @@ def write(segments: Segments, store, folder: Path, num_writers: int, **settings)
     folder.mkdir(exist_ok=True)
     order = np.arange(segments.num_sequences)[::-1].copy()
     settings = {"sequences_per_file": 9, "identity": "ab" * 32, **settings}
-    return write_records(
-        segments, store.gather, "uint16", order, folder, "train", num_writers=num_writers, **settings
-    )
+    return write_records(segments, store.gather, "uint16", order, folder, "train", num_writers=num_writers, **settings)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -16,19 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from jax_diversity.errors import UserError
-from jax_diversity.records import (
-    FIELDS,
-    Bodies,
-    CorruptRecordError,
-    OtherBuildError,
-    RecordReader,
-    decode,
-    document_indices,
-    file_counts,
-    record_paths,
-    write_records,
-)
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.decoding import FIELDS, decode
+from jax_diversity.records.codec import Bodies, CorruptRecordError, OtherBuildError, document_indices
+from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack, reference_row
 
@@ -283,9 +275,7 @@ def test_damage_names_the_file_and_the_record(written):
     whole[whole.index(record) + 40] ^= 1
     path.write_bytes(whole)
     fresh = pickle.loads(pickle.dumps(reader))
-    with pytest.raises(
-        UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"
-    ):
+    with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"):
         fresh.read_batch(np.arange(20, 30))
     fresh.read_batch(np.arange(20, 23))
 

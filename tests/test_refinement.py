@@ -68,15 +68,11 @@ def own_sum(excess: np.ndarray, indices: np.ndarray, cell: int, cells_per_window
     sums = excess[indices[: num_cells * cell]].reshape(num_cells, cell, -1).sum(axis=1)
     empty = np.zeros((cells_per_window - 1, sums.shape[1]))
     sums = np.concatenate([empty, sums, empty])
-    windows = [
-        sums[first : first + cells_per_window].sum(axis=0) for first in range(len(sums) - cells_per_window + 1)
-    ]
+    windows = [sums[first : first + cells_per_window].sum(axis=0) for first in range(len(sums) - cells_per_window + 1)]
     return float((np.array(windows) ** 2).sum())
 
 
-@pytest.mark.parametrize(
-    ("cells_per_window", "cell", "first", "distance"), [(1, 6, 2, 3), (3, 4, 4, 2), (4, 3, 1, 9)]
-)
+@pytest.mark.parametrize(("cells_per_window", "cell", "first", "distance"), [(1, 6, 2, 3), (3, 4, 4, 2), (4, 3, 1, 9)])
 def test_what_an_exchange_changes(
     unequal: Characteristics, cells_per_window: int, cell: int, first: int, distance: int
 ) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity import Characteristics, Ordering
-from jax_diversity.errors import UserError
-from jax_diversity.loader import Loader
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.iteration import Loader
 from tests.synthetic import synthetic_characteristics
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -55,9 +55,7 @@ def loader_of(root: Path, ordering: object, batch_size: int = 8, **settings: obj
     return jd.make_loader(root, ordering=ordering, global_batch_size=batch_size, fields=("inputs",), **settings)
 
 
-def whole_batches(
-    root: Path, ordering: object, state: dict, num_hosts: int, batch_size: int = 8
-) -> list[np.ndarray]:
+def whole_batches(root: Path, ordering: object, state: dict, num_hosts: int, batch_size: int = 8) -> list[np.ndarray]:
     """The rest of an epoch as several hosts read it, their rows put together."""
     hosts = []
     for host in range(num_hosts):

@@ -19,30 +19,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jax_diversity.report import (
+from jax_diversity.report.inputs import (
     ClusterInputs,
     CorpusInputs,
     DocumentGroups,
     OrderingInputs,
     PurityInputs,
     TrainingInputs,
-    heat_map_bins,
-    render,
-    report_values,
-    shown_rows,
-    words,
-    write_report,
 )
+from jax_diversity.report.ordering_values import heat_map_bins
+from jax_diversity.report.page import render, write_report
+from jax_diversity.report.values import report_values
+from jax_diversity.report.batch_values import shown_rows
+from jax_diversity.report import words
 from jax_diversity.report.aggregate import (
     as_json,
     clean_text,
     count_histogram,
-    envelope,
     group_table,
     length_histogram,
     round_value,
-    shorten,
 )
+from jax_diversity.measures.curves import envelope, shorten
 from jax_diversity.report.page import embed_json
 from tests.report_inputs import (
     GREEDY,
@@ -322,9 +320,7 @@ def test_values_are_strict_json_and_the_same_twice(tmp_path):
     for folder in (first, second):
         folder.mkdir()
         values = write_report(folder, make_inputs())
-    assert (
-        json.loads((first / "report.json").read_text()) == values == json.loads(json.dumps(values, allow_nan=False))
-    )
+    assert json.loads((first / "report.json").read_text()) == values == json.loads(json.dumps(values, allow_nan=False))
     for name in ("report.json", "report.html"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert sorted(path.name for path in first.iterdir()) == ["report.html", "report.json"]
@@ -401,9 +397,7 @@ def test_numbers_of_the_corpus_clusters_and_packing():
     assert [row["tokens"] for row in clusters["rows"]] == sorted(inputs.clusters.num_tokens, reverse=True)[:60]
     row = clusters["rows"][0]
     assert row["documents"] == inputs.clusters.num_documents[row["cluster"]]
-    assert values["packing"]["mean_segments"] == pytest.approx(
-        inputs.packing.segments_per_sequence.mean(), rel=1e-5
-    )
+    assert values["packing"]["mean_segments"] == pytest.approx(inputs.packing.segments_per_sequence.mean(), rel=1e-5)
 
 
 def test_window_curves_know_where_in_training_they_are():

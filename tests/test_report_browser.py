@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_diversity.report import ReportInputs, write_report
+from jax_diversity.report.inputs import ReportInputs
+from jax_diversity.report.page import write_report
 from tests.browser import EXECUTABLE, PATIENCE, Browser
 from tests.report_inputs import HOSTILE, SHUFFLE, make_inputs, many_inputs, nothing_inputs, tiny_inputs
 
-pytestmark = pytest.mark.skipif(
-    EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn"
-)
+pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn")
 
 NUM_FIGURES = 13
 DESK, TELEPHONE = 1280, 360
@@ -236,9 +235,7 @@ def test_a_long_id_is_shortened_in_its_middle_and_told_in_full(browser, tmp_path
     name = f"first/{'path/' * 30}last-17"
     extremes = greedy.batches["cluster"]
     (worst, *_) = extremes.worst
-    row = dataclasses.replace(
-        worst.rows[0], segments=[dataclasses.replace(worst.rows[0].segments[0], document=name)]
-    )
+    row = dataclasses.replace(worst.rows[0], segments=[dataclasses.replace(worst.rows[0].segments[0], document=name)])
     extremes = dataclasses.replace(extremes, worst=[dataclasses.replace(worst, rows=[row])])
     greedy = dataclasses.replace(greedy, batches=dict.fromkeys(greedy.batches, extremes))
     write_report(tmp_path, dataclasses.replace(inputs, orderings=(shuffle, greedy)))

@@ -14,10 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.config import CharacteristicsConfig, ClusterConfig, OrderConfig, TrainConfig
-from jax_diversity.inspection import Inspector
-from jax_diversity.measures import place, window_deviation, window_floor
-from jax_diversity.pipeline import Build, recorded_config
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.measures.placing import place
+from jax_diversity.measures.windows import window_deviation
+from jax_diversity.measures.floors import window_floor
+from jax_diversity.pipeline.build import Build, recorded_config
 from tests.report_inputs import HOSTILE
 from tests.tiny_corpus import TOPICS, tiny_config
 
@@ -197,9 +202,7 @@ def test_gradients_and_waits_of_a_run_are_drawn(built: Path, tmp_path: Path) -> 
     folder = out / "training" / "balance"
     folder.mkdir(parents=True)
     header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
-    steps: list[dict[str, Any]] = [
-        {"step": step, "loss": 5.0 / step, "input_wait_seconds": 0.25} for step in (1, 2)
-    ]
+    steps: list[dict[str, Any]] = [{"step": step, "loss": 5.0 / step, "input_wait_seconds": 0.25} for step in (1, 2)]
     steps[1] |= {"gradient_diversity": 1.5, "stable_rank": 3.25, "validation_loss": 4.5}
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, *steps)))
     Build(recorded_config(out)).run_stage("report")

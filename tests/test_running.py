@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Objective, Ordering, Schedule, order
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering import greedy, running
 from jax_diversity.ordering.plan import Targets
 from tests.synthetic import synthetic_characteristics
@@ -210,9 +210,7 @@ order(chars, method, objective=Objective(windows=(16, 64)), checkpoint=path, adv
 @pytest.mark.parametrize(
     ("name", "moment"), [("greedy", "in the middle of a save"), ("balance", "after a call")], ids=str
 )
-def test_killed_runs_end_as_if_they_were_not(
-    name: str, moment: str, chars: Characteristics, tmp_path: Path
-) -> None:
+def test_killed_runs_end_as_if_they_were_not(name: str, moment: str, chars: Characteristics, tmp_path: Path) -> None:
     path = tmp_path / "run"
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
@@ -289,9 +287,7 @@ def test_damaged_files_are_refused_whatever_the_damage(kept: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ordering", "archive", "text", "pickle"])
-def test_files_that_are_no_checkpoint_are_refused_and_stay(
-    kind: str, chars: Characteristics, tmp_path: Path
-) -> None:
+def test_files_that_are_no_checkpoint_are_refused_and_stay(kind: str, chars: Characteristics, tmp_path: Path) -> None:
     path = tmp_path / "mine.npy"
     write: dict[str, Callable[[], Any]] = {
         "ordering": lambda: np.save(path, np.arange(3)),

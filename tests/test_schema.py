@@ -14,9 +14,7 @@ from jax_diversity import Characteristics, Ordering, order
 COUNTS = np.array([[3, 1], [0, 4]])
 
 
-@pytest.mark.parametrize(
-    "make", [np.asarray, np.ndarray.tolist, sparse.csr_matrix, sparse.csr_array, sparse.coo_array]
-)
+@pytest.mark.parametrize("make", [np.asarray, np.ndarray.tolist, sparse.csr_matrix, sparse.csr_array, sparse.coo_array])
 def test_dense_and_sparse_counts_are_the_same(make) -> None:
     chars = Characteristics.from_counts({"topic": make(COUNTS)})
     np.testing.assert_array_equal(chars.counts["topic"].toarray(), COUNTS)
@@ -85,9 +83,7 @@ def test_the_users_matrix_stays_theirs() -> None:
 
 def test_duplicate_entries_are_summed() -> None:
     entries = sparse.coo_array(([1, 2, 4], ([0, 0, 1], [0, 0, 1])), shape=(2, 2))
-    np.testing.assert_array_equal(
-        Characteristics.from_counts({"a": entries}).counts["a"].toarray(), [[3, 0], [0, 4]]
-    )
+    np.testing.assert_array_equal(Characteristics.from_counts({"a": entries}).counts["a"].toarray(), [[3, 0], [0, 4]])
 
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")

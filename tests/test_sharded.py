@@ -72,10 +72,7 @@ def test_eight_devices_give_one_devices_order(tmp_path: Path) -> None:
 def test_two_processes_give_one_devices_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     first, second = answers(
-        *(
-            start("two_processes", str(process), "2", coordinator, str(tmp_path), num_devices=2)
-            for process in range(2)
-        )
+        *(start("two_processes", str(process), "2", coordinator, str(tmp_path), num_devices=2) for process in range(2))
     )
     assert first["num_devices"] == second["num_devices"] == 4
     # The pool's scores are computed anew at every call.

@@ -174,9 +174,7 @@ def test_short_documents_come_first() -> None:
     """Not a wish but what the rule does; whoever packs by it should know."""
     lengths, clusters = drawn(4000, 50)
     ordered = lengths[order(documents(lengths, clusters), "document_spacing").indices]
-    assert (
-        np.median(ordered[:400]) < 0.5 * np.median(lengths) < np.median(lengths) < 0.5 * np.median(ordered[-400:])
-    )
+    assert np.median(ordered[:400]) < 0.5 * np.median(lengths) < np.median(lengths) < 0.5 * np.median(ordered[-400:])
 
 
 def test_neither_seed_nor_objective_matter() -> None:

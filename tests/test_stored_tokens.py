@@ -17,14 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import corpus
-from jax_diversity.config import BuildConfig, CorpusConfig, PackingConfig, TokenizerConfig, check_settings
+from jax_diversity.pipeline.settings import BuildConfig, check_settings
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.corpus.examples import decode_example
 from jax_diversity.corpus.token_document import TokenDocument, token_ids
 from jax_diversity.dataset import Dataset
-from jax_diversity.errors import UserError
-from jax_diversity.pipeline import Build
-from jax_diversity.token_store import TokenStore, TokenWriter
-from jax_diversity.tokenization import byte_tokenizer
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
+from jax_diversity.token_store.megatron import TokenStore, TokenWriter
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.tiny_corpus import tiny_config
 
 GOLDENS = Path(__file__).parent / "data" / "megatron"
@@ -125,9 +128,7 @@ def test_the_protobuf_library_reads_the_same() -> None:
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=label.LABEL_OPTIONAL, type=label.TYPE_STRING)
-    entry.field.add(
-        name="value", number=2, label=label.LABEL_OPTIONAL, type=label.TYPE_MESSAGE, type_name=".t.Feature"
-    )
+    entry.field.add(name="value", number=2, label=label.LABEL_OPTIONAL, type=label.TYPE_MESSAGE, type_name=".t.Feature")
     features.field.add(
         name="feature",
         number=1,
@@ -363,9 +364,7 @@ def test_nulls_in_parquet_are_broken_rows(tmp_path: Path) -> None:
 )
 def test_columns_of_other_types_are_refused(tmp_path: Path, column: pa.Array) -> None:
     pq.write_table(pa.table({"tokens": column}), tmp_path / "a.parquet")
-    with pytest.raises(
-        UserError, match=r"Expected lists of whole numbers in column 'tokens' of .*a\.parquet, found"
-    ):
+    with pytest.raises(UserError, match=r"Expected lists of whole numbers in column 'tokens' of .*a\.parquet, found"):
         read(CorpusConfig(paths=(str(tmp_path / "a.parquet"),), format="tokens"))
 
 

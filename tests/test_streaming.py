@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import StreamOrder
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.streaming import StreamOrder
 from tests.remote_datasets import Reads, upload
 from tests.test_corruption import CORRUPTIONS
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset

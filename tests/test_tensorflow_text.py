@@ -16,17 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.config import TokenizerConfig
-from jax_diversity.errors import UserError
-from jax_diversity.tokenization import (
-    byte_tokenizer,
-    load_saved,
-    make_tokenizer,
-    normalize_texts,
-    sentencepiece_model,
-    split_sentences,
-    tensorflow_text,
-)
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
+from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
+from jax_diversity.tokenization import sentencepiece_model, tensorflow_text
 from tests.sentencepiece_models import sentences, train_model
 
 pytestmark = pytest.mark.slow  # for the import
@@ -208,7 +203,7 @@ def test_nothing_of_it_is_loaded_unasked(folder: Path) -> None:
         "import sys\nfrom jax_diversity.tokenization import make_tokenizer\n"
         "from jax_diversity.config import TokenizerConfig\n"
         f"make_tokenizer(TokenizerConfig(kind='sentencepiece', path={str(folder / 'bpe.model')!r}))\n"
-        "import jax_diversity.pipeline.token_workers\n"
+        "import jax_diversity.tokenization.workers\n"
         "print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

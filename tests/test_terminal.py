@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity import terminal
-from jax_diversity.cli import main
-from jax_diversity.config import BuildConfig, ClusterConfig, OrderConfig
-from jax_diversity.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
-from jax_diversity.measures import compare
-from jax_diversity.pipeline import Build
-from jax_diversity.pipeline.measuring import batch_deviations
-from jax_diversity.terminal.curves import Series, histogram, plot, size_label, sparkline, speaks_unicode
+from jax_diversity.cli.main import main
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
+from jax_diversity.measures.comparison import compare
+from jax_diversity.pipeline.build import Build
+from jax_diversity.measures.dataset import batch_deviations
+from jax_diversity.cli.curves import Series, histogram, plot, size_label, sparkline, speaks_unicode
 from tests.synthetic import synthetic_characteristics
 from tests.tiny_corpus import tiny_config, write_corpus
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.terms import split_terms
+from jax_diversity.foundation.terms import split_terms
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.errors import UserError
-from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter, read_blend
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
+from jax_diversity.token_store.blend import read_blend
 
 MEGATRON = Path(__file__).parent / "data" / "megatron"
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
@@ -252,9 +253,7 @@ def test_files_that_megatron_lm_wrote_are_read_and_written_alike(tmp_path: Path,
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_a_damaged_genuine_index_never_crashes(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_damaged_genuine_index_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["short", "long", "ragged"]))
     content = bytearray((MEGATRON / f"{name}.idx").read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):

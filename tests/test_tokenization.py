@@ -14,16 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from jax_diversity.errors import UserError
-from jax_diversity.tokenization import (
-    Tokenizer,
-    byte_tokenizer,
-    cutting,
-    load_tokenizer,
-    spread_texts,
-    token_dtype,
-    train_bpe,
-)
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.tokenization.base import Tokenizer, token_dtype
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, load_tokenizer, spread_texts, train_bpe
+from jax_diversity.tokenization import cutting
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.\n" * 3,
@@ -80,9 +74,7 @@ def test_training_is_the_same_in_every_process() -> None:
     )
     words = " ".join(f"word{n % 97} {n * 7919 % 1013}" for n in range(5000))
     found = {
-        subprocess.run(
-            [sys.executable, "-c", program], input=words, text=True, capture_output=True, check=True
-        ).stdout
+        subprocess.run([sys.executable, "-c", program], input=words, text=True, capture_output=True, check=True).stdout
         for _ in range(3)
     }
     assert len(found) == 1
@@ -138,9 +130,7 @@ def test_the_letters_of_the_end_token_are_text(bpe: Tokenizer, text: str) -> Non
         assert tokenizer.decode(document) == text
 
 
-@pytest.mark.parametrize(
-    "text", [" " * 300_000, "a" * 300_000, "\n" * 300_000, "🌉" * 100_000, "-" * 300_000 + "x"]
-)
+@pytest.mark.parametrize("text", [" " * 300_000, "a" * 300_000, "\n" * 300_000, "🌉" * 100_000, "-" * 300_000 + "x"])
 def test_long_runs_of_one_character(bpe: Tokenizer, text: str) -> None:
     assert bpe.decode(bpe.encode_documents([text])[0]) == text
 

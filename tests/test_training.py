@@ -14,11 +14,13 @@ import pytest
 from flax import nnx
 
 import jax_diversity as jd
-from jax_diversity.config import TrainConfig
-from jax_diversity.errors import UserError
-from jax_diversity.training import Gpt, read_log, train
-from jax_diversity.training.model import summed_cross_entropy
-from jax_diversity.training.run import count_parameters
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.model import Gpt
+from jax_diversity.lab.log import read_log
+from jax_diversity.lab.run import train
+from jax_diversity.lab.model import summed_cross_entropy
+from jax_diversity.lab.run import count_parameters
 from tests.tiny_dataset import write_tiny_dataset
 
 CONFIG = TrainConfig(
@@ -160,9 +162,7 @@ def test_a_checkpoint_without_settings_is_refused(dataset, whole, tmp_path):
 def test_logs_are_read_as_far_as_they_go(tmp_path):
     path = tmp_path / "log.jsonl"
     assert read_log(path) == ({}, [])
-    whole = (
-        '{"dataset": "d", "ordering": "o", "settings": {}}\n{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n'
-    )
+    whole = '{"dataset": "d", "ordering": "o", "settings": {}}\n{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n'
     for size in range(len(whole) + 1):
         path.write_text(whole[:size])
         header, steps = read_log(path)
@@ -174,7 +174,7 @@ def test_logs_are_read_as_far_as_they_go(tmp_path):
 
 
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.training.log, jax_diversity.training; print(*sys.modules)"
+    program = "import sys, jax_diversity.lab.log, jax_diversity.training; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 

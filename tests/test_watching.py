@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scipy.sparse import vstack
 
 import jax_diversity as jd
-from jax_diversity.errors import UserError
-from jax_diversity.loader import BatchIterator, Writers
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.iteration import BatchIterator
+from jax_diversity.loader.watching import Writers
 from tests.tiny_dataset import write_tiny_dataset
 
 FAMILIES = {"topic": 7, "length": 3}

@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
-from jax_diversity.artifacts import OutputFolder
-from jax_diversity.records import write_records
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
 
 

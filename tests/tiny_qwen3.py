@@ -163,9 +163,7 @@ def reference_vectors(
             hidden = hidden + _attention(_norm(hidden, own["input_layernorm"], config), own, config)
             normed = _norm(hidden, own["post_attention_layernorm"], config)
             gate = normed @ own["mlp.gate_proj"].T
-            hidden = (
-                hidden + (gate / (1 + np.exp(-gate)) * (normed @ own["mlp.up_proj"].T)) @ own["mlp.down_proj"].T
-            )
+            hidden = hidden + (gate / (1 + np.exp(-gate)) * (normed @ own["mlp.up_proj"].T)) @ own["mlp.down_proj"].T
         last = _norm(hidden, weights["norm.weight"], config)[-1]
         vectors.append(last / np.sqrt((last**2).sum()))
     return np.array(vectors)

@@ -115,9 +115,7 @@ def _ticks(bounds: tuple[float, float], logarithmic: bool) -> list[float]:
     """Round values within the range."""
     if logarithmic:
         base = 4 if bounds[1] > 10 else 10
-        powers = range(
-            math.ceil(math.log(bounds[0], base) - 1e-9), math.floor(math.log(bounds[1], base) + 1e-9) + 1
-        )
+        powers = range(math.ceil(math.log(bounds[0], base) - 1e-9), math.floor(math.log(bounds[1], base) + 1e-9) + 1)
         return [float(f"{float(base) ** power:.6g}") for power in powers]
     rough = (bounds[1] - bounds[0]) / 5
     step = min(

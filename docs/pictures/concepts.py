@@ -20,8 +20,10 @@ from chart import Chart, Curve, framed, rect, text
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
-from jax_diversity.characteristics import Codes, count_tokens, length_bins
-from jax_diversity.measures import aligned_windows, place
+from jax_diversity.characteristics.codes import Codes, length_bins
+from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.measures.windows import aligned_windows
+from jax_diversity.measures.placing import place
 
 FOLDER = Path(__file__).parent.parent / "images"
 NUM_DOCUMENTS, NUM_TOPICS, SEQUENCE_LENGTH = 6_000, 60, 256
@@ -92,9 +94,7 @@ def _step(top: float, name: str, words: str) -> list[str]:
     return [text(24, top + 13, name, "strong"), text(24, top + 31, words, "quiet")]
 
 
-def _sequence(
-    segments: jd.Segments, topics: np.ndarray, index: int, x: float, top: float, scale: float
-) -> list[str]:
+def _sequence(segments: jd.Segments, topics: np.ndarray, index: int, x: float, top: float, scale: float) -> list[str]:
     """A sequence's segments, coloured by their documents' topics."""
     parts, own = [], np.flatnonzero(segments.sequence_index == index)
     for document, tokens in zip(segments.document_index[own], segments.length[own], strict=True):
@@ -119,9 +119,7 @@ def windows() -> str:
         top = 74 + row * 118
         placed = place(counts, ordering(method).indices)
         tv = aligned_windows(placed, target, size).tv
-        tokens = np.stack(
-            [_tokens(placed, first * size, size) for first in _spread(placed.shape[0] // size, shown)]
-        )
+        tokens = np.stack([_tokens(placed, first * size, size) for first in _spread(placed.shape[0] // size, shown)])
         shares = np.vstack([target, tokens / tokens.sum(axis=1, keepdims=True)])
         for column, share in enumerate(shares):
             x = 24 + column * 34 + (14 if column else 0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from jax_diversity import cli
-from jax_diversity.options import _field_texts as meanings
+from jax_diversity.cli.options import _field_texts as meanings
 
 BAR = "\\|"
 WORDS = {int: "whole number", float: "number", str: "text", bool: "switch"}
@@ -45,9 +45,7 @@ def page() -> str:
         taken = parsed(verb)
         parts.append(f"## {verb}\n\n{_sentence(verb)}\n")
         if verb == "demo":
-            parts.append(
-                f"Options: those of [`build`](#build), with other defaults:\n\n{_differences(build, taken)}"
-            )
+            parts.append(f"Options: those of [`build`](#build), with other defaults:\n\n{_differences(build, taken)}")
             continue
         parts.append(_stage_tables(verb) if taken.hidden else _tables(options(verb), verb))
     return "\n".join(parts)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from jaxtyping import Float64, Int32, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 UNKNOWN = "unknown"
 """The group of documents without a value."""

@@ -24,11 +24,11 @@ from jaxtyping import Float32, Int32, Int64
 from jax_diversity.clustering.lloyd import Passes, assign_rows, lloyd
 from jax_diversity.clustering.mesh import row_mesh
 from jax_diversity.clustering.rows import Rows, check_vectors, check_width, middle, training_rows, unit_rows
+from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.clustering.starts import draw_start
 from jax_diversity.clustering.two_level import train_two_levels
-from jax_diversity.config import ClusterConfig
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 
 TWO_LEVELS_FROM = 10_000
 """Clusters from which on there are two levels, where the settings leave it open."""
@@ -168,9 +168,7 @@ def assign(
     Raises:
         UserError: NaN or infinite vectors, or rows of another width than the centroids.
     """
-    return assign_with_distances(
-        vectors, centroids, advance, spherical=spherical, mesh=mesh, block_rows=block_rows
-    )[0]
+    return assign_with_distances(vectors, centroids, advance, spherical=spherical, mesh=mesh, block_rows=block_rows)[0]
 
 
 def assign_with_distances(

@@ -13,7 +13,7 @@ from jax_diversity.clustering.mesh import BY_ROW, EVERYWHERE, fetch, place
 from jax_diversity.clustering.passes import Moments, accumulate, move, nearest
 from jax_diversity.clustering.rows import Rows
 from jax_diversity.clustering.starts import padded_count
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, ignore
 
 SETTLED_SHARE = 10_000
 """Lloyd stops when at most one training row in this many changes its cluster."""

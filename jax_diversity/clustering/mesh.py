@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jax_diversity.devices import flat_mesh
+from jax_diversity.foundation.devices import flat_mesh
 
 AXIS = "rows"
 BY_ROW: Any = PartitionSpec(AXIS)

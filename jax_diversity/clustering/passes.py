@@ -110,9 +110,7 @@ def nearest(
     )
 
 
-def _nearest_part(
-    rows: Array, centroids: Array, num_clusters: Array, spherical: bool
-) -> tuple[Array, Array, Array]:
+def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical: bool) -> tuple[Array, Array, Array]:
     """One device's rows: nearest centroid, row less that centroid, and its squared length."""
     half_norms = 0.5 * jnp.sum(centroids * centroids, axis=1)
     numbers = jnp.arange(len(centroids), dtype=jnp.int32)

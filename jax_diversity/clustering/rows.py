@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 LARGEST_SQUARE = 1e30
 """A vector's squared length; sums of ten million of them, moved by another vector, are finite in float32."""

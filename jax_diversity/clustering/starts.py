@@ -83,9 +83,7 @@ def _nearest_rows(rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray,
     """Every row's nearest candidate and the squared distance to it, nothing but rounding taken for zero."""
     mesh = row_mesh(None)
     # Candidates of one of few sizes: each size is compiled. Copies of the first are never the lowest of equals.
-    padded = np.concatenate(
-        [candidates, np.repeat(candidates[:1], padded_count(len(candidates)) - len(candidates), 0)]
-    )
+    padded = np.concatenate([candidates, np.repeat(candidates[:1], padded_count(len(candidates)) - len(candidates), 0)])
     owners, distances = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     start = 0
     for block, count in Rows(rows).blocks(_BLOCK_ROWS):

@@ -72,9 +72,7 @@ def share_out(
     least = max(float(weights.max(initial=0)), 1.0) * 1e-12
     weights = np.maximum(weights, least)
     queue = [
-        (-weights[group] / (2 * shares[group] + 1), group)
-        for group in range(len(most))
-        if most[group] > shares[group]
+        (-weights[group] / (2 * shares[group] + 1), group) for group in range(len(most)) if most[group] > shares[group]
     ]
     heapq.heapify(queue)
     for _ in range(total - int(shares.sum())):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.protobuf import BYTES, FIXED32, VARINT, packed_integers, read_fields
+from jax_diversity.foundation.protobuf import BYTES, FIXED32, VARINT, packed_integers, read_fields
 
 _Feature = Int64[np.ndarray, " value"] | list[float] | list[bytes]
 

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from jax_diversity.config import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.errors import UserError
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.foundation.errors import UserError
 
 Format = Literal["jsonl", "parquet", "text"]
 MAX_DOCUMENT_BYTES = 2**30
@@ -183,9 +183,7 @@ def _find_local(pattern: str) -> list[InputFile]:
     if os.path.isfile(path):
         return [InputFile(path, _valid(os.path.basename(path)))]
     if os.path.isdir(path):
-        raise UserError(
-            f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'."
-        )
+        raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
     root = _fixed_folder(path)
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, _valid(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
@@ -242,7 +240,5 @@ def read_whole(file: InputFile) -> tuple[bytes, int]:
     with file.stream() as (stored, content):
         text = content.read(MAX_DOCUMENT_BYTES + 1)
         if len(text) > MAX_DOCUMENT_BYTES:
-            raise UserError(
-                f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents."
-            )
+            raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
         return text, stored.tell()

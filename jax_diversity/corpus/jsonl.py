@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile
 from jax_diversity.corpus.records import TEXT, RecordForm
 from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

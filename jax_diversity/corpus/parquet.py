@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import InputFile, reading_faults
 from jax_diversity.corpus.records import TEXT, RecordForm
 from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _BATCH_BYTES = 8 * 2**20

@@ -20,10 +20,10 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.progress import Advance
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 MIN_CHARACTERS = 200

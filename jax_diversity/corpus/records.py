@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.errors import UserError
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
 
@@ -43,9 +43,7 @@ class RecordForm:
         )
 
 
-def make_document(
-    record: Mapping[str, Any], place: Place, config: CorpusConfig, report: ReadReport
-) -> Document | None:
+def make_document(record: Mapping[str, Any], place: Place, config: CorpusConfig, report: ReadReport) -> Document | None:
     """Sort a record's fields into a document; None where it has no text, which `report` counts.
 
     A missing id becomes `file:line`, a missing source the file's name without endings. Ids may be integers.

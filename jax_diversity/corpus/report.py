@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 MAX_PROBLEMS = 20
 
@@ -72,9 +72,7 @@ class ReadReport:
             UserError: `strict` is set.
         """
         if strict:
-            raise UserError(
-                f"{place}: {what}; mend the record, or read without corpus.strict to skip such records."
-            )
+            raise UserError(f"{place}: {what}; mend the record, or read without corpus.strict to skip such records.")
         setattr(self, kind, getattr(self, kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(f"{place.name}: {what}")

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.artifacts import atomic_path
 from jax_diversity.corpus.token_document import TokenDocument
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(
@@ -85,9 +86,7 @@ def write_documents(
         for document in documents:
             writer.add(document)
             advance(1)
-    return StoredCorpus(
-        writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, writer.fields()
-    )
+    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, writer.fields())
 
 
 class _Writer:
@@ -184,103 +183,164 @@ def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
-def document_paths(folder: str | Path) -> list[Path]:
-    """The files that `write_documents` made, in order.
+@dataclass(frozen=True)
+class DocumentStore:
+    """Stored documents in their order; as small as its paths, so that it can be sent to worker processes.
 
-    Raises:
-        UserError: there are none.
-    """
-    paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
-    if not paths:
-        raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
-    return paths
-
-
-def read_texts(path: Path, max_characters: int | None = None) -> Iterator[list[str]]:
-    """The texts of one file, in lists of at most 1,000 documents and some 4 MB (or one document).
-
-    Args:
-        path: one of `document_paths`.
-        max_characters: give only so many first characters of each text.
-
-    Raises:
-        UserError: absent or damaged.
-    """
-    with _stored_file(path) as table:
-        for index in range(table.num_row_groups):
-            texts = table.read_row_group(index, columns=["text"])["text"]
-            if max_characters is not None:
-                texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
-            yield texts.to_pylist()
-
-
-def read_token_lists(
-    path: Path,
-) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
-    """The tokens of one file's documents end to end and their numbers of tokens, some 4 MB at a time.
-
-    Args:
-        path: one of `document_paths`, of a corpus that came as tokens.
-
-    Raises:
-        UserError: absent, damaged, or a corpus of texts.
-    """
-    with _stored_file(path) as table:
-        if "tokens" not in table.schema_arrow.names:
-            raise UserError(
-                f"Expected documents that came as tokens in {path}, found texts; set corpus.format to megatron or "
-                "tokens, or tokenizer.kind to what turns texts into tokens."
-            )
-        for index in range(table.num_row_groups):
-            for lists in table.read_row_group(index, columns=["tokens"])["tokens"].chunks:
-                yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
-
-
-def read_columns(where: str | Path | Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    """Some columns of all documents in order: of a folder, or of the given files.
-
-    Meant for the light ones: everything asked for is in memory at once.
-
-    Raises:
-        UserError: absent or damaged.
-    """
-    paths = document_paths(where) if isinstance(where, str | Path) else where
-    tables = []
-    for path in paths:
-        with _stored_file(path) as table:
-            tables.append(table.read(columns=list(columns)))
-    return pa.concat_tables(tables)
-
-
-def read_rows(
-    where: str | Path | Sequence[Path], indices: Int64[np.ndarray, " document"], columns: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
-
-    Args:
-        where: a folder, or files in their order.
-        indices: which documents, counted over all files, ascending.
-        columns: which columns.
-
-    Raises:
-        UserError: absent or damaged.
+    Attributes:
+        paths: the files that `write_documents` made, in order.
 
     Example:
-        >>> read_rows("out/documents", np.array([3, 70_000]), ["id", "title"])
+        >>> store = DocumentStore.of_folder("out/documents")
+        >>> store.columns(["id", "source"]).num_rows == store.num_documents
+        True
     """
-    paths = document_paths(where) if isinstance(where, str | Path) else where
-    rows: list[dict[str, Any]] = []
-    start = 0
-    for path in paths:
-        with _stored_file(path) as table:
-            for index in range(table.num_row_groups):
-                stop = start + table.metadata.row_group(index).num_rows
-                low, high = np.searchsorted(indices, (start, stop))
-                if low < high:
-                    group = table.read_row_group(index, columns=list(columns))
-                    rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
-                start = stop
-    return rows
+
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def of_folder(cls, folder: str | Path) -> DocumentStore:
+        """The documents of a folder.
+
+        Raises:
+            UserError: there are none.
+        """
+        paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
+        if not paths:
+            raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
+        return cls(tuple(paths))
+
+    @cached_property
+    def first_documents(self) -> Int64[np.ndarray, " file_and_end"]:
+        """The index of every file's first document, and at the end the number of all documents."""
+        counts = []
+        for path in self.paths:
+            with _stored_file(path) as table:
+                counts.append(table.metadata.num_rows)
+        return np.cumsum([0, *counts])
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in all files."""
+        return int(self.first_documents[-1])
+
+    def texts(self, path: Path | None = None, max_characters: int | None = None) -> Iterator[list[str]]:
+        """The texts, in lists of at most 1,000 documents and some 4 MB (or one document).
+
+        Args:
+            path: one of `paths`; None reads all of them.
+            max_characters: give only so many first characters of each text.
+
+        Raises:
+            UserError: absent or damaged.
+        """
+        for each in self.paths if path is None else (path,):
+            with _stored_file(each) as table:
+                for index in range(table.num_row_groups):
+                    texts = table.read_row_group(index, columns=["text"])["text"]
+                    if max_characters is not None:
+                        texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
+                    yield texts.to_pylist()
+
+    def token_lists(
+        self, path: Path | None = None
+    ) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
+        """The documents' own tokens end to end and their numbers of tokens, some 4 MB at a time.
+
+        Args:
+            path: one of `paths`; None reads all of them.
+
+        Raises:
+            UserError: absent, damaged, or a corpus of texts.
+        """
+        for each in self.paths if path is None else (path,):
+            with _stored_file(each) as table:
+                if "tokens" not in table.schema_arrow.names:
+                    raise UserError(
+                        f"Expected documents that came as tokens in {each}, found texts; set corpus.format to megatron "
+                        "or tokens, or tokenizer.kind to what turns texts into tokens."
+                    )
+                for index in range(table.num_row_groups):
+                    for lists in table.read_row_group(index, columns=["tokens"])["tokens"].chunks:
+                        yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
+
+    def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
+        """Some columns of all documents in order, as Arrow holds them: meant for the light ones.
+
+        Args:
+            names: which columns.
+            path: one of `paths`; None reads all of them.
+
+        Raises:
+            UserError: absent or damaged.
+        """
+        tables = []
+        for each in self.paths if path is None else (path,):
+            with _stored_file(each) as table:
+                tables.append(table.read(columns=list(names)))
+        return pa.concat_tables(tables)
+
+    def ids(self) -> Iterator[str]:
+        """The documents' ids, one file of them in Python's memory at a time.
+
+        Raises:
+            UserError: absent or damaged.
+        """
+        for path in self.paths:
+            yield from self.columns(["id"], path)["id"].to_pylist()
+
+    def metadata(self, names: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking.
+
+        Raises:
+            UserError: absent or damaged.
+        """
+        for path in self.paths:
+            with _stored_file(path) as table:
+                for index in range(table.num_row_groups):
+                    stored = table.read_row_group(index, columns=["metadata"])["metadata"].to_pylist()
+                    records = [json.loads(text) for text in stored]
+                    yield {name: [record.get(name) for record in records] for name in names}
+
+    def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
+
+        Args:
+            indices: which documents, counted over all files, ascending.
+            names: which columns.
+
+        Raises:
+            UserError: absent or damaged.
+
+        Example:
+            >>> store.rows(np.array([3, 70_000]), ["id", "title"])
+        """
+        rows: list[dict[str, Any]] = []
+        start = 0
+        for path in self.paths:
+            with _stored_file(path) as table:
+                for index in range(table.num_row_groups):
+                    stop = start + table.metadata.row_group(index).num_rows
+                    low, high = np.searchsorted(indices, (start, stop))
+                    if low < high:
+                        group = table.read_row_group(index, columns=list(names))
+                        rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
+                    start = stop
+        return rows
+
+    def group_duplicates(self) -> Int64[np.ndarray, " document"]:
+        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
+        halves = np.concatenate(
+            [
+                np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
+                for chunk in self.columns(["text_hash"])["text_hash"].chunks
+            ]
+        )
+        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        is_new = np.diff(halves[order], axis=0, prepend=halves[order[:1]]).any(axis=1)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.cumsum(is_new)
+        return groups
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.files import InputFile, read_whole
 from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.progress import Advance
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _PROGRAMMING_LANGUAGES = {

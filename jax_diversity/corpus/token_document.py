@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.records import RecordForm, document_labels, listed
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.schema import Document
 
 _LARGEST_ID = 2**31 - 1

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.config import CorpusConfig
 from jax_diversity.corpus.examples import decode_example
 from jax_diversity.corpus.files import InputFile, reading_faults
 from jax_diversity.corpus.jsonl import read_jsonl
 from jax_diversity.corpus.parquet import read_parquet
 from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.token_document import TOKENS, TokenDocument, token_ids
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
-from jax_diversity.token_store import TokenFile
+from jax_diversity.token_store.megatron import TokenFile
 
 _READ_BYTES = 8 * 2**20
 _READ_RECORDS = 1000
@@ -124,9 +124,7 @@ def _read_array_records(
         if isinstance(error, UserError):
             raise
         what = str(error).partition("\n")[0]
-        raise UserError(
-            f"{file.address} is no ArrayRecord file, or a damaged one ({what}); fetch it anew."
-        ) from None
+        raise UserError(f"{file.address} is no ArrayRecord file, or a damaged one ({what}); fetch it anew.") from None
     if size and not num_records:
         raise UserError(f"Expected records in {file.address}, found none; its writer may not have been closed.")
     if fields_found and not num_with_field:
@@ -140,9 +138,7 @@ def _record_fields(record: bytes, place: Place, config: CorpusConfig, report: Re
             dtype = np.dtype(config.array_record_tokens).newbyteorder("<")
             return {config.tokens_field: np.frombuffer(record, dtype)}
         features = decode_example(record)
-        return {
-            name: values if name == config.tokens_field else _plain(values) for name, values in features.items()
-        }
+        return {name: values if name == config.tokens_field else _plain(values) for name, values in features.items()}
     except ValueError as error:  # UnicodeDecodeError included
         report.skip("num_broken_records", place, str(error), strict=config.strict)
         return None

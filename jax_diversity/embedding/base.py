@@ -28,10 +28,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.config import EmbeddingConfig
 from jax_diversity.embedding.own_code import own_code
-from jax_diversity.errors import UserError
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
 
 METHODS = {
     "tfidf_svd": "jax_diversity.embedding.tfidf_svd:TfidfSvd",
@@ -213,8 +213,7 @@ def _checked(embedder: Any, method: str) -> Embedder:
         number = 0
     if number < 1:
         raise UserError(
-            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found "
-            f"{width!r}."
+            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found {width!r}."
         )
     return embedder
 

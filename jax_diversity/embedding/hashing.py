@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Float32
 from scipy.sparse import csr_array
 
-from jax_diversity.config import EmbeddingConfig
-from jax_diversity.terms import MARKS, UNSPACED
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.terms import MARKS, UNSPACED
 
 NUM_BUCKETS = 2**16
 """Buckets that terms are hashed to: two documents of 100 terms share one by chance once in seven pairs, which is

@@ -7,8 +7,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from jax_diversity.config import EmbeddingConfig
-from jax_diversity.errors import UserError
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.errors import UserError
 
 
 def outside_files(config: EmbeddingConfig) -> list[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 _NOT_THEIRS = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<")
 """How files' names begin whose lines are not the user's: this package's, the import system's, generated ones."""

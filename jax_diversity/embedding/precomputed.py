@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.config import EmbeddingConfig
 from jax_diversity.embedding.outside import find_vector_files
-from jax_diversity.errors import UserError
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,9 +81,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"Expected a .npy array at {path}, found: {reason}; save it anew with numpy.save."
-        ) from None
+        raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it anew with numpy.save.") from None
     if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         found = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
         raise UserError(
@@ -215,9 +213,7 @@ def _first_width(paths: Sequence[Path], column: str) -> int:
         for batch in _batches(path, column):
             first = batch[0].as_py() if len(batch) else None
             if first is not None and not first:
-                raise UserError(
-                    f"Expected vectors in the column {column!r} of {path}, found an empty one in row 0."
-                )
+                raise UserError(f"Expected vectors in the column {column!r} of {path}, found an empty one in row 0.")
             if first is not None:
                 return len(first)
             if len(batch):

@@ -3,7 +3,7 @@
 This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
 any number of documents in a stream; a document's vector depends on that document alone.
 
-Terms are those of `jax_diversity.terms`. There is no list of stop words: a term's weight is
+Terms are those of `jax_diversity.foundation.terms`. There is no list of stop words: a term's weight is
 `ln((1 + documents) / documents with it)`, which is next to nothing for what stands everywhere.
 """
 
@@ -19,10 +19,10 @@ import numpy as np
 from jaxtyping import Float32
 from scipy.sparse import csr_array
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.config import EmbeddingConfig
-from jax_diversity.errors import UserError
-from jax_diversity.terms import split_terms
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""

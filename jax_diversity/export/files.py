@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
 
 
 class Written(NamedTuple):

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_diversity.artifacts import atomic_path, write_json, write_text
-from jax_diversity.errors import UserError
 from jax_diversity.export.files import Written, make_folder
 from jax_diversity.export.rows import OrderedSequences
 from jax_diversity.export.tf_example import encode_examples
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.artifacts import atomic_path, write_json, write_text
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 
 COLUMN = "tokens"
 """The feature's name, MaxText's `train_data_columns`."""
@@ -57,7 +57,7 @@ def write_maxtext(
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
     """
-    from jax_diversity.records import file_counts, record_paths
+    from jax_diversity.records.writing import file_counts, record_paths
 
     if sequences_per_file is not None and sequences_per_file < 1:
         raise UserError(f"Expected sequences_per_file >= 1, found {sequences_per_file}.")

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from jax_diversity.errors import UserError
 from jax_diversity.export.files import Written, new_file
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Ordering
-from jax_diversity.token_store import TokenFile, TokenStore, TokenWriter
+from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
 _CLASS, _SPLIT = "GPTDataset", "train"
 _DESCRIPTION = re.compile(rf"([0-9a-f]{{32}})-{_CLASS}-{_SPLIT}-description\.txt")
@@ -126,9 +126,7 @@ def read_description(path: Path, *, sequence_length: int, num_sequences: int) ->
     expected = {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}
     for key, value in expected.items():
         if found[key] != value:
-            raise UserError(
-                f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads."
-            )
+            raise UserError(f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads.")
     _check_num_samples(found["num_samples"], num_sequences)
     return text
 
@@ -161,9 +159,7 @@ def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) 
         )
 
 
-def write_tokens(
-    tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore
-) -> Written:
+def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
     """Write all documents as one pair of `.bin` and `.idx`: a `GPTDataset` reads one.
 
     Files that hold documents of the same lengths already are kept.

@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.config import OlmoExportConfig
-from jax_diversity.errors import UserError
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.export.rows import Sequences
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.export.settings import OlmoExportConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Ordering
 
 _LARGEST = 2**32 - 1

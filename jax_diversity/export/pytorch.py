@@ -14,8 +14,8 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from jax_diversity.errors import UserError
 from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.foundation.errors import UserError
 
 IGNORED = -100
 """The target that `torch.nn.functional.cross_entropy` passes over by default."""
@@ -109,8 +109,7 @@ class OrderedBatchSampler:
             raise UserError(f"Expected a global batch size in 1 .. {size}, found {global_batch_size}.")
         if num_ranks < 1 or global_batch_size % num_ranks:
             raise UserError(
-                f"Expected a number of ranks that divides the global batch of {global_batch_size}, found "
-                f"{num_ranks}."
+                f"Expected a number of ranks that divides the global batch of {global_batch_size}, found {num_ranks}."
             )
         if not 0 <= rank < num_ranks:
             raise UserError(f"Expected a rank in 0 .. {num_ranks - 1}, found {rank}.")
@@ -147,9 +146,8 @@ class OrderedBatchSampler:
         Raises:
             UserError: a state of another dataset or ordering, or a position beyond the end.
         """
-        former = self._sequences.dataset.former_fingerprint  # in the states of earlier versions
         for name, own in self._fingerprints.items():
-            if state.get(name) != own and (name, state.get(name)) != ("dataset_fingerprint", former):
+            if state.get(name) != own:
                 raise UserError(
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
                     f"{str(state.get(name))[:16]}; open the one that the run began with."

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.errors import UserError
-from jax_diversity.records import FIELDS, RecordReader
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.reading import RecordReader
 from jax_diversity.schema import Ordering
 
 Rows = dict[str, Int32[np.ndarray, "row token"]]
@@ -73,9 +74,7 @@ class Sequences:
             raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {places.min()} .. {places.max()}.")
         if self.dataset.layout_ordering is not None:
             places = self._place_of[places]
-        return self._records.read_batch(
-            places, expected=sequence_indices, fields=fields, merge_segments=merge_segments
-        )
+        return self._records.read_batch(places, expected=sequence_indices, fields=fields, merge_segments=merge_segments)
 
     @property
     def _records(self) -> RecordReader:

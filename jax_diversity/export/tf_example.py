@@ -42,8 +42,7 @@ def encode_examples(
     row_ends = ends[np.cumsum(num_tokens)].tolist()
     name = feature.encode()
     return [
-        _example(name, packed[start:end].tobytes())
-        for start, end in zip([0, *row_ends[:-1]], row_ends, strict=True)
+        _example(name, packed[start:end].tobytes()) for start, end in zip([0, *row_ends[:-1]], row_ends, strict=True)
     ]
 
 

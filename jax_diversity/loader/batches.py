@@ -11,7 +11,7 @@ import numpy as np
 from jax_diversity.loader.orders import Order
 from jax_diversity.loader.sources import SequenceSource
 from jax_diversity.loader.windows import Windows
-from jax_diversity.records import FIELDS
+from jax_diversity.records.decoding import FIELDS
 
 Batch = dict[str, Any]
 """Arrays by field name: NumPy's, or global JAX arrays."""

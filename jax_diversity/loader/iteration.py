@@ -13,7 +13,7 @@ from typing import Any
 
 import grain
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.batches import Batch, OrderedBatches
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.windows import ENDLESS
@@ -138,8 +138,6 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 "give the loader as many epochs as the run that was saved."
             )
         own = self._state(position)
-        if state["dataset"] == self._batches.source.former_fingerprint:  # saved by an earlier version
-            own["dataset"] = state["dataset"]
         for name in ("dataset", "ordering"):
             if state[name] != own[name] and not (name == "ordering" and self._touches(position, state[name])):
                 raise UserError(

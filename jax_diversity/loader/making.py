@@ -12,16 +12,16 @@ import jax
 import numpy as np
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.errors import UserError
+from jax_diversity.dataset.orderings import is_file_name, load_ordering
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.batches import OrderedBatches
 from jax_diversity.loader.iteration import Ahead, Loader
 from jax_diversity.loader.orders import EpochOrders, Order, OrderFile, OrderIndex, ScheduleIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.sources import ORIGIN, ConcatenatedSource, RecordSource, SequenceSource
 from jax_diversity.loader.windows import ENDLESS, Windows
-from jax_diversity.records import FIELDS
+from jax_diversity.records.decoding import FIELDS
 from jax_diversity.schema import Ordering, Schedule
-from jax_diversity.stored_orderings import is_file_name, load_ordering
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 
@@ -164,9 +164,7 @@ def assemble(
     if sharding is not None:
         placement = _placement(sharding, windows, source.width)
         windows = replace(windows, row_numbers=placement.row_numbers)
-    batches = OrderedBatches(
-        source, order, windows, fields, merge_segments=merge_segments, names=names, dtype=dtype
-    )
+    batches = OrderedBatches(source, order, windows, fields, merge_segments=merge_segments, names=names, dtype=dtype)
     return kind(batches, ahead, placement)
 
 
@@ -326,7 +324,7 @@ def open_any(dataset: str | Path | Dataset, cache_folder: str | Path | None = No
 def _record_source(dataset: Dataset) -> RecordSource:
     name = dataset.layout_ordering
     layout = None if name is None else named_order(dataset, name)
-    return RecordSource(dataset.records, layout, dataset.fingerprint, dataset.former_fingerprint)
+    return RecordSource(dataset.records, layout, dataset.fingerprint)
 
 
 def named_order(dataset: Dataset, name: str) -> OrderIndex:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
 _CHUNK = 2**20
@@ -229,7 +229,5 @@ class EpochOrders:
                         f"Expected an ordering of the dataset's {self._length} sequences for epoch {epoch}, found "
                         f"{ordering!r}."
                     )
-                self._made = {kept: made for kept, made in self._made.items() if kept >= epoch - 1} | {
-                    epoch: ordering
-                }
+                self._made = {kept: made for kept, made in self._made.items() if kept >= epoch - 1} | {epoch: ordering}
             return self._made[epoch]

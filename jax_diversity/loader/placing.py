@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 
 class Placement:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Loader
 from jax_diversity.loader.streaming import StreamedSource
 

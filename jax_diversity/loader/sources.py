@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.artifacts import fingerprint
+from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.loader.orders import OrderIndex
-from jax_diversity.records import RecordReader
+from jax_diversity.records.reading import RecordReader
 
 ORIGIN = ("dataset_index", "sequence_index")
 """What a batch of several datasets tells of every row besides its tokens."""
@@ -23,11 +23,6 @@ class SequenceSource(Protocol):
     @property
     def fingerprint(self) -> str:
         """Hash of what decides the sequences."""
-        ...
-
-    @property
-    def former_fingerprint(self) -> str:
-        """What it was to earlier versions, whose states go on."""
         ...
 
     @property
@@ -53,14 +48,11 @@ class RecordSource:
         records: the records, in the order of their layout.
         layout: the ordering that they lie in; None: as packed.
         fingerprint: of the dataset.
-        former_fingerprint: the dataset's to earlier versions.
     """
 
-    def __init__(
-        self, records: RecordReader, layout: OrderIndex | None, fingerprint: str, former_fingerprint: str = ""
-    ) -> None:
+    def __init__(self, records: RecordReader, layout: OrderIndex | None, fingerprint: str) -> None:
         self.records, self.layout = records, layout
-        self.fingerprint, self.former_fingerprint = fingerprint, former_fingerprint
+        self.fingerprint = fingerprint
 
     @property
     def width(self) -> int:
@@ -82,9 +74,7 @@ class RecordSource:
             UserError: damaged records, or records that hold other sequences than they should.
         """
         places = sequences if self.layout is None else self.layout.inverse[sequences].astype(np.int64, copy=False)
-        return dict(
-            self.records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
-        )
+        return dict(self.records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments))
 
 
 class ConcatenatedSource:
@@ -104,11 +94,6 @@ class ConcatenatedSource:
     def fingerprint(self) -> str:
         """Hash of all datasets, in their order."""
         return fingerprint([source.fingerprint for source in self.sources])
-
-    @property
-    def former_fingerprint(self) -> str:
-        """What it was to earlier versions."""
-        return fingerprint([source.former_fingerprint for source in self.sources])
 
     @property
     def width(self) -> int:

@@ -14,10 +14,10 @@ import grain
 import numpy as np
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.making import check_fields, check_switches, open_rows, resolve_order, whole_number
 from jax_diversity.loader.windows import Windows
-from jax_diversity.records import FIELDS
+from jax_diversity.records.decoding import FIELDS
 
 
 class SequenceRows:

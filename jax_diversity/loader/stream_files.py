@@ -18,8 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from jax_diversity.records import RecordReader
-from jax_diversity.remote import RemoteFolder, locked
+from jax_diversity.dataset.remote import RemoteFolder, locked
+from jax_diversity.records.reading import RecordReader
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.artifacts import fingerprint
 from jax_diversity.dataset import Dataset
-from jax_diversity.errors import UserError
+from jax_diversity.dataset.remote import RemoteFolder
+from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.batches import OrderedBatches
 from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
 from jax_diversity.loader.making import assemble, named_order, open_any, whole_number
@@ -29,8 +30,8 @@ from jax_diversity.loader.orders import OrderIndex
 from jax_diversity.loader.placing import Placement
 from jax_diversity.loader.stream_files import StreamedFiles, Wanted
 from jax_diversity.loader.windows import ENDLESS
-from jax_diversity.records import FIELDS, RecordReader
-from jax_diversity.remote import RemoteFolder
+from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.reading import RecordReader
 
 _CHUNK = 2**20
 
@@ -116,9 +117,7 @@ def stream_batches(
         num_ahead=whole["read_ahead_files"],
     )
     return assemble(
-        StreamedSource(
-            records, layout, order, opened.fingerprint, opened.remote, former_fingerprint=opened.former_fingerprint
-        ),
+        StreamedSource(records, layout, order, opened.fingerprint, opened.remote),
         order,
         global_batch_size=global_batch_size,
         num_epochs=epochs,
@@ -282,7 +281,6 @@ class StreamedSource:
         order: the stream's.
         fingerprint: of the dataset.
         remote: where the record files come from; None: they are there.
-        former_fingerprint: the dataset's to earlier versions.
     """
 
     def __init__(
@@ -292,9 +290,8 @@ class StreamedSource:
         order: StreamOrder,
         fingerprint: str,
         remote: RemoteFolder | None,
-        former_fingerprint: str = "",
     ) -> None:
-        self.fingerprint, self.former_fingerprint = fingerprint, former_fingerprint
+        self.fingerprint = fingerprint
         self._records, self._layout, self._order, self._remote = records, layout, order, remote
         self._files: StreamedFiles | None = None
         self._reader = records
@@ -305,7 +302,7 @@ class StreamedSource:
     @property
     def _arguments(self) -> tuple[Any, ...]:
         fixed = (self._records, self._layout, self._order)
-        return (*fixed, self.fingerprint, self._remote, self.former_fingerprint)
+        return (*fixed, self.fingerprint, self._remote)
 
     @property
     def width(self) -> int:

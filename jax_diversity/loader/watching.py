@@ -21,7 +21,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.batches import Batch
 from jax_diversity.loader.iteration import BatchIterator, Loader
 from jax_diversity.loader.making import open_any, order_over, whole_number

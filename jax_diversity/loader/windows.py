@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 ENDLESS = 2**62
 """Positions of a run without a last epoch."""

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float, Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.placing import cumulative_tokens, place
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation, row_norms
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
@@ -211,9 +211,7 @@ def _measure_family(
     def by_size(value: Callable[[int], Any]) -> dict[int, Any]:
         return {size: value(size) for size in windows}
 
-    every_start = (
-        by_size(lambda size: window_tv_all(placed, target, size, advance)) if yardstick.every_start else {}
-    )
+    every_start = by_size(lambda size: window_tv_all(placed, target, size, advance)) if yardstick.every_start else {}
     return {
         "prefix_l2": prefix_deviation(placed, tokens, target, length, advance),
         "window_tv": by_size(lambda size: aligned[size].tv),

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Targets, Yardstick, measure_by, target_shares
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.placing import place
 from jax_diversity.measures.tables import Row, as_markdown, as_text
 from jax_diversity.measures.windows import window_deviation
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 Compared = Mapping[str, Ordering | Schedule | Int64[np.ndarray, " position"]]
@@ -156,10 +156,7 @@ def compare(
         keep(name, balance)
         summaries[name] = balance.summary()
     shuffle = next((name for name, ordering in orderings.items() if _is_shuffle(name, ordering)), None)
-    if shuffle is not None:
-        shuffled = _mean_tvs(summaries[shuffle])
-    else:
-        shuffled = _shuffle_tvs(characteristics, windows, shares)
+    shuffled = _mean_tvs(summaries[shuffle]) if shuffle is not None else _shuffle_tvs(characteristics, windows, shares)
     rows = [row for name in orderings for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows))
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 from scipy.sparse import csr_array
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.windows import aligned_windows
 from jax_diversity.schema import Ordering, Schedule, Segments
 

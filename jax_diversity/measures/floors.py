@@ -22,9 +22,7 @@ _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 
 
-def window_floor(
-    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
-) -> float:
+def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
     """A lower bound of the mean window TV of any ordering.
 
     Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
@@ -39,9 +37,7 @@ def window_floor(
     return _kept(per_sequence, size) / max(num_sequences // size, 1)
 
 
-def window_bound(
-    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
-) -> float:
+def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
     """A lower bound of the mean window TV of any ordering, never below `window_floor`.
 
     Proof. A window with x_g tokens of group g and t <= nL tokens in all has a TV of Σ_g max(0, x_g / t - τ_g)

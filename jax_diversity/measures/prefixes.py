@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.placing import Entries, entries, group_sums
-from jax_diversity.progress import Advance, ignore
 
 _BLOCK_POSITIONS = 1024
 _DENSE_ENTRIES = 4_000_000

@@ -14,9 +14,9 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Targets, checked, target_shares
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 _BLOCK_ENTRIES = 1 << 20

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 from scipy.sparse import csr_array
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.placing import cumulative_tokens, entries, group_sums
-from jax_diversity.progress import Advance, ignore
 
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14

@@ -108,8 +108,7 @@ class _Family:
 
     def _line(self, name: str, measures: tuple[str, ...], offset: str | None) -> list[str]:
         return [
-            " / ".join(self._number(name, measure, window, offset) for measure in measures)
-            for window in self.windows
+            " / ".join(self._number(name, measure, window, offset) for measure in measures) for window in self.windows
         ]
 
     def _number(self, name: str, measure: str, window: int | None = None, offset: str | None = None) -> str:

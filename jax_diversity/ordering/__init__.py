@@ -12,8 +12,3 @@ Every method is a function of one signature (`base.Method`) in a file of its own
     literature        what others do
     composition       orderings made of orderings
 """
-
-from jax_diversity.ordering.base import METHODS, Method, find_method, order
-from jax_diversity.ordering.objective import Features, Objective
-
-__all__ = ["METHODS", "Features", "Method", "Objective", "find_method", "order"]

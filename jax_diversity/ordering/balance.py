@@ -15,13 +15,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.groups import heaviest_groups
 from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.pool import checked_pool_size, select_from_pool
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 # What is left after some consumption is never quite the corpus's mixture: a smaller L1 distance asks for nothing.
@@ -71,9 +71,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     """
     if not len(stream):
         return stream
-    family = next(
-        (columns for columns in plan.features.family_columns.values() if _asks(plan, columns, stream)), None
-    )
+    family = next((columns for columns in plan.features.family_columns.values() if _asks(plan, columns, stream)), None)
     if family is None:
         return stream
     features = plan.features

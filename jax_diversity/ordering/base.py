@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import operator
 from collections.abc import Mapping
@@ -12,13 +11,13 @@ from typing import Any, Protocol, overload, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.artifacts import fingerprint
-from jax_diversity.errors import UserError
-from jax_diversity.methods import MethodTable
+from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 
@@ -43,82 +42,25 @@ class Method(Protocol):
         ...
 
 
-# name -> module below jax_diversity.ordering; modules are imported when asked for, so that baselines need no JAX
-METHODS = {
-    "balance": "balance",
-    "buffer_shuffle": "literature.buffers",
-    "cluster_sorted": "literature.baselines",
-    "corpus_order": "literature.baselines",
-    "document_spacing": "literature.spacing",
-    "greedy": "greedy",
-    "greedy_pool": "pool",
-    "sequence_spacing": "literature.spacing",
-    "stratified": "literature.baselines",
-    "uniform_shuffle": "literature.baselines",
-    "window_shuffle": "literature.buffers",
-}
-
-_CONTRACT = frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"})
-
-
-_TABLE = MethodTable("ordering method", "jax_diversity.ordering", METHODS, _CONTRACT)
-
-
-def find_method(name: str) -> Method:
-    """Look a method up by its name.
-
-    Raises:
-        ValueError: unknown name; lists all and suggests the nearest.
-    """
-    return _TABLE.find(name)
-
-
-def method_options(name: str) -> dict[str, Any]:
-    """A method's options and their defaults.
-
-    Example:
-        >>> method_options("corpus_order")
-        {}
-    """
-    return _TABLE.options(name)
-
-
-def takes_checkpoint(name: str) -> bool:
-    """Whether a method keeps the state of a long run, so that a run that was cut off can be gone on with.
-
-    Example:
-        >>> takes_checkpoint("corpus_order")
-        False
-    """
-    return _TABLE.takes(name, "checkpoint")
-
-
-def describe_method(name: str) -> tuple[str, dict[str, str]]:
-    """A method's first sentence, and its options with their defaults as they stand in its source.
-
-    The source is read, not imported: a method's libraries may take seconds to load.
-
-    Example:
-        >>> describe_method("window_shuffle")[1]
-        {'window_size': '10000'}
-    """
-    path = Path(__file__).parent.joinpath(*METHODS[name].split(".")).with_suffix(".py")
-    source = path.read_text(encoding="utf-8")
-    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-    method = next(function for function in functions if function.name == name)
-    defaults = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
-    options = {argument.arg: ast.unparse(default) for argument, default in defaults if default is not None}
-    sentence = (ast.get_docstring(method) or "").partition("\n")[0]
-    return sentence, {option: default for option, default in options.items() if option not in _CONTRACT}
-
-
-def check_options(method: str, options: Mapping[str, Any]) -> None:
-    """Whether a method has these options; what values they take is the method's own to check.
-
-    Raises:
-        ValueError: unknown method or option; lists those that there are and suggests the nearest.
-    """
-    _TABLE.check_options(method, options)
+METHODS = Methods(
+    "ordering method",
+    "jax_diversity.ordering",
+    {
+        "balance": "balance",
+        "buffer_shuffle": "literature.buffers",
+        "cluster_sorted": "literature.baselines",
+        "corpus_order": "literature.baselines",
+        "document_spacing": "literature.spacing",
+        "greedy": "greedy",
+        "greedy_pool": "pool",
+        "sequence_spacing": "literature.spacing",
+        "stratified": "literature.baselines",
+        "uniform_shuffle": "literature.baselines",
+        "window_shuffle": "literature.buffers",
+    },
+    contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
+)
+"""Name -> module below this package."""
 
 
 def _checked_seed(seed: Any) -> int:
@@ -207,8 +149,8 @@ def order(
         >>> order(chars, "greedy", consumed=[0]).indices.tolist()
         [2, 1, 3]
     """
-    chosen = find_method(method)
-    check_options(method, options)
+    chosen = METHODS.find(method)
+    METHODS.check_options(method, options)
     objective = Objective() if objective is None else objective
     seed = _checked_seed(seed)
     objective.resolved_weights(characteristics)
@@ -244,8 +186,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_taken(method: str, parameter: str, what: str) -> None:
-    if not _TABLE.takes(method, parameter):
-        able = ", ".join(sorted(name for name in METHODS if _TABLE.takes(name, parameter)))
+    if not METHODS.takes(method, parameter):
+        able = ", ".join(sorted(name for name in METHODS if METHODS.takes(name, parameter)))
         raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
 
 

@@ -260,7 +260,5 @@ def _halving_sum(values: Float32[Array, "row *any"]) -> Float32[Array, "*any"]:
     """The sum over the first axis, halves added to halves: of the same rounding however many pairs run at once."""
     while len(values) > 1:
         half = -(-len(values) // 2)
-        values = values[:half] + jnp.pad(
-            values[half:], [(0, 2 * half - len(values))] + [(0, 0)] * (values.ndim - 1)
-        )
+        values = values[:half] + jnp.pad(values[half:], [(0, 2 * half - len(values))] + [(0, 0)] * (values.ndim - 1))
     return values[0]

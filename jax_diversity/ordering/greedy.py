@@ -27,6 +27,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
     Rows,
@@ -54,7 +55,6 @@ from jax_diversity.ordering.tables import (
     build_candidates,
     group_by_width,
 )
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 _REPACK_ABOVE = 65_536
@@ -111,7 +111,7 @@ def greedy(
     checkpoint = checkpoint or Checkpoint()
     if devices is None:
         return drive(GreedySelector(plan, objective), plan, advance, checkpoint)
-    from jax_diversity.ordering.sharded import ShardedGreedySelector  # made of this module's parts
+    from jax_diversity.ordering.sharded import ShardedGreedySelector
 
     selector = ShardedGreedySelector(plan, objective, devices)
     return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))

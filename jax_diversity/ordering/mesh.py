@@ -19,8 +19,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32
 
-from jax_diversity import devices
-from jax_diversity.errors import UserError
+from jax_diversity.foundation import devices
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.deviation import Row, Rows, read_row
 from jax_diversity.ordering.running import Checkpoint
 
@@ -128,8 +128,7 @@ def agree_on_rows(
     if axis is None:
         return first, read[0], read[1:]
     packed = [
-        jnp.concatenate([row.columns, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))])
-        for row in read
+        jnp.concatenate([row.columns, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))]) for row in read
     ]
     gathered = lax.all_gather(jnp.concatenate([jnp.stack([_bits(best), first]), *packed]), axis)
     chosen = _winner(_floats(gathered[:, 0]), gathered[:, 1])

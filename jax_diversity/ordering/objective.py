@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
 # Scores are float32: weights beyond this leave no digits for anything else.
@@ -92,22 +92,29 @@ class Objective:
         """`(1 + β |windows|) a`."""
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
 
+    def check_families(self, families: Sequence[str]) -> None:
+        """Refuse families that are fewer than the objective weighs.
+
+        Raises:
+            ValueError: more family weights than families.
+        """
+        if self.family_weights is not None and len(self.family_weights) > len(families):
+            raise UserError(
+                f"The objective weighs {len(self.family_weights)} families, the characteristics have "
+                f"{len(families)} ({', '.join(families)}); add the missing family or use another objective."
+            )
+
     def resolved_weights(self, characteristics: Characteristics) -> dict[str, float]:
         """Family -> λ, in the families' order, those left out or of weight zero not listed.
 
         Raises:
             ValueError: more family weights than families.
         """
-        families = characteristics.families
+        self.check_families(characteristics.families)
         if self.family_weights is None:
             weights = dict(characteristics.weights)
-        elif len(self.family_weights) > len(families):
-            raise UserError(
-                f"The objective weighs {len(self.family_weights)} families, the characteristics have "
-                f"{len(families)} ({', '.join(families)}); add the missing family or use another objective."
-            )
         else:
-            weights = dict(zip(families, self.family_weights, strict=False))
+            weights = dict(zip(characteristics.families, self.family_weights, strict=False))
         return {name: weight for name, weight in weights.items() if weight > 0}
 
 
@@ -177,9 +184,7 @@ class Features:
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
         sizes = [characteristics.counts[name].shape[1] for name in weights]
         ends = np.cumsum(sizes).tolist()
-        family_columns = {
-            name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)
-        }
+        family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
         norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
@@ -192,9 +197,7 @@ class Features:
             norms=norms,
             targets=np.append(targets, mean_norm),
             column_weights=np.append(column_weights, objective.norm_weight),
-            squares=_row_sums(
-                stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2
-            ),
+            squares=_row_sums(stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2),
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
         )
@@ -230,9 +233,7 @@ class Features:
         counts = np.diff(self.row_starts)[placed]
         ends = np.cumsum(counts)
         entries = np.repeat(self.row_starts[placed] - ends + counts, counts) + np.arange(counts.sum())
-        sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(
-            np.float64
-        )
+        sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(np.float64)
         sums[-1] = self.norms[placed].sum(dtype=np.float64)
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
 

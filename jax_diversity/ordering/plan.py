@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics
 
@@ -220,9 +220,7 @@ def _from_here_on(
     for name, wanted in given.items():
         seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).reshape(1, -1)
         if seen.shape != wanted.shape:
-            raise UserError(
-                f"Expected target shares of {seen.shape[1]} groups of {name!r}, found {wanted.shape[1]}."
-            )
+            raise UserError(f"Expected target shares of {seen.shape[1]} groups of {name!r}, found {wanted.shape[1]}.")
         # Where no tokens were seen any share owes nothing.
         both[name] = np.concatenate([seen if seen.any() else wanted, wanted])
     return Targets((0, len(consumed)), both)
@@ -237,9 +235,7 @@ def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " c
     try:
         indices = np.asarray(consumed)
     except ValueError:
-        raise UserError(
-            "Expected consumed sequences as one axis of integers, found rows of many lengths."
-        ) from None
+        raise UserError("Expected consumed sequences as one axis of integers, found rows of many lengths.") from None
     if indices.size == 0:
         return np.zeros(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":

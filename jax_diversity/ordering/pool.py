@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
     build_rows,
@@ -30,7 +31,6 @@ from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.pool_steps import PoolState, Slots, Stream, run
 from jax_diversity.ordering.running import Checkpoint, drive
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
@@ -99,7 +99,7 @@ def select_from_pool(
     checkpoint = checkpoint or Checkpoint()
     if devices is None:
         return drive(PoolSelector(plan, objective, stream, num_slots), plan, advance, checkpoint)
-    from jax_diversity.ordering.sharded import ShardedPoolSelector  # made of this module's parts
+    from jax_diversity.ordering.sharded import ShardedPoolSelector
 
     selector = ShardedPoolSelector(plan, objective, stream, num_slots, devices)
     return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))

@@ -250,9 +250,7 @@ def _refilled(rule: Rule, rows: Rows, stream: Stream, state: PoolState, recent: 
     num_slots = slots.members.shape[0]
     num_columns = rule.column_weights.shape[0]
     placed_one = state.last != NOBODY
-    order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(
-        state.last, mode="drop"
-    )
+    order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
     # Past the end where another device holds the slot, or where nothing was placed since.
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))

@@ -35,13 +35,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float64, Int32, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import _check_size
 from jax_diversity.ordering.composition.compose import checked_whole, origin
 from jax_diversity.ordering.deviation import padded, rounded_size
 from jax_diversity.ordering.exchange import Sizes, build_pairing, build_tables, exchange
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering
 
 _REACH, _SLIDING_REACH = 8, 2
@@ -273,9 +273,7 @@ def window_excess(
         high = min(low + chunk, num_windows)
         placed = indices[low * size : high * size]
         counts = nonzeros[placed]
-        entries = np.repeat(features.row_starts[placed] - np.cumsum(counts) + counts, counts) + np.arange(
-            counts.sum()
-        )
+        entries = np.repeat(features.row_starts[placed] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         windows = np.repeat(np.repeat(np.arange(high - low), size), counts)
         keys = windows * num_columns + features.columns[entries]
         sums = np.bincount(keys, features.values[entries], minlength=(high - low) * num_columns).astype(np.float64)

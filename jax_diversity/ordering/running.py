@@ -12,11 +12,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.objective import Features
 from jax_diversity.ordering.plan import Plan
-from jax_diversity.progress import Advance
 
 STEPS_PER_CALL = 4096
 _SECONDS_BETWEEN_SAVES = 30.0
@@ -68,9 +68,7 @@ class Checkpoint:
 
     def _check_folder(self) -> None:
         if self.path is not None and not self.path.parent.is_dir():
-            raise UserError(
-                f"Expected a folder for the checkpoint, found none at {self.path.parent}; create it first."
-            )
+            raise UserError(f"Expected a folder for the checkpoint, found none at {self.path.parent}; create it first.")
 
     def save_when_due(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Save when half a minute has passed; the arrays are asked for only then."""
@@ -116,9 +114,7 @@ class Selector(Protocol):
         """Go on from a saved state."""
 
 
-def drive(
-    selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint
-) -> Int64[np.ndarray, " remaining"]:
+def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
     """Run a selector to the end of its plan, some thousand steps at a time.
 
     An interrupt is heard between two calls; what is placed then is saved. A run that goes on from its

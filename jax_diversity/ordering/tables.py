@@ -53,9 +53,7 @@ def group_by_width(
     ]
 
 
-def build_candidates(
-    features: Features, groups: list[WidthGroup], device: int = 0, num_devices: int = 1
-) -> Candidates:
+def build_candidates(features: Features, groups: list[WidthGroup], device: int = 0, num_devices: int = 1) -> Candidates:
     """One device's share of the groups' sequences, in tables of one size on all devices.
 
     Of W devices number d holds the sequences d, W + d, 2 W + d ...; it knows them as 0, 1, 2 ...
@@ -117,9 +115,7 @@ def _bucket(features: Features, members: Int64[np.ndarray, " row"], width: int, 
     )
 
 
-def bucketed(
-    candidates: Candidates, costs: Float32[np.ndarray, " sequence"]
-) -> tuple[Float32[Array, " _row"], ...]:
+def bucketed(candidates: Candidates, costs: Float32[np.ndarray, " sequence"]) -> tuple[Float32[Array, " _row"], ...]:
     """Costs of all sequences, as the buckets hold them; infinite where a bucket is padded."""
     by_bucket = []
     for bucket in candidates.buckets:

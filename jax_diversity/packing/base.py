@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
-from jax_diversity.methods import MethodTable
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing import checks
 from jax_diversity.packing.report import PackingReport, report_packing
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Segments
 
 
@@ -39,22 +39,25 @@ class Method(Protocol):
         ...
 
 
-# name -> module below jax_diversity.packing, imported when asked for
-METHODS = {
-    "best_fit": "best_fit",
-    "concat": "concat",
-    "first_fit": "first_fit",
-    "megatron": "megatron",
-    "nearest": "nearest",
-    "pad": "pad",
-    "partial_shuffle": "partial_shuffle",
-    "same_cluster": "same_cluster",
-    "spread": "spread",
-}
-
-_CONTRACT = frozenset(
-    {"document_lengths", "document_order", "sequence_length", "seed", "clusters", "vectors", "advance"}
+METHODS = Methods(
+    "packing method",
+    "jax_diversity.packing",
+    {
+        "best_fit": "best_fit",
+        "concat": "concat",
+        "first_fit": "first_fit",
+        "megatron": "megatron",
+        "nearest": "nearest",
+        "pad": "pad",
+        "partial_shuffle": "partial_shuffle",
+        "same_cluster": "same_cluster",
+        "spread": "spread",
+    },
+    contract=frozenset(
+        {"document_lengths", "document_order", "sequence_length", "seed", "clusters", "vectors", "advance"}
+    ),
 )
+"""Name -> module below this package."""
 
 
 @dataclass(frozen=True)
@@ -65,45 +68,15 @@ class Packed:
     report: PackingReport
 
 
-_TABLE = MethodTable("packing method", "jax_diversity.packing", METHODS, _CONTRACT)
-
-
-def find_method(name: str) -> Method:
-    """Look a method up by its name.
+def check_settings(config: PackingConfig) -> None:
+    """Check the method and its options, by packing no documents at all: every method checks its own values.
 
     Raises:
-        UserError: unknown name; lists all and suggests the nearest.
+        UserError: an unknown method or option, or a value that does not fit.
     """
-    return _TABLE.find(name)
-
-
-def method_options(name: str) -> dict[str, Any]:
-    """A method's options and their defaults.
-
-    Example:
-        >>> method_options("partial_shuffle")
-        {'num_rows': 16, 'num_epochs': 1, 'last_sequence': 'drop'}
-    """
-    return _TABLE.options(name)
-
-
-def takes(method: str, parameter: str) -> bool:
-    """Whether a method takes `seed`, `clusters`, `vectors` or an option of this name.
-
-    Example:
-        >>> takes("concat", "clusters")
-        False
-    """
-    return _TABLE.takes(method, parameter)
-
-
-def check_options(method: str, options: Mapping[str, Any]) -> None:
-    """Whether a method has these options; what values they take is the method's own to check.
-
-    Raises:
-        UserError: unknown method or option; lists those that there are and suggests the nearest.
-    """
-    _TABLE.check_options(method, options)
+    METHODS.check_settings(config.method, config.options)
+    given: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **config.options}
+    pack([], config.sequence_length, method=config.method, seed=config.seed, **given)
 
 
 def pack(
@@ -143,8 +116,8 @@ def pack(
         >>> packed.report.num_tokens_dropped, packed.report.num_documents_cut
         (1, 1)
     """
-    chosen = find_method(method)
-    check_options(method, options)
+    chosen = METHODS.find(method)
+    METHODS.check_options(method, options)
     length = checks.whole_number("sequence_length", sequence_length, least=1)
     lengths = checks.checked_lengths(document_lengths)
     order = checks.checked_order(document_order, len(lengths))
@@ -155,10 +128,10 @@ def pack(
         "vectors": checks.checked_vectors(vectors, len(lengths)),
         "advance": advance,
     }
-    contract = {name: value for name, value in given.items() if takes(method, name) and value is not None}
-    for name, parameter in _TABLE.parameters(method).items():
+    contract = {name: value for name, value in given.items() if METHODS.takes(method, name) and value is not None}
+    for name, parameter in METHODS.parameters(method).items():
         if name in given.keys() - contract.keys() and parameter.default is inspect.Parameter.empty:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     segments = chosen(lengths, order, length, **contract, **options)
-    repeats = takes(method, "num_epochs")
+    repeats = METHODS.takes(method, "num_epochs")
     return Packed(segments, report_packing(segments, lengths, order, codes, repeats=repeats))

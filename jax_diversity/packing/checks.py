@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 _MOST_TOKENS = 2**62
 
@@ -126,7 +126,5 @@ def _integers(name: str, values: Any) -> Int64[np.ndarray, " entry"]:
     if array.ndim == 1 and not len(array):
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected {name} to be one row of whole numbers, found shape {array.shape} of {array.dtype}."
-        )
+        raise UserError(f"Expected {name} to be one row of whole numbers, found shape {array.shape} of {array.dtype}.")
     return array.astype(np.int64, copy=False)

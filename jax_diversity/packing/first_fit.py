@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.bins import fill_bins, split_to_fit
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Segments
 
 _ROWS_PER_ADVANCE = 1 << 16

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int32, Int64, Integer
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
 LastSequence = Literal["drop", "pad"]
@@ -350,9 +350,7 @@ def blend_index(
     return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample
 
 
-def _most_lagging(
-    shares: np.ndarray, num_positions: int, sizes: np.ndarray | None
-) -> Int64[np.ndarray, " position"]:
+def _most_lagging(shares: np.ndarray, num_positions: int, sizes: np.ndarray | None) -> Int64[np.ndarray, " position"]:
     """The dataset at every position; one that has given `sizes` samples is passed over from then on."""
     chosen = np.empty(num_positions, np.int64)
     counts, lags = np.zeros(len(shares)), np.empty(len(shares))

@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.checks import one_of, whole_number
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
 from jax_diversity.packing.units import distinct_units, rounded_units
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Segments
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float32, Int16, Int32, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.cells import divide, near_cells
 from jax_diversity.packing.units import products
-from jax_diversity.progress import Advance, ignore
 
 _QUERIES = 256  # rows compared together
 _GROUP = 64  # columns looked at together

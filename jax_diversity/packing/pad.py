@@ -52,9 +52,7 @@ def pad(
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     # A sequence of one token has no room for an atom of its size; larger atoms are split to it.
-    atom_size = checked_atom(
-        2 if sequence_length == 1 and atom_size is None else atom_size, sequence_length, least=2
-    )
+    atom_size = checked_atom(2 if sequence_length == 1 and atom_size is None else atom_size, sequence_length, least=2)
     atoms = _atoms(document_lengths, document_order, atom_size)
     if atom_size != sequence_length:
         atoms = atoms.take(np.random.default_rng(seed).permutation(len(atoms.length)))

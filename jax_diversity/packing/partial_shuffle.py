@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.checks import one_of, whole_number
 from jax_diversity.packing.pieces import Pieces, cut_stream, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments

@@ -98,9 +98,7 @@ def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry
     return row, number
 
 
-def shuffled_rows(
-    counts: Int64[np.ndarray, " group"], order: Int64[np.ndarray, " group"]
-) -> Int64[np.ndarray, " row"]:
+def shuffled_rows(counts: Int64[np.ndarray, " group"], order: Int64[np.ndarray, " group"]) -> Int64[np.ndarray, " row"]:
     """Rows that lie group after group, when the groups follow one another in another order.
 
     Args:

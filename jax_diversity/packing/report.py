@@ -159,9 +159,7 @@ def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) ->
             stop = whole if whole > start else int(np.searchsorted(sequence_index, sequence_index[stop], "right"))
         rows = slice(start, stop)
         sequence = sequence_index[rows] - sequence_index[start]
-        pair, place = np.unique(
-            sequence * num_clusters + clusters[segments.document_index[rows]], return_inverse=True
-        )
+        pair, place = np.unique(sequence * num_clusters + clusters[segments.document_index[rows]], return_inverse=True)
         tokens = np.bincount(place, weights=segments.length[rows])
         first = np.flatnonzero(np.diff(pair // num_clusters, prepend=-1))
         largest = np.maximum.reduceat(tokens, first)

@@ -22,7 +22,9 @@ def validation_mask(
         duplicate_group: equal numbers (0 .. documents - 1) mark copies of one text.
         fraction: in [0, 1).
     """
-    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=16).digest() for key in ids)
+    digests = bytearray()
+    for key in ids:
+        digests += hashlib.blake2b(key.encode(), digest_size=16).digest()
     halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     # One half of the hash picks a group's speaker, the other decides: a large group is not chosen more often.
     by_group = np.lexsort((halves[:, 0], duplicate_group))

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int32, Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.checks import one_of
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.pieces import end_to_end
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Segments
 
 _GOLDEN = (5**0.5 - 1) / 2

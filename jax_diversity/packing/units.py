@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float32, Float64, Int16, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 _LENGTH = 4096
 _ROWS = 4096  # rows rounded together

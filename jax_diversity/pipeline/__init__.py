@@ -6,8 +6,3 @@
 `chain` knows how a stage is skipped, resumed and published; `stages` lists them; `documents`, `sequences`,
 `orderings` and `reporting` hold what each one does. This package is the only place where stages meet.
 """
-
-from jax_diversity.pipeline.chain import Build, StageResult, recorded_config
-from jax_diversity.pipeline.stages import STAGES
-
-__all__ = ["STAGES", "Build", "StageResult", "recorded_config"]

@@ -18,7 +18,7 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Int32, Int64, Integer, UInt8
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.buffers import BufferPool
 from jax_diversity.records.codec import (
     BODY_START,

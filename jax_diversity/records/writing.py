@@ -16,9 +16,9 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Bool, Int64
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.errors import UserError
-from jax_diversity.progress import Advance, ignore
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.codec import checked_dtype, encode, identity_number, record_identity
 from jax_diversity.schema import Segments
 
@@ -97,9 +97,7 @@ def write_records(
     return counts
 
 
-def _side_by_side(
-    write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance
-) -> None:
+def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
     """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
     lock, stopping = threading.Lock(), threading.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.report.aggregate import Curve
+from jax_diversity.measures.curves import Curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,7 @@ class CorpusInputs:
         for name, groups in (("sources", self.sources), ("languages", self.languages)):
             if groups is not None and len(groups.codes) != len(self.document_lengths):
                 raise ValueError(
-                    f"Expected {len(self.document_lengths)} codes in {name}, one a document, "
-                    f"found {len(groups.codes)}."
+                    f"Expected {len(self.document_lengths)} codes in {name}, one a document, found {len(groups.codes)}."
                 )
 
 

@@ -8,24 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from jax_diversity.report.aggregate import (
-    MAX_POINTS,
-    Curve,
-    as_json,
-    clean_text,
-    envelope,
-    round_optional,
-    round_value,
-    round_values,
-)
+from jax_diversity.measures.curves import MAX_POINTS, Curve, envelope
+from jax_diversity.report.aggregate import as_json, clean_text, round_optional, round_value, round_values
 from jax_diversity.report.batch_values import batches_values
-from jax_diversity.report.inputs import (
-    HeatMapInputs,
-    OrderingInputs,
-    ProfileInputs,
-    ReferenceInputs,
-    ReportInputs,
-)
+from jax_diversity.report.inputs import HeatMapInputs, OrderingInputs, ProfileInputs, ReferenceInputs, ReportInputs
 
 BASELINE_METHOD = "uniform_shuffle"
 """The method whose first ordering the others are compared with."""

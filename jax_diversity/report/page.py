@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jax_diversity import artifacts
+from jax_diversity.foundation import artifacts
 from jax_diversity.report.inputs import ReportInputs
 from jax_diversity.report.values import report_values
 

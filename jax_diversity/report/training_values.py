@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.measures.curves import envelope
 from jax_diversity.report import words
-from jax_diversity.report.aggregate import clean_text, envelope, round_value
+from jax_diversity.report.aggregate import clean_text, round_value
 from jax_diversity.report.inputs import TrainingInputs
 
 _LOSSES = ("loss", "validation_loss")

@@ -46,12 +46,12 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.measures.curves import envelope
 from jax_diversity.report import words
 from jax_diversity.report.aggregate import (
     as_json,
     clean_text,
     count_histogram,
-    envelope,
     group_table,
     length_histogram,
     rest_row,
@@ -128,9 +128,7 @@ def _corpus(corpus: CorpusInputs) -> dict[str, Any]:
         "num_duplicate_groups": _whole(corpus.num_duplicate_groups),
         "largest_duplicate_group": _whole(corpus.largest_duplicate_group),
         "skipped": [
-            {"reason": clean_text(reason), "records": int(count)}
-            for reason, count in corpus.skipped.items()
-            if count
+            {"reason": clean_text(reason), "records": int(count)} for reason, count in corpus.skipped.items() if count
         ],
         "length_summary": dict(zip(names, quantiles, strict=True)),
         "lengths": length_histogram(lengths),

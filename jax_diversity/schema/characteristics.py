@@ -86,6 +86,19 @@ class Characteristics:
             int(sequence_length),
         )
 
+    def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
+        """The same counts, weighed otherwise.
+
+        Args:
+            weights: λ >= 0 per family; 1.0 where not given.
+
+        Raises:
+            ValueError: weights that are negative, all zero or of an unknown family.
+        """
+        return Characteristics(
+            self.counts, MappingProxyType(_checked_weights(weights, self.counts)), self.sequence_length
+        )
+
     def __reduce__(self) -> tuple[Callable[..., Characteristics], tuple[Any, ...]]:
         return _restored, (dict(self.counts), dict(self.weights), self.sequence_length)
 

@@ -173,9 +173,7 @@ class Schedule(_Stored):
         num_sequences = _checked_size(self.num_sequences)
         object.__setattr__(self, "num_sequences", num_sequences)
         indices = _checked_integers(self.indices, self._NAME)
-        _check_range(
-            indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it"
-        )
+        _check_range(indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it")
         self._freeze(indices.astype(np.int64))
 
     def __reduce__(self) -> tuple[type[Schedule], tuple[np.ndarray, int, dict[str, Any]]]:

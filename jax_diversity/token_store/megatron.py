@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from jax_diversity.artifacts import atomic_path
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
@@ -103,17 +103,13 @@ class TokenWriter:
             raise ValueError(f"Expected lengths of {len(tokens)} tokens in all, found {lengths.sum()}.")
         longest = lengths.max(initial=0)
         if longest > _LONGEST:
-            raise UserError(
-                f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document."
-            )
+            raise UserError(f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document.")
         if tokens.dtype != self.dtype and len(tokens):
             bounds = np.iinfo(self.dtype)
             low, high = int(tokens.min()), int(tokens.max())
             if low < bounds.min or high > bounds.max:
                 bad = low if low < bounds.min else high
-                raise UserError(
-                    f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type."
-                )
+                raise UserError(f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type.")
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
@@ -222,9 +218,7 @@ class TokenStore:
 
     def __init__(self, prefixes: Sequence[str | Path]) -> None:
         if not prefixes:
-            raise UserError(
-                "Expected at least one pair of .bin and .idx files, found none; tokenize the corpus first."
-            )
+            raise UserError("Expected at least one pair of .bin and .idx files, found none; tokenize the corpus first.")
         self.files = [TokenFile(Path(prefix)) for prefix in prefixes]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -302,9 +296,7 @@ class TokenStore:
         return tokens
 
     def _check_runs(self, document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> None:
-        good = (
-            (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
-        )
+        good = (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
         if good.all():
             good = document_offset + length <= self.document_lengths[document_index]
         if not good.all():
@@ -368,9 +360,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
         run = int(np.argmax(wrong))
         what = f"expected sequence {run} at byte {starts[run] * dtype.itemsize}, found byte {offsets[run]}"
         check(False, what)
-    check(
-        num_bounds > 0 and bounds[0] == 0 and bounds[-1] == num_runs, f"expected document indices 0 to {num_runs}"
-    )
+    check(num_bounds > 0 and bounds[0] == 0 and bounds[-1] == num_runs, f"expected document indices 0 to {num_runs}")
     check((np.diff(bounds) >= 0).all(), "expected document indices that never fall")
     _check_bin(bin_path, int(starts[-1]), dtype)
     return dtype, starts[bounds]
@@ -380,9 +370,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus."
-        ) from None
+        raise UserError(f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus.") from None
 
 
 def _check_bin(path: Path, num_tokens: int, dtype: np.dtype) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Integer
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 from jax_diversity.tokenization.saving import write_settings
 
@@ -228,6 +228,5 @@ def usual_end_token(vocabulary: Iterable[str], name: str) -> str:
         if usual in tokens:
             return usual
     raise UserError(
-        f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; "
-        "name it in tokenizer.end_token."
+        f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; name it in tokenizer.end_token."
     )

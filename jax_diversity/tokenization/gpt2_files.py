@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 Merge = tuple[str, str]
 _MOST_TOKENS_WITHOUT_MERGE = 100

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_diversity.config import TokenizerConfig
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization.saving import read_settings
+from jax_diversity.tokenization.settings import TokenizerConfig
 
 if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer

@@ -12,8 +12,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from jax_diversity.errors import UserError
-from jax_diversity.protobuf import read_fields
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import usual_end_token
 
 FILE_NAME = "tokenizer.model"
@@ -81,8 +81,7 @@ def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceM
         pieces, types, trained_end, adds_blank = _parse(content)
     except ValueError as error:
         raise UserError(
-            f"{path} is no whole SentencePiece model: {error}; "
-            "name a .model file that SentencePiece's trainer wrote."
+            f"{path} is no whole SentencePiece model: {error}; name a .model file that SentencePiece's trainer wrote."
         ) from None
     model_end = _end_token(pieces, types, end_token, trained_end, str(path))
     return SentencePieceModel(content, pieces, types, model_end, adds_blank, str(path))

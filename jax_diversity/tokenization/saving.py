@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.artifacts import atomic_path, write_json
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import atomic_path, write_json
+from jax_diversity.foundation.errors import UserError
 
 SETTINGS_NAME = "tokenizer.meta.json"
 

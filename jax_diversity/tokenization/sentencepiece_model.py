@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.model_file import FILE_NAME, SentencePieceModel

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization.base import Tokenizer
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.model_file import SentencePieceModel

@@ -17,12 +17,12 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from jax_diversity.artifacts import write_text
-from jax_diversity.config import tokenizer_files
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import write_text
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization.base import PiecewiseTokenizer, usual_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
 from jax_diversity.tokenization.gpt2_files import byte_letters, read_merges, read_text, read_vocabulary
+from jax_diversity.tokenization.settings import tokenizer_files
 
 END_TOKEN = "<|endoftext|>"
 FILE_NAME = "tokenizer.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 CONFIG = "config.json"
 _SIZES = {

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
-from jax_diversity.artifacts import file_hash, fingerprint
 from jax_diversity.embedding.qwen3.architecture import CONFIG, read_object
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import file_hash, fingerprint
+from jax_diversity.foundation.errors import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -15,13 +15,13 @@ import jax
 import numpy as np
 from jaxtyping import Float32
 
-from jax_diversity.artifacts import fingerprint
 from jax_diversity.embedding.qwen3.architecture import Architecture
 from jax_diversity.embedding.qwen3.batches import BatchPlan, padded
 from jax_diversity.embedding.qwen3.checkpoint import hash_checkpoint, open_tensors
 from jax_diversity.embedding.qwen3.placement import PlacedModel, flat_mesh, place_model
 from jax_diversity.embedding.qwen3.tokens import TokenReader
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.errors import UserError
 
 DTYPES = ("bfloat16", "float32")
 _IN_FLIGHT = 2  # batches that devices work on while the next one is made

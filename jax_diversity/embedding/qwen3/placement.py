@@ -22,7 +22,7 @@ from jaxtyping import Array, Float32, Int32
 from jax_diversity.embedding.qwen3.architecture import CONFIG, Architecture
 from jax_diversity.embedding.qwen3.checkpoint import Tensors
 from jax_diversity.embedding.qwen3.model import Qwen3
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 AXIS = "device"
 _STACKED = "layers"

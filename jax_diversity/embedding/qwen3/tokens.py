@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import processors
 
 from jax_diversity.embedding.qwen3.checkpoint import TOKENIZER
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 
 END_TOKEN = "<|endoftext|>"
 _CHARACTERS_PER_TOKEN = 32  # longer tokens are runs of blanks and the like

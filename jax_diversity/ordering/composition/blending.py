@@ -37,7 +37,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import (
     OrderingSource,
     checked_whole,
@@ -46,7 +47,6 @@ from jax_diversity.ordering.composition.compose import (
     stacked_offsets,
 )
 from jax_diversity.ordering.plan import Targets
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Ordering, Schedule
 
 _LAST_EPOCHS = ("rotated", "shuffled", "same")
@@ -318,6 +318,5 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[int]) -> None:
     for index, (weight, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
         if weight > 0 and not size:
             raise UserError(
-                f"Expected sequences in a dataset of weight {weight}, found none in dataset {index}; "
-                "weigh it by zero."
+                f"Expected sequences in a dataset of weight {weight}, found none in dataset {index}; weigh it by zero."
             )

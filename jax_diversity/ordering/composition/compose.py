@@ -23,7 +23,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
 OrderingSource = Ordering | Callable[[int], Ordering]

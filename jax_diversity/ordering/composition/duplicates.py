@@ -28,9 +28,9 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import checked_whole
-from jax_diversity.progress import Advance, ignore
 
 _LANE_LENGTH = 4096
 _DOCUMENTS_PER_ADVANCE = 16_384
@@ -77,9 +77,7 @@ def separate_duplicates(
     merged = merge_groups(groups)
     for name, column in {"clusters": clusters, "lengths": lengths}.items():
         if len(column) != len(merged):
-            raise UserError(
-                f"Expected {name} of {len(merged)} documents, as many as groups has, found {len(column)}."
-            )
+            raise UserError(f"Expected {name} of {len(merged)} documents, as many as groups has, found {len(column)}.")
     sizes = np.bincount(merged[merged >= 0])
     largest = max(int(sizes.max(initial=1)), 1)
     num_parts = largest if num_parts is None else checked_whole("num_parts", num_parts, 1)

@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.composition.compose import checked_whole, origin
 from jax_diversity.schema import Characteristics, Ordering
 

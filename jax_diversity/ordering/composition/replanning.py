@@ -8,12 +8,12 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import order
 from jax_diversity.ordering.composition.compose import checked_whole, origin
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics, Ordering
 
 

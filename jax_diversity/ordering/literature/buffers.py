@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.errors import UserError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
-from jax_diversity.progress import Advance, ignore
 from jax_diversity.schema import Characteristics
 
 

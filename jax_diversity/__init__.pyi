@@ -1,0 +1,44 @@
+"""The public names and the modules they are in; `__init__.py` imports each when it is first used."""
+
+from .dataset import Dataset as Dataset
+from .dataset import open_dataset as open_dataset
+from .foundation.errors import UserError as UserError
+from .lab.metrics import JsonLinesWriter as JsonLinesWriter
+from .lab.metrics import TensorBoardWriter as TensorBoardWriter
+from .loader.making import make_loader as make_loader
+from .loader.replanning import replanned_state as replanned_state
+from .loader.streaming import stream_batches as stream_batches
+from .loader.watching import BatchMetrics as BatchMetrics
+from .loader.watching import watch_batches as watch_batches
+from .measures.balance import Balance as Balance
+from .measures.balance import measure as measure
+from .measures.comparison import Comparison as Comparison
+from .measures.comparison import compare as compare
+from .measures.counting import duplicate_gaps as duplicate_gaps
+from .measures.profile import group_timeline as group_timeline
+from .measures.profile import window_profile as window_profile
+from .ordering.base import order as order
+from .ordering.composition.blending import Blend as Blend
+from .ordering.composition.blending import blend as blend
+from .ordering.composition.compose import concatenate as concatenate
+from .ordering.composition.compose import repeat as repeat
+from .ordering.composition.compose import reverse as reverse
+from .ordering.composition.compose import shuffle_blocks as shuffle_blocks
+from .ordering.composition.compose import truncate as truncate
+from .ordering.composition.duplicates import separate_duplicates as separate_duplicates
+from .ordering.composition.hosts import merge_orderings as merge_orderings
+from .ordering.composition.hosts import partition_sequences as partition_sequences
+from .ordering.composition.hosts import select_sequences as select_sequences
+from .ordering.composition.replanning import replan as replan
+from .ordering.objective import Objective as Objective
+from .ordering.plan import Targets as Targets
+from .packing.base import Packed as Packed
+from .packing.base import pack as pack
+from .packing.report import PackingReport as PackingReport
+from .schema import Characteristics as Characteristics
+from .schema import Document as Document
+from .schema import Ordering as Ordering
+from .schema import Schedule as Schedule
+from .schema import Segments as Segments
+
+__version__: str

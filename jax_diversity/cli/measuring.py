@@ -1,0 +1,94 @@
+"""What `measure` draws below its tables: orderings along training, and their deviation over window sizes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jax_diversity.cli.curves import Series, plot, size_label, sparkline, speaks_unicode
+
+if TYPE_CHECKING:
+    from jax_diversity.measures.dataset import Chosen, Curves
+
+_NAME_WIDTH, _RANGE_WIDTH = 22, 19
+
+
+def measures_legend(chosen: Chosen) -> str:
+    """How many sequences were measured, and what the tables' words mean."""
+    chars = chosen.characteristics
+    return textwrap.fill(
+        f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: how far all that was "
+        "seen strays from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "
+        "between a window's token shares and the corpus's. No ordering's mean is below the floor, nor below the "
+        "bound. Smaller is better, but for the gap closed and the groups per batch.",
+        width=80,
+    )
+
+
+def training_curves(curves: Mapping[str, Curves]) -> str:
+    """Every ordering as a line of characters, from the start of an epoch to its end, one scale a block.
+
+    Of the window sizes the middle one is drawn; a column shows the largest of its values, so that no bad window is
+    averaged away.
+
+    Args:
+        curves: ordering -> family -> its curves.
+    """
+    blocks = ["Along one epoch, start to end; each column shows its largest value."]
+    for family in next(iter(curves.values()), {}):
+        of_family = {name: curve[family] for name, curve in curves.items()}
+        sizes = sorted(next(iter(of_family.values())).window_tv)
+        if sizes:
+            size = sizes[len(sizes) // 2]
+            windows = {name: curve.window_tv[size] for name, curve in of_family.items()}
+            blocks.append(_block(f"{family}: TV of windows of {size:,}", windows, 3))
+        prefixes = {name: curve.prefix_l2 for name, curve in of_family.items()}
+        blocks.append(_block(f"{family}: prefix deviation, in sequences' lengths", prefixes, 1, low=0.0))
+    return "\n\n".join(blocks)
+
+
+def _block(
+    title: str, envelopes: Mapping[str, Mapping[str, Sequence[float]]], decimals: int, low: float | None = None
+) -> str:
+    """One line an ordering: name, curve, its range; `low` is where the scale begins, None for the least value."""
+    fancy = speaks_unicode()
+    least = {name: min(points["min"], default=0.0) for name, points in envelopes.items()}
+    most = {name: max(points["max"], default=0.0) for name, points in envelopes.items()}
+    bottom, top = min(least.values()) if low is None else low, max(most.values())
+    width = 80 - _NAME_WIDTH - _RANGE_WIDTH
+    lines = [f"{title}; scale {bottom:.{decimals}f} to {top:.{decimals}f}"]
+    for name, points in envelopes.items():
+        line = sparkline(points["max"], bottom, top, width, fancy=fancy)
+        values = f"{least[name]:.{decimals}f} to {most[name]:.{decimals}f}"
+        lines.append(f"{_short(name)} {line:<{width}} {values:>{_RANGE_WIDTH - 2}}".rstrip())
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    """A name in as many characters as lines have for it."""
+    cut = name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
+    return f"{cut:<{_NAME_WIDTH}}"
+
+
+def profile_plots(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
+    """Mean window TV over window sizes, a plot a family, both axes logarithmic.
+
+    Args:
+        profiles: family -> ordering, or limit such as `floor` -> window size -> mean TV.
+    """
+    fancy = speaks_unicode()
+    blocks = []
+    for family, of_family in profiles.items():
+        sizes = sorted({size for values in of_family.values() for size in values})
+        series = {
+            name: Series(
+                [values.get(size, float("nan")) for size in sizes],
+                ("·" if fancy else ".") if name == "floor" else None,
+            )
+            for name, values in of_family.items()
+        }
+        title = f"{family}: mean TV of windows of 1 to {size_label(sizes[-1])} sequences"
+        drawn = plot([size_label(size) for size in sizes], series, fancy=fancy)
+        blocks.append(f"{title}; lower is better\n{drawn}")
+    return "\n\n".join(blocks)

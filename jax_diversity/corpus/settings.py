@@ -1,0 +1,63 @@
+"""The settings of the stage `prepare`: which documents there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.errors import UserError
+
+PYTHON_ENVIRONMENT = "python-environment"
+"""The word in `paths` that stands for the installed Python packages."""
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Which documents, and which of their fields are what."""
+
+    paths: tuple[str, ...] = ()
+    """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
+    for the modules, docstrings, READMEs and licences of the installed Python packages."""
+    format: Literal["auto", "jsonl", "parquet", "text", "megatron", "tokens"] = "auto"
+    """What the files are; `auto` goes by their names. `megatron`: prefixes of .bin and .idx files, or globs of
+    them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
+    tokenizer.kind `stored`."""
+    text_field: str = "text"
+    """The field that holds a document's text."""
+    id_field: str | None = "id"
+    """The field that holds its id; where absent, an id is made of file name and place."""
+    source_field: str = "source"
+    """The field that names where it comes from; where absent, the file's name serves."""
+    language_field: str = "language"
+    """The field that holds its language."""
+    tokens_field: str = "tokens"
+    """The field that holds a document's token ids (format `tokens`)."""
+    array_record_tokens: Literal["example", "uint16", "int32", "uint32", "int64"] = "example"
+    """What an ArrayRecord file's records are (format `tokens`): `example`, a tf.train.Example with the token ids as
+    an int64 list in `tokens_field`; otherwise the bytes of a little-endian array of that type."""
+    title_field: str = "title"
+    """The field that holds its title."""
+    duplicate_ids: Literal["error", "rename"] = "error"
+    """What to do when an id comes twice: stop, or append `#2`, `#3` ..."""
+    strict: bool = False
+    """Stop at the first broken record instead of counting it and going on."""
+    max_bytes: int | None = None
+    """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
+    (python-environment) or from the start (files). A token that came with the corpus counts as four bytes."""
+    file_bytes: int = 16 * 2**20
+    """Text bytes (and four for a token that came along) in a stored file of documents; also what is held in memory
+    at a time."""
+
+    def check(self) -> None:
+        """Refuse settings that no corpus could satisfy.
+
+        Raises:
+            UserError: the first such setting.
+        """
+        if not self.paths:
+            raise UserError(
+                "Expected corpus.paths to name files or `python-environment`, found nothing; "
+                "pass --corpus.paths 'texts/*.jsonl.gz'."
+            )
+        at_least(1, "corpus", self, "max_bytes", "file_bytes")

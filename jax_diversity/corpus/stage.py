@@ -1,0 +1,72 @@
+"""The stage `prepare`: read the corpus, store its documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.stage import Context, Counts, Stage
+
+_SKIPPED = (
+    "num_empty_documents",
+    "num_broken_records",
+    "num_without_text",
+    "num_text_not_string",
+    "num_invalid_utf8",
+)
+"""Counts of records that are no documents."""
+
+
+def prepare(context: Context, partial: Path) -> Counts:
+    """Read the corpus and store its documents, and which of them are copies of one text."""
+    from jax_diversity.corpus.reading import input_size, read_documents
+    from jax_diversity.corpus.report import ReadReport
+    from jax_diversity.corpus.store import DocumentStore, write_documents
+
+    config: CorpusConfig = context.config.corpus
+    report = ReadReport()
+    with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
+        stored = write_documents(read_documents(config, report, advance), partial, config.file_bytes)
+    write_array(partial / "duplicate_groups.npy", DocumentStore.of_folder(partial).group_duplicates())
+    return dataclasses.asdict(report) | {
+        "num_files": stored.num_files,
+        "metadata_fields": stored.metadata_fields,
+        "has_text": stored.num_texts == stored.num_documents,
+    }
+
+
+def summary(counts: Counts) -> str:
+    """What was read."""
+    text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
+    skipped = sum(counts[name] for name in _SKIPPED)
+    first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
+    return f"{text}, {skipped:,} records skipped{first}" if skipped else text
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return {"corpus": dataclasses.asdict(config.corpus)}
+
+
+def _corpus_fingerprint(context: Context) -> str:
+    """A hash of the files (or packages) that `prepare` would read; content hashes are remembered."""
+    from jax_diversity.corpus.fingerprint import input_fingerprint
+
+    cache = context.root / ".cache" / "inputs.json"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    return input_fingerprint(context.config.corpus, cache)
+
+
+PREPARE = Stage(
+    "prepare",
+    help="Read a corpus and store its documents.",
+    section="corpus",
+    destination="documents",
+    run=prepare,
+    summary=summary,
+    settings=_settings,
+    outside=_corpus_fingerprint,
+    packages=("pyarrow",),
+)

@@ -1,0 +1,423 @@
+"""A built dataset as one value: every artifact an attribute, read when first asked for."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.dataset.orderings import Orderings, check_origin, is_file_name, load_ordering
+from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
+from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, read_array
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+    from jax_diversity.corpus.store import DocumentStore
+    from jax_diversity.dataset.beginnings import Beginnings
+    from jax_diversity.records.reading import RecordReader
+    from jax_diversity.token_store.megatron import TokenStore
+    from jax_diversity.tokenization.base import Tokenizer
+
+
+def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None) -> Dataset:
+    """Open a built dataset; nothing but its manifest is read yet.
+
+    Args:
+        path: its folder, or its address on an object store, any that fsspec knows.
+        cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed
+            and checked; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
+
+    Raises:
+        UserError: no such folder or object, one that holds no dataset, or an address whose driver is not installed.
+
+    Example:
+        >>> dataset = open_dataset("out/")
+        >>> dataset.orderings["balance"].indices[:64]   # the sequences of the first batch of 64
+        >>> open_dataset("gs://bucket/out")
+    """
+    if is_address(path):
+        remote = RemoteFolder(str(path), cache_folder)
+        return Dataset(remote.root, remote)
+    root = local_path(path)
+    if not (root / "manifest.json").is_file():
+        found = "no such folder" if not root.exists() else "no manifest.json in it"
+        raise UserError(f"Expected a dataset at {root}, found {found}; make one with `jax-diversity build`.")
+    return Dataset(root)
+
+
+class Dataset:
+    """A dataset's documents, tokens, segments, characteristics, orderings and records.
+
+    Attributes are read when first used and kept; one whose stage has not run yet raises a `UserError` that names
+    the verb that makes it. Get one with `open_dataset`; `remote` is where its folder's files are fetched from.
+    """
+
+    def __init__(self, root: Path, remote: RemoteFolder | None = None) -> None:
+        self.root, self.remote = root, remote
+        self._folder = OutputFolder(root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.remote is None:
+            return open_dataset, (self.root,)
+        return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What `manifest.json` says: format version and finished stages."""
+        return self._folder.manifest
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that the dataset was last built with, as plain values.
+
+        Raises:
+            UserError: the manifest has none.
+        """
+        try:
+            return self.manifest["settings"]
+        except KeyError:
+            raise UserError(
+                f"Expected a dataset with its settings in {self.root}, found none; run `jax-diversity build`."
+            ) from None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of what decides the batches: a checkpoint belongs to exactly these sequences.
+
+        How many files hold the records, in which order and in which form, is none of it.
+        """
+        identity = self._stage("write")["counts"]["identity"]
+        return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
+
+    @property
+    def sequence_length(self) -> int:
+        """L, tokens of a sequence that a model sees."""
+        return self._count("pack", "sequence_length")
+
+    @property
+    def overlap(self) -> int:
+        """Tokens that a stored sequence shares with the next, and that are targets only; 0 but for `megatron`."""
+        return int(self._stage("pack")["counts"].get("overlap", 0))
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of training sequences."""
+        return self._count("pack", "num_sequences")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, the end token's included."""
+        return self._count("tokenize", "vocab_size")
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends a document."""
+        return self._count("tokenize", "end_id")
+
+    @cached_property
+    def documents(self) -> pyarrow.dataset.Dataset:
+        """The documents in their stored order; columns are read when a table of them is asked for.
+
+        Example:
+            >>> dataset.documents.to_table(columns=["id", "source"])
+        """
+        import pyarrow.dataset
+
+        paths = self._files("prepare", "documents/", ".parquet")
+        return pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
+
+    @cached_property
+    def document_store(self) -> DocumentStore:
+        """The documents' files, to be read in small batches or by columns."""
+        from jax_diversity.corpus.store import DocumentStore
+
+        return DocumentStore(tuple(self._files("prepare", "documents/documents-", ".parquet")))
+
+    @cached_property
+    def duplicate_groups(self) -> Int64[np.ndarray, " document"]:
+        """Equal numbers for documents of one text, 0 .. number of different texts - 1."""
+        return read_array(self.file("prepare", "documents/duplicate_groups.npy"), "prepare", mmap=True)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """What made the tokens; None where the corpus came as tokens without it."""
+        from jax_diversity.tokenization.making import load_saved
+
+        names = [Path(name).name for name in self._names("tokenize", "tokens/tokenizer.", "")]
+        for name in names:
+            self.file("tokenize", f"tokens/{name}")
+        return load_saved(self.root / "tokens") if names else None
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The documents' tokens, memory-mapped."""
+        from jax_diversity.token_store.megatron import TokenStore
+
+        self._files("tokenize", "tokens/", ".bin")
+        return TokenStore([path.with_suffix("") for path in self._files("tokenize", "tokens/", ".idx")])
+
+    def beginnings(self, max_tokens: int) -> Beginnings:
+        """The documents' first tokens as text."""
+        from jax_diversity.dataset.beginnings import Beginnings
+
+        return Beginnings(self, max_tokens)
+
+    @cached_property
+    def embeddings(self) -> Float32[np.ndarray, "document feature"]:
+        """The documents' vectors, memory-mapped."""
+        path = self.file("embed", "embeddings/embeddings.npy")
+        vectors = read_array(path, "embed", mmap=True)
+        num_documents = self._count("prepare", "num_documents")
+        if vectors.ndim != 2 or len(vectors) != num_documents or vectors.dtype != np.float32:
+            raise UserError(
+                f"{path} is damaged: expected a float32 vector of each of {num_documents} documents, found "
+                f"{vectors.dtype} of the shape {vectors.shape}; run `jax-diversity embed` again."
+            )
+        return vectors
+
+    def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
+        """Every document's cluster of one clustering."""
+        from jax_diversity.clustering.stored import read_assignments
+
+        num_clusters = self._stage("cluster")["counts"]["clusterings"][family]
+        return read_assignments(self.root / "clusters", family, num_clusters)
+
+    def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
+        """What is known of every cluster of one clustering: name, number of documents, terms, titles ..."""
+        from jax_diversity.clustering.stored import read_clusters
+
+        self._stage("cluster")
+        return read_clusters(self.root / "clusters", family)
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The packing of the training sequences."""
+        return self._read_segments("segments", self.num_sequences)
+
+    @cached_property
+    def validation_segments(self) -> Segments:
+        """The packing of the validation sequences."""
+        return self._read_segments("validation", self._count("pack", "num_validation_sequences"))
+
+    @cached_property
+    def characteristics(self) -> Characteristics:
+        """Token counts of the training sequences in the families that orderings balance."""
+        counts = self._stage("characterize")["counts"]
+        matrices = {family: self._read_counts(family) for family in counts["families"]}
+        return Characteristics.from_counts(
+            matrices, weights=counts["weights"], sequence_length=self.sequence_length + self.overlap
+        )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that orderings balance."""
+        return tuple(self._stage("characterize")["counts"]["families"])
+
+    @cached_property
+    def group_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Every stored family's groups by name."""
+        return {family: tuple(names) for family, names in self._read_json("groups").items()}
+
+    @cached_property
+    def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
+        """Every stored family's groups: their tokens in the training sequences."""
+        return {family: np.array(totals, np.int64) for family, totals in self._read_json("totals").items()}
+
+    @cached_property
+    def orderings(self) -> Orderings:
+        """The orderings by name, each read when asked for."""
+        names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
+        paths = {name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)}
+        return Orderings(paths, self._read_ordering)
+
+    def find_ordering(self, ordering: str | Path) -> Ordering:
+        """One of the orderings by name, or one for this dataset from a .npy file.
+
+        Raises:
+            UserError: unknown, broken, of another number of sequences, or one of another dataset's.
+        """
+        if not is_file_name(ordering):
+            return self.orderings[str(ordering)]
+        found = load_ordering(Path(ordering), self.num_sequences)
+        self.check_origin(found, Path(ordering))
+        return found
+
+    def check_origin(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
+        """Refuse an ordering's file that lies in another dataset; warn of one made of other token counts.
+
+        Raises:
+            UserError: the file lies in a dataset whose sequences are others.
+        """
+        loaded = self.__dict__.get("characteristics")  # not to be read for this: they may be large
+        known = () if loaded is None or "characteristics" not in ordering.info else (loaded.fingerprint,)
+        check_origin(self._folder.stages, ordering.info, path, frozenset(known))
+
+    @property
+    def layout_ordering(self) -> str | None:
+        """Name of the ordering in which the training records lie; None where they lie as packed."""
+        counts = self._stage("write")["counts"]
+        return counts["ordering"] if counts["layout"] == "ordered" else None
+
+    @cached_property
+    def records(self) -> RecordReader:
+        """The training records, in the order of their layout."""
+        return self._reader("train")
+
+    @cached_property
+    def validation_records(self) -> RecordReader:
+        """The validation records; there may be none."""
+        return self._reader("validation")
+
+    def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
+        """Compare every file with the manifest: there, size, SHA-256; `advance` is told the bytes read."""
+        return (self._folder if self.remote is None else self.remote).verify(advance)
+
+    def __repr__(self) -> str:
+        lines = [f"Dataset({str(self.root if self.remote is None else self.remote.address)!r})"]
+        for stage, entry in self._folder.stages.items():
+            if "/" not in stage:  # the orderings are one line
+                lines.append(f"  {stage:<13}{entry['summary']}  [{entry['fingerprint'][:8]}]")
+        lines.append(f"  {'orderings':<13}{', '.join(self.orderings) or 'none made yet'}")
+        if "write" in self._folder.stages and "pack" in self._folder.stages:
+            lines.append(f"  {'fingerprint':<13}{self.fingerprint[:16]}")
+        return "\n".join(lines)
+
+    def counts(self, stage: str) -> Mapping[str, Any]:
+        """What a finished stage counted."""
+        return self._stage(stage)["counts"]
+
+    def _stage(self, stage: str) -> Mapping[str, Any]:
+        try:
+            return self._folder.stages[stage]
+        except KeyError:
+            verb = stage.split("/")[0]
+            raise UserError(
+                f"{self.root} has no stage {stage!r} yet; make it with `jax-diversity {verb}` (or `build`)."
+            ) from None
+
+    def _count(self, stage: str, name: str) -> int:
+        counts = self._stage(stage)["counts"]
+        if name not in counts:
+            raise UserError(f"{self.root / 'manifest.json'} lacks {name!r} in stage {stage!r}; run it again.")
+        return int(counts[name])
+
+    def ordering_file(self, name: str) -> tuple[Path, str | None]:
+        """An ordering's .npy, and its fingerprint where the manifest has it; raises like `orderings[name]`."""
+        self.orderings.check(name)
+        path = self.file(f"order/{name}", f"orderings/{name}.npy")
+        return path, self._stage(f"order/{name}")["counts"].get("fingerprint")
+
+    def file(self, stage: str, name: str) -> Path:
+        """The path of one of a stage's files; of a dataset on an object store it is fetched first.
+
+        Raises:
+            UserError: the stage has not run, or the file is absent or not of its size.
+        """
+        path, about = self.root / name, self._stage(stage)["files"].get(name)
+        if about is None:
+            raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")
+        if self.remote is not None:
+            return self.remote.fetch(name)
+        found = path.stat().st_size if path.is_file() else None
+        if found != about["bytes"]:
+            raise UserError(
+                f"Expected {about['bytes']} bytes in {path}, found {'no such file' if found is None else found}; "
+                f"restore the file or run `jax-diversity {stage.split('/')[0]}` again."
+            )
+        return path
+
+    def _files(self, stage: str, start: str, suffix: str) -> list[Path]:
+        """The stage's files with that start and suffix, in the order of the numbers in their names."""
+        return [self.file(stage, name) for name in self._names(stage, start, suffix)]
+
+    def _names(self, stage: str, start: str, suffix: str) -> list[str]:
+        # From the 100,000th on a number takes one digit more than those before it.
+        names = sorted(self._stage(stage)["files"], key=lambda name: (len(name), name))
+        return [name for name in names if name.startswith(start) and name.endswith(suffix)]
+
+    def _read_ordering(self, name: str) -> Ordering:
+        stage = f"order/{name}"
+        path = self.file(stage, f"orderings/{name}.npy")
+        if self.remote is not None and f"orderings/{name}.json" in self._stage(stage)["files"]:
+            self.file(stage, f"orderings/{name}.json")
+        ordering = load_ordering(path)
+        expected = self._stage(stage)["counts"].get("fingerprint", ordering.fingerprint)
+        if ordering.fingerprint != expected:
+            raise UserError(
+                f"Expected the ordering of fingerprint {expected[:16]} at {path}, found "
+                f"{ordering.fingerprint[:16]}: it was made anew after the dataset was opened, or changed by hand; "
+                "open the dataset again or run `jax-diversity order`."
+            )
+        return ordering
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.file("characterize", f"characteristics/{name}.json")
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} is no JSON ({error}); run `jax-diversity characterize` again.") from None
+
+    def _read_counts(self, family: str) -> csr_array:
+        from scipy.sparse import load_npz
+
+        path = self.file("characterize", f"characteristics/{family}.npz")
+        try:
+            return load_npz(path)
+        except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+            raise UserError(f"{path} does not hold counts ({error}); run `jax-diversity characterize` again.") from None
+
+    def _read_segments(self, name: str, num_sequences: int) -> Segments:
+        import pyarrow.parquet
+
+        path = self.file("pack", f"sequences/{name}.parquet")
+        try:
+            table = pyarrow.parquet.read_table(path, columns=list(Segments.COLUMNS))
+            columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
+        except (pyarrow.ArrowException, OSError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} does not hold segments ({reason}); run `jax-diversity pack` again.") from None
+        return Segments(
+            **columns,
+            num_sequences=num_sequences,
+            sequence_length=self.sequence_length + self.overlap,
+            overlap=self.overlap,
+        )
+
+    def _reader(self, stem: str) -> RecordReader:
+        from jax_diversity.records.reading import RecordReader
+
+        counts = self._stage("write")["counts"]
+        where = ("write", f"records/{stem}-", ".array_record")
+        # Whether a file on an object store is there shows when it is needed.
+        paths = [self.root / name for name in self._names(*where)] if self.remote else self._files(*where)
+        per_file = counts["records"][stem]
+        if counts["dtype"] not in ("uint16", "int32"):
+            raise UserError(
+                f"Expected records of uint16 or int32 tokens in {self.root / 'manifest.json'}, found "
+                f"{counts['dtype']!r}; restore the file or run `jax-diversity write` again."
+            )
+        if len(paths) != len(per_file):
+            raise UserError(
+                f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
+                "run `jax-diversity write` again."
+            )
+        return RecordReader(
+            paths,
+            per_file,
+            sequence_length=self.sequence_length + self.overlap,
+            dtype=counts["dtype"],
+            identity=counts.get("identity"),
+            overlap=self.overlap,
+            fetch=None if self.remote is None else self.remote.fetch_path,
+        )

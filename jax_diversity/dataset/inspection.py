@@ -1,0 +1,270 @@
+"""What training sees: the documents of a step's batch, and where a document is used.
+
+Nothing is read but what is asked for: a batch's records, their documents' rows, the ordering's positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.codec import document_indices
+from jax_diversity.records.decoding import segment_lengths
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """One document's part of a sequence.
+
+    Attributes:
+        document_index: the document, counted over the corpus.
+        num_tokens: its tokens in this sequence.
+        about: what `characteristics/documents.parquet` knows of it: id, tokens in all, source, language ...
+        codes: family -> number of its group.
+    """
+
+    document_index: int
+    num_tokens: int
+    about: dict[str, Any]
+    codes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """One row of a batch.
+
+    Attributes:
+        row: which row of the global batch.
+        sequence_index: the sequence.
+        segments: its documents, in their order.
+    """
+
+    row: int
+    sequence_index: int
+    segments: tuple[SegmentView, ...]
+
+
+@dataclass(frozen=True)
+class FamilyView:
+    """How a batch's tokens are divided in one family.
+
+    Attributes:
+        total_variation: half the L1 distance between the batch's shares and the corpus's.
+        share: every group's share of the batch's tokens.
+        target: every group's share of the corpus's.
+        names: the groups' names.
+    """
+
+    total_variation: float
+    share: Float64[np.ndarray, " group"]
+    target: Float64[np.ndarray, " group"]
+    names: tuple[str, ...]
+
+    def largest_differences(self, number: int) -> list[tuple[str, float, float]]:
+        """Groups whose share is farthest from the corpus's: name, share, target; ties to the first."""
+        order = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
+        return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in order]
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """What one host, or all of them together, see at one step.
+
+    Attributes:
+        ordering: the ordering's name.
+        step: steps before it, over all epochs.
+        epoch: the epoch in which the batch begins.
+        position: global position of its first row.
+        sequences: its rows.
+        families: how its tokens are divided.
+    """
+
+    ordering: str
+    step: int
+    epoch: int
+    position: int
+    sequences: tuple[SequenceView, ...]
+    families: dict[str, FamilyView]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where training meets a document.
+
+    Attributes:
+        sequence_index: the sequence that holds a part of it.
+        position: that sequence's position in an epoch.
+        step: the step of the first epoch that reads it.
+        row: its row of the global batch.
+        document_offset: where in the document the part begins, in tokens.
+        num_tokens: tokens of the part.
+    """
+
+    sequence_index: int
+    position: int
+    step: int
+    row: int
+    document_offset: int
+    num_tokens: int
+
+
+class Inspector:
+    """Looks into a built dataset through one of its orderings.
+
+    Args:
+        dataset: the dataset.
+        ordering: name of one of its orderings, or a .npy file.
+        global_batch_size: B, sequences of a batch over all hosts.
+
+    Raises:
+        UserError: an unknown ordering or one of another dataset, a batch that the epoch cannot fill.
+
+    Example:
+        >>> batch = Inspector(open_dataset("out/"), "balance", 64).batch(step=3)
+        >>> batch.sequences[0].segments[0].about["id"]
+    """
+
+    def __init__(self, dataset: Dataset, ordering: str, global_batch_size: int) -> None:
+        self.dataset, self.ordering, self.global_batch_size = dataset, ordering, global_batch_size
+        self._order = dataset.find_ordering(ordering).indices
+        if not 1 <= global_batch_size <= len(self._order):
+            raise UserError(
+                f"Expected a global batch size in 1 .. {len(self._order)} (the positions of an epoch), found "
+                f"{global_batch_size}."
+            )
+
+    def batch(self, step: int, *, host_index: int = 0, num_hosts: int = 1) -> BatchView:
+        """The batch of a step, counted from the start of training over all epochs; a host's rows of it.
+
+        Raises:
+            UserError: a negative step, hosts that do not divide the batch, records that are damaged.
+        """
+        size = self.global_batch_size
+        if step < 0:
+            raise UserError(f"Expected a step >= 0, found {step}.")
+        if num_hosts < 1 or size % num_hosts or not 0 <= host_index < num_hosts:
+            raise UserError(
+                f"Expected a host index below a number of hosts that divides the global batch of {size}, found "
+                f"host {host_index} of {num_hosts}."
+            )
+        rows = np.arange(size // num_hosts) + host_index * (size // num_hosts)
+        sequences = self._order[(step * size + rows) % len(self._order)]
+        records = self.dataset.records.read(self._places(sequences))
+        views = self._sequences(rows.tolist(), sequences.tolist(), records)
+        epoch, _ = divmod(step * size, len(self._order))
+        return BatchView(self.ordering, step, epoch, step * size, views, self._families(views))
+
+    def uses(self, document: str) -> list[Use]:
+        """Where training meets a document, by its id; empty where it is kept for validation or left out.
+
+        Raises:
+            UserError: no document of this id.
+        """
+        import pyarrow.parquet as pq
+
+        document_index = self._find(document)
+        columns = ["sequence_index", "document_offset", "length"]
+        found = pq.read_table(
+            self.dataset.file("pack", "sequences/segments.parquet"),
+            columns=columns,
+            filters=[("document_index", "==", document_index)],
+        )
+        sequences = found["sequence_index"].to_numpy()
+        positions = np.flatnonzero(np.isin(self._order, sequences))
+        position_of = dict(zip(self._order[positions].tolist(), positions.tolist(), strict=True))
+        uses = [
+            Use(
+                sequence,
+                position_of[sequence],
+                *divmod(position_of[sequence], self.global_batch_size),
+                offset,
+                length,
+            )
+            for sequence, offset, length in zip(*(found[name].to_pylist() for name in columns), strict=True)
+            if sequence in position_of
+        ]
+        return sorted(uses, key=lambda use: (use.position, use.document_offset))
+
+    def _places(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """Where the sequences' records lie."""
+        layout = self.dataset.layout_ordering
+        if layout is None:
+            return sequences
+        positions = np.flatnonzero(np.isin(lies := self.dataset.orderings[layout].indices, sequences))
+        by_sequence = positions[np.argsort(lies[positions])]
+        return by_sequence[np.searchsorted(lies[by_sequence], sequences)]
+
+    def _sequences(
+        self, rows: Sequence[int], sequences: Sequence[int], records: Sequence[bytes]
+    ) -> tuple[SequenceView, ...]:
+        documents = [document_indices(record) for record in records]
+        lengths = [segment_lengths(record) for record in records]
+        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *documents]))
+        rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
+        known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
+        return tuple(
+            SequenceView(
+                row,
+                sequence,
+                tuple(
+                    SegmentView(document, length, *known[document])
+                    for document, length in zip(mine.tolist(), tokens.tolist(), strict=True)
+                ),
+            )
+            for row, sequence, mine, tokens in zip(rows, sequences, documents, lengths, strict=True)
+        )
+
+    def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
+        segments = [segment for sequence in sequences for segment in sequence.segments]
+        families = {}
+        num_tokens = [segment.num_tokens for segment in segments]
+        for family in self.dataset.families:
+            names, totals = self.dataset.group_names[family], self.dataset.group_tokens[family]
+            codes = np.array([segment.codes[family] for segment in segments], np.int64)
+            tokens = np.bincount(codes, weights=num_tokens, minlength=len(names))
+            share, target = tokens / max(tokens.sum(), 1.0), totals / max(totals.sum(), 1)
+            families[family] = FamilyView(float(np.abs(share - target).sum() / 2), share, target, names)
+        return families
+
+    def _table(self, name: str) -> Path:
+        return self.dataset.file("characterize", f"characteristics/{name}.parquet")
+
+    def _find(self, document: str) -> int:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        ids = pq.read_table(path := self._table("documents"), columns=["id"])["id"]
+        place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
+        if place < 0:
+            raise UserError(
+                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; ids stand in "
+                f"{path}."
+            )
+        return place
+
+
+def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:
+    """Some rows of a Parquet file, ascending; only the row groups that hold them are read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = []
+    try:
+        with pq.ParquetFile(path) as file:
+            sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+            ends = np.cumsum(sizes, dtype=np.int64)
+            group = np.searchsorted(ends, indices, side="right")
+            for index in np.unique(group).tolist():
+                local = indices[group == index] - (ends[index] - sizes[index])
+                rows += file.read_row_group(index).take(pa.array(local)).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({what}); run `jax-diversity characterize` again.") from None
+    return rows

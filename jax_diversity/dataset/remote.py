@@ -1,0 +1,257 @@
+"""Datasets on object stores: what is needed of one is fetched into a folder of this machine, checked, and kept.
+
+A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Its manifest is read anew
+whenever the dataset is opened, and says how long every other file is and what its SHA-256 must be. The cache holds
+
+    files/SHA256                one file each, whatever dataset it belongs to, whole and checked or not there at all
+    datasets/KEY/               a dataset's folder, one for each manifest: links to the files, made as they come
+    streams/                    files that are read once (`loader.stream_batches`) and removed by who fetched them
+
+so that a dataset of which one stage was made anew is fetched anew only in that part. Any number of processes may
+share a cache. It may be removed when nothing reads from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jax_diversity.foundation.artifacts import Fault, atomic_path, write_text
+from jax_diversity.foundation.errors import UserError
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+_PIECE_BYTES = 8 * 2**20
+_PIECES_AT_A_TIME = 4
+
+
+def is_address(path: str | Path) -> bool:
+    """Whether this names something on an object store rather than a local path."""
+    return isinstance(path, str) and _ADDRESS.match(path) is not None and not path.startswith("file://")
+
+
+def local_path(path: str | Path) -> Path:
+    """A local path, which may be written as `file://` address."""
+    return Path(path.removeprefix("file://")) if isinstance(path, str) else path
+
+
+def default_cache_folder() -> Path:
+    """Where files go when no folder is named: below the user's cache directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "jax-diversity"
+
+
+class RemoteFolder:
+    """A dataset's folder on an object store, and the local folder that its files are fetched into.
+
+    Any number of threads and processes may fetch; a pickle carries names only.
+
+    Args:
+        address: the dataset's, any that fsspec knows.
+        cache_folder: where files are kept; None takes `default_cache_folder()`.
+
+    Raises:
+        UserError: an address that cannot be read, no manifest there, or one that names files outside its folder.
+    """
+
+    def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
+        self.address = address.rstrip("/")
+        self.cache_folder = default_cache_folder() if cache_folder is None else Path(cache_folder).absolute()
+        with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
+            manifest = bytes(self._filesystem.cat_file(f"{self._path}/manifest.json"))
+        key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
+        self.root = self.cache_folder / "datasets" / key
+        try:
+            text = manifest.decode("utf-8")
+            stages = json.loads(text)["stages"].values()
+            self.files = {name: about for entry in stages for name, about in entry["files"].items()}
+            _check_names(self.address, self.files)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"{self.address}/manifest.json is not a dataset's manifest ({error!r}).") from None
+        with locked(self.root / "manifest"):
+            if not (self.root / "manifest.json").exists():
+                write_text(self.root / "manifest.json", text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_opened",)}
+
+    def __repr__(self) -> str:
+        return f"RemoteFolder({self.address})"
+
+    def fetch(self, name: str) -> Path:
+        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet.
+
+        Raises:
+            UserError: no such object, another one than the manifest says, or no place for it.
+        """
+        about = self.files[name]
+        path = self.root / name
+        if not _is_there(path, about):
+            stored = self.cache_folder / "files" / about["sha256"]
+            with locked(stored):
+                if not _is_there(stored, about):
+                    with _writing(stored), atomic_path(stored) as temporary:
+                        self.download(name, temporary)
+                if not _is_there(path, about):  # else another thread was faster, and may read from it
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)  # a link to a file that was removed
+                    path.symlink_to(stored)
+        return path
+
+    def fetch_path(self, path: Path) -> None:
+        """Have a file of the local folder there."""
+        self.fetch(path.relative_to(self.root).as_posix())
+
+    def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Write one of the manifest's files to a path, in pieces that come side by side, and check it.
+
+        Args:
+            name: the file's, in the manifest.
+            path: what to write; half a file is left there by an error.
+            is_stopped: asked between pieces; True ends the work with `InterruptedError`.
+
+        Raises:
+            UserError: no such object, or another one than the manifest says.
+        """
+        about, digest = self.files[name], hashlib.sha256()
+        with path.open("wb") as file:
+            for piece in self._pieces(name, about["bytes"]):
+                digest.update(piece)
+                file.write(piece)
+                if is_stopped():
+                    raise InterruptedError
+        if digest.hexdigest() != about["sha256"]:
+            raise UserError(
+                f"Expected the file of SHA-256 {about['sha256'][:16]} at {self.address}/{name}, found one of "
+                f"{digest.hexdigest()[:16]}: it was changed, or written anew after the dataset was opened; open "
+                "the dataset again, or upload the file anew."
+            )
+
+    def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
+        """Compare every object with the manifest, without keeping any; `advance` is told the bytes read."""
+        faults = []
+        for name, about in self.files.items():
+            digest = hashlib.sha256()
+            try:
+                for piece in self._pieces(name, about["bytes"]):
+                    digest.update(piece)
+                    if advance is not None:
+                        advance(len(piece))
+            except UserError as error:
+                faults.append(Fault(name, f"{about['bytes']} bytes", str(error)))
+                continue
+            if digest.hexdigest() != about["sha256"]:
+                faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {digest.hexdigest()}"))
+        return faults
+
+    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
+        """A file's bytes in order, the next pieces under way while one is used."""
+        starts = deque(range(0, size, _PIECE_BYTES))
+        coming: deque[Future[bytes]] = deque()
+        with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
+            try:
+                while starts or coming:
+                    while starts and len(coming) < _PIECES_AT_A_TIME:
+                        start = starts.popleft()
+                        coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
+                    yield coming.popleft().result()
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def _piece(self, name: str, start: int, stop: int) -> bytes:
+        with _faults(f"{self.address}/{name}", f"{stop - start} bytes from byte {start} on"):
+            piece = self._filesystem.cat_file(f"{self._path}/{name}", start=start, end=stop)
+        if len(piece) != stop - start:
+            raise UserError(
+                f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
+                "upload the file anew."
+            )
+        return piece
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        import fsspec
+
+        protocol = self.address.partition("://")[0].rpartition("::")[2]
+        try:
+            return fsspec.core.url_to_fs(self.address)
+        except ImportError as error:
+            extra = _EXTRAS.get(protocol)
+            what = f"pip install 'jax-diversity[{extra}]'" if extra else str(error)
+            raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
+        except ValueError as error:
+            raise UserError(f"Expected an address that fsspec knows, found {self.address}: {error}.") from None
+
+    @property
+    def _filesystem(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _path(self) -> str:
+        return self._opened[1].rstrip("/")
+
+
+def _check_names(address: str, files: Mapping[str, Any]) -> None:
+    """Names and hashes become local paths: none may lead out of the cache."""
+    for name, about in files.items():
+        parts = PurePosixPath(name)
+        if parts.is_absolute() or ".." in parts.parts or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
+            raise UserError(f"{address}/manifest.json names a file that no dataset has: {name!r}.")
+        int(about["bytes"])
+
+
+def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether a fetched file is still there; its bytes were checked before it got its name."""
+    try:
+        return path.stat().st_size == about["bytes"]
+    except OSError:
+        return False
+
+
+@contextmanager
+def _faults(where: str, what: str) -> Iterator[None]:
+    """What drivers raise, as one sentence; each has exceptions of its own."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise UserError(
+            f"Expected {what} at {where}, found no such object; check the address, or upload it anew."
+        ) from None
+    except Exception as error:
+        reason = " ".join(str(error).split()) or repr(error)
+        raise UserError(f"Expected {what} at {where}, but it could not be read: {reason}.") from None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Could not write {path}: {error.strerror or error}; free space or choose another cache_folder."
+        ) from None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file's place in the cache against other threads and processes; ends with the process in any case."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f"{path.name}.lock").open("a")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

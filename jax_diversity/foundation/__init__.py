@@ -1,0 +1,1 @@
+"""What every part stands on and what knows nothing of the subject: errors, artifacts, settings, methods, progress."""

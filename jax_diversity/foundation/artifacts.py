@@ -1,0 +1,334 @@
+"""A built dataset's folder: atomic artifacts, their fingerprints and hashes, one writer at a time.
+
+An artifact is written into a *partial* folder, flushed to disk, then renamed into place, and only then entered
+in `manifest.json`. Whatever the moment of a kill, the next build finds either the whole artifact or a partial one
+whose finished files (named by the fingerprint of what makes them) it can go on from. Nothing in an artifact or in
+the manifest depends on time, so a build that was cut off ends byte for byte like one that was not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any
+
+from jax_diversity.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMAT_VERSION = 1
+_NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
+"""What NumPy raises for damaged files: it reads headers with Python's own parser."""
+_PARTIAL = ".partial"
+_TEMPORARY = ".tmp"
+
+
+def fingerprint(*parts: Any) -> str:
+    """SHA-256 of JSON-serialisable parts, in hexadecimal."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file's bytes, read in pieces; `advance` is told the bytes read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+            if advance is not None:
+                advance(len(piece))
+    return digest.hexdigest()
+
+
+class HashMemory:
+    """SHA-256 of files, computed again only where size or time of change differ from what is remembered.
+
+    Args:
+        cache: a small JSON file that remembers hashes by path, size and time of change; a lost or damaged one only
+            costs time. None remembers nothing.
+    """
+
+    def __init__(self, cache: Path | None) -> None:
+        self._cache = cache
+        try:
+            remembered = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
+        except (OSError, ValueError):
+            remembered = {}
+        self._remembered = remembered if isinstance(remembered, dict) else {}
+        self._known: dict[str, Any] = {}
+
+    def hash(self, path: str | Path) -> str:
+        """The hash of a file's bytes."""
+        path = os.path.abspath(path)
+        status = os.stat(path)
+        entry, stamp = self._remembered.get(path), [status.st_size, status.st_mtime_ns]
+        if not isinstance(entry, dict) or entry.get("stamp") != stamp or "sha256" not in entry:
+            entry = {"stamp": stamp, "sha256": file_hash(Path(path))}
+        self._known[path] = entry
+        return entry["sha256"]
+
+    def save(self) -> None:
+        """Write what was asked for; all else is forgotten."""
+        if self._cache is not None and self._known != self._remembered:
+            self._cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._cache, self._known)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    try:
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
+        _flush(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write one .npy, whole or not at all."""
+    import numpy as np
+
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, values)
+
+
+def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
+    """Read what `write_array` wrote; `mmap` maps it instead.
+
+    Args:
+        path: the .npy.
+        stage: the verb that makes it, for the message.
+
+    Raises:
+        UserError: no such file, or no array in it.
+    """
+    import numpy as np
+
+    try:
+        # Unlike np.load it takes no archives, and compares shape and file size before memory is asked for.
+        mapped = np.lib.format.open_memmap(path, mode="r")
+        return mapped if mmap else np.array(mapped)
+    except FileNotFoundError:
+        raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
+    except _NO_ARRAY as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason}); run `jax-diversity {stage}` again.") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys sorted."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a stored file: which file, what was expected, what was found."""
+
+    file: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: expected {self.expected}, found {self.found}"
+
+
+class OutputFolder:
+    """The folder of one dataset and its manifest.
+
+    Raises:
+        UserError: the path is a file, the manifest does not parse or comes from a newer version.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise UserError(f"Expected a folder for the dataset, found a file at {self.root}; name another folder.")
+        self.manifest = self._read_manifest()
+
+    def _read_manifest(self) -> dict[str, Any]:
+        path = self.root / "manifest.json"
+        if not path.exists():
+            return {"format_version": FORMAT_VERSION, "stages": {}}
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            version = int(manifest["format_version"])
+            for entry in manifest["stages"].values() if version <= FORMAT_VERSION else ():
+                _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
+                _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build anew."
+            ) from None
+        if version > FORMAT_VERSION:
+            raise UserError(
+                f"{path} was written in format {version}, this version reads up to {FORMAT_VERSION}; "
+                "upgrade jax-diversity."
+            )
+        return manifest
+
+    @property
+    def stages(self) -> Mapping[str, Any]:
+        """Finished stages: name -> fingerprint, settings, counts and files."""
+        return self.manifest["stages"]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for writing; the lock ends with the process, however it ends.
+
+        Raises:
+            UserError: another process holds it.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / ".lock").open("a+")
+        except OSError as error:
+            raise UserError(
+                f"Expected an output folder that can be written, found {self.root} ({error.strerror}); "
+                "choose another one."
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise UserError(
+                    f"{self.root} is being written by another process (id {holder}); wait for it or choose "
+                    "another output folder."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            self.manifest = self._read_manifest()
+            yield
+
+    def is_current(self, stage: str, stage_fingerprint: str) -> bool:
+        """Whether the stage is finished for this fingerprint and its files are there with their sizes."""
+        entry = self.stages.get(stage)
+        return (
+            entry is not None
+            and entry["fingerprint"] == stage_fingerprint
+            and next(self.missing_files(stage), None) is None
+        )
+
+    def missing_files(self, stage: str) -> Iterator[Fault]:
+        """A finished stage's files that are gone or of another size."""
+        for name, about in self.stages[stage]["files"].items():
+            path = self.root / name
+            if not path.is_file():
+                yield Fault(name, f"{about['bytes']} bytes", "no such file")
+            elif path.stat().st_size != about["bytes"]:
+                yield Fault(name, f"{about['bytes']} bytes", f"{path.stat().st_size} bytes")
+
+    def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
+        """Compare every stored file with the manifest: present, size, SHA-256."""
+        faults = []
+        for stage, entry in self.stages.items():
+            missing = {fault.file: fault for fault in self.missing_files(stage)}
+            faults.extend(missing.values())
+            for name, about in entry["files"].items():
+                if name not in missing:
+                    found = file_hash(self.root / name, advance)
+                    if found != about["sha256"]:
+                        faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
+        return faults
+
+    def partial(self, stage: str, key: str, *, resume: bool) -> Path:
+        """The folder to write a stage's files into.
+
+        Args:
+            stage: the stage's name.
+            key: a hash of all that decides the files' bytes; tries with other keys are removed.
+            resume: keep the finished files of a try with the same key that was cut off.
+        """
+        start = f"{stage.replace('/', '-')}-"
+        folder = self.root / _PARTIAL / f"{start}{key[:16]}"
+        for other in (self.root / _PARTIAL).glob(f"{start}*"):
+            if len(other.name) == len(folder.name) and (other != folder or not resume):
+                shutil.rmtree(other)
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.rglob(f"*{_TEMPORARY}"):
+            leftover.unlink()
+        return folder
+
+    def publish(
+        self, stage: str, partial: Path, destination: str, entry: Mapping[str, Any], *, owns_folder: bool
+    ) -> None:
+        """Put a finished partial folder in place and enter it in the manifest.
+
+        While files are replaced the stage has no entry, so that a kill in between leaves no entry that is wrong.
+
+        Args:
+            stage: the stage's name in the manifest.
+            partial: the folder that `partial` gave, complete.
+            destination: the folder below the root that takes the files.
+            entry: what the manifest keeps besides the files: fingerprint, settings, inputs, counts.
+            owns_folder: whether the folder holds this stage's files alone; all others in it are removed.
+        """
+        names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
+        files = {}
+        for name in names:
+            path = partial / name
+            _flush(path)
+            files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        former = self._remove_entry(stage)
+        target = self.root / destination
+        target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(partial / name, target / name)
+        stale = {self.root / name for name in former}
+        if owns_folder:
+            stale |= {path for path in target.rglob("*") if path.is_file()}
+        for path in stale - {self.root / name for name in files}:
+            path.unlink(missing_ok=True)
+        _flush(target)
+        self.manifest["stages"][stage] = {**entry, "files": files}
+        self.write_manifest()
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            (self.root / _PARTIAL).rmdir()
+
+    def withdraw(self, stage: str) -> None:
+        """Remove a stage, its files first: should this be cut off, the files that are missing tell."""
+        for name in self.stages[stage]["files"]:
+            (self.root / name).unlink(missing_ok=True)
+        self._remove_entry(stage)
+
+    def _remove_entry(self, stage: str) -> Mapping[str, Any]:
+        """Take a stage out of the manifest; returns its files."""
+        former = self.manifest["stages"].pop(stage, None)
+        if former is None:
+            return {}
+        self.write_manifest()
+        return former["files"]
+
+    def write_manifest(self) -> None:
+        """Write the manifest as it is in memory."""
+        write_json(self.root / "manifest.json", self.manifest)

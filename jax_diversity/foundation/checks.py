@@ -1,0 +1,83 @@
+"""Values that users give, checked before any work: whole numbers, weights, words of a list."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from jax_diversity.foundation.errors import UserError
+
+
+def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+    """The value as a plain int (it may be one of NumPy's).
+
+    Raises:
+        UserError: it is no whole number, below `least` or above `most`.
+
+    Example:
+        >>> whole_number("seed", 3)
+        3
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        upper = "" if most is None else f" and <= {most}"
+        raise UserError(f"Expected {name} to be a whole number >= {least}{upper}, found {value!r}.")
+    return number
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    """Check that a value is one of the words that are allowed.
+
+    Raises:
+        UserError: it is not; lists them.
+    """
+    if value not in (words := tuple(known)):
+        raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {value!r}.")
+
+
+def weight(name: str, value: Any) -> float:
+    """The value as a finite float >= 0.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (math.isfinite(number) and number >= 0):
+        raise UserError(f"Expected {name} to be finite and >= 0, found {value!r}.")
+    return number
+
+
+def at_least(least: int, section: str, settings: Any, *names: str) -> None:
+    """Check fields of a settings dataclass; a field that is None passes.
+
+    Args:
+        least: the smallest value allowed.
+        section: the name of the settings, which the message puts before the field's.
+        settings: the dataclass.
+        names: its fields.
+
+    Raises:
+        UserError: the first field that is too small.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise UserError(f"Expected {section}.{name} >= {least}, found {value}.")
+
+
+def seed(section: str, value: int) -> None:
+    """Check a seed that NumPy's and JAX's generators both take.
+
+    Raises:
+        UserError: it is not from 0 to 2^32 - 1.
+    """
+    if not 0 <= value < 2**32:
+        raise UserError(f"Expected {section}.seed from 0 to 2^32 - 1, found {value}.")

@@ -1,0 +1,34 @@
+"""Meshes of devices as one axis: what every computation over several devices begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from jax_diversity.foundation.errors import UserError
+
+
+def flat_mesh(mesh: Any, axis: str) -> Mesh:
+    """The devices of a mesh of any axes, as one axis.
+
+    Args:
+        mesh: a `jax.sharding.Mesh`.
+        axis: the name of the one axis.
+
+    Raises:
+        UserError: no mesh of devices, or one without a device of this process.
+    """
+    if not isinstance(mesh, Mesh):
+        raise UserError(
+            f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
+            f'make one with jax.make_mesh((8,), ("{axis}",)).'
+        )
+    devices = mesh.devices.reshape(-1)
+    if jax.process_index() not in {device.process_index for device in devices}:
+        raise UserError(
+            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
+            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
+        )
+    return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))

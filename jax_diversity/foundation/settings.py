@@ -1,0 +1,117 @@
+"""Settings as dataclasses, from plain nested values: those of a YAML file, of a manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from jax_diversity.foundation.errors import UserError
+
+_Settings = TypeVar("_Settings")
+
+
+def read_settings(path: str | Path, base: _Settings) -> _Settings:
+    """Read a YAML file of the shape of `base`, a dataclass; what the file leaves out is as in `base`.
+
+    Raises:
+        UserError: no such file, no YAML, an unknown key, a value of the wrong type: the file is named.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"Expected a configuration file at {path}, found none.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"Expected YAML in {path}; {_fault(error)}.") from None
+    values = {} if values is None else values  # an empty file
+    if isinstance(values, dict):
+        values = _overlaid(as_plain(base), values)
+    try:
+        return settings_from_plain(type(base), values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def settings_from_plain(kind: type[_Settings], values: Any) -> _Settings:
+    """Plain nested values as the dataclass `kind`; what they leave out is as its defaults.
+
+    Raises:
+        UserError: an unknown key, a value of the wrong type.
+    """
+    return _build(kind, values, where="")
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a file that is no YAML, and where: without the lines of it that the parser quotes."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1} is none: {problem}"
+
+
+def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings over others; lists and single values replace, sections merge."""
+    merged = dict(base)
+    for key, value in values.items():
+        section = merged.get(key)
+        merged[key] = _overlaid(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """Turn plain YAML values into the dataclass, tuple, literal or scalar that `kind` asks for."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            place = f"below {where}" if where else "by their names, such as `out: dataset`"
+            raise UserError(f"Expected settings {place}, found {value!r}.")
+        kinds = typing.get_type_hints(kind)
+        names = [item.name for item in dataclasses.fields(kind)]
+        for key in value:
+            if key not in names:
+                dotted = f"{where}.{key}".lstrip(".")
+                near = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else "."
+                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}{hint}")
+        return typing.cast(Any, kind)(
+            **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+        )
+    if origin in (typing.Union, types.UnionType):
+        if type(value) in arguments:
+            return value
+        kinds = [item for item in arguments if item is not type(None)]
+        if len(kinds) == 1:
+            return _build(kinds[0], value, where)
+        expected = ", ".join(item.__name__ for item in kinds)
+        raise UserError(f"Expected {where} to be one of {expected}, found {value!r}.")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"Expected a list for {where}, found {value!r}.")
+        return tuple(_build(arguments[0], item, where) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"Expected names and values for {where}, found {value!r}.")
+        return {str(key): _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
+        return value
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
+            return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UserError(f"Expected {where} to be {kind.__name__}, found {value!r}.")
+    return value
+
+
+def as_plain(config: Any) -> dict[str, Any]:
+    """A config as plain JSON-ready values, for fingerprints and manifests."""
+    return dataclasses.asdict(config)

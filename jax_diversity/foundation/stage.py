@@ -1,0 +1,91 @@
+"""What a stage is, and what it may use while it runs.
+
+A stage owns everything about itself: its settings, what it runs, how its artifact is read, and its one-line summary
+stand in its folder. The folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) knows no more
+of it than is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.progress import Progress
+
+Counts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a running stage may use.
+
+    Attributes:
+        config: the settings of all stages.
+        folder: the dataset's folder and its manifest.
+        progress: where work is shown.
+        open_dataset: opens a dataset of a folder.
+    """
+
+    config: Any
+    folder: OutputFolder
+    progress: Progress
+    open_dataset: Callable[[Path], Any]
+
+    @property
+    def root(self) -> Path:
+        """The dataset's folder."""
+        return self.folder.root
+
+    @property
+    def dataset(self) -> Any:
+        """What is finished so far, as a `jax_diversity.dataset.Dataset`: the only way to other stages' artifacts."""
+        return self.open_dataset(self.root)
+
+    def counts(self, stage: str) -> Counts:
+        """What a finished stage counted."""
+        return self.folder.stages[stage]["counts"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step from a corpus to an ordered dataset.
+
+    Attributes:
+        name: its name in the manifest; the command-line verb is what stands before a slash.
+        help: the verb's sentence in the command line's help.
+        section: the field of the settings' tree that is this stage's own.
+        destination: the folder below the dataset's that takes its files.
+        run: writes the files into a partial folder, returns counts.
+        summary: one line on what was made, from its counts.
+        settings: the part of the settings that its result depends on, as plain values.
+        inputs: the stages whose artifacts it reads.
+        outside: a fingerprint of what it reads besides them.
+        check: refuses settings that the stored documents cannot satisfy, as soon as these are known.
+        resumable: whether finished files of a run that was cut off may be kept.
+        owns_folder: whether the destination holds this stage's files alone.
+        packages: the libraries whose version may change the files' bytes.
+        version: raised when the same settings make another result.
+    """
+
+    name: str
+    help: str
+    section: str
+    destination: str
+    run: Callable[[Context, Path], Counts]
+    summary: Callable[[Counts], str]
+    settings: Callable[[Any], dict[str, Any]]
+    inputs: Callable[[Context], tuple[str, ...]] = lambda context: ()
+    outside: Callable[[Context], str] = lambda context: ""
+    check: Callable[[Context], None] = lambda context: None
+    resumable: bool = False
+    owns_folder: bool = True
+    packages: tuple[str, ...] = ()
+    version: int = 1
+
+    @property
+    def verb(self) -> str:
+        """The command-line verb that runs it."""
+        return self.name.split("/")[0]

@@ -1,0 +1,92 @@
+"""What a batch's gradients say of its diversity: how far its parts agree, and how many directions they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts: Any) -> tuple[Float[Array, ""], Any]:
+    """Gradient diversity of the parts of a batch, and the gradient of them all.
+
+    With `g_i` the gradient of part i's loss, it is `Σ ||g_i||² / ||Σ g_i||²` (Yin, Pananjady, Lam, Papailiopoulos,
+    Ramchandran and Bartlett 2018, "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning",
+    definition 1). For k parts it is 1 / k where all gradients are the same, 1 where they are orthogonal, and above
+    where they oppose one another. Losses that are all multiplied by one number leave it as it is; another number of
+    parts does not, so that only runs of one batch size can be compared.
+
+    Gradients are made one after another: memory for three, not for k.
+
+    Args:
+        loss: parameters and a part -> its loss, whose sum over the parts is that of the batch.
+        parameters: a pytree of arrays.
+        parts: a pytree of arrays (part, ...).
+
+    Returns:
+        The diversity, infinite or NaN where the gradients add up to zero; and `Σ g_i`, a pytree as the parameters,
+        in float32 or wider.
+
+    Example:
+        >>> def loss(w, x):
+        ...     return jnp.sum(w * x)
+        >>> float(gradient_diversity(loss, jnp.zeros(2), jnp.eye(2))[0])
+        1.0
+    """
+    gradient_of = jax.grad(loss)
+
+    def add(carry: tuple[Any, Array], part: Any) -> tuple[tuple[Any, Array], None]:
+        total, squares = carry
+        gradient = gradient_of(parameters, part)
+        return (jax.tree.map(jnp.add, total, gradient), squares + _squared_norm(gradient)), None
+
+    def zeros(leaf: Array) -> Array:
+        return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+    start = (jax.tree.map(zeros, parameters), jnp.zeros((), jnp.float32))
+    (total, squares), _ = jax.lax.scan(add, start, parts)
+    return squares / _squared_norm(total), total
+
+
+def _squared_norm(tree: Any) -> Array:
+    """In float32, whatever the gradients are in: half precision would round sums of many squares away."""
+    squares = (jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree))
+    return sum(squares, jnp.zeros((), jnp.float32))
+
+
+def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
+    """`||G||_F² / ||G||_2²`, the sum of the squared singular values over the largest of them.
+
+    It lies between 1 and the rank, and unlike the rank hardly moves where a matrix does (Rudelson and Vershynin
+    2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest comes from
+    the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`: exact, where power iteration would have to be told when to
+    stop. NaN for a matrix of zeros.
+
+    Example:
+        >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0, 1.0]))))
+        1.5
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        matrix = matrix.T
+    # Scaled, so that no square of a small gradient underflows.
+    matrix = matrix.astype(jnp.float32) / jnp.max(jnp.abs(matrix))
+    gram = jnp.matmul(matrix.T, matrix, precision=jax.lax.Precision.HIGHEST)
+    return jnp.trace(gram) / jnp.linalg.eigvalsh(gram)[-1]
+
+
+def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
+    """The mean stable rank of a pytree's matrices, of those that are not all zeros; NaN where there is none.
+
+    Example:
+        >>> float(mean_stable_rank({"weight": jnp.eye(3), "scale": jnp.ones(3), "unused": jnp.zeros((2, 2))}))
+        3.0
+    """
+    matrices = [leaf for leaf in jax.tree.leaves(gradients) if leaf.ndim == 2]
+    if not matrices:
+        return jnp.array(jnp.nan)
+    ranks = jnp.array([stable_rank(matrix) for matrix in matrices])
+    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN counts, so that it is not passed over
+    return jnp.sum(jnp.where(counts, ranks, 0.0)) / jnp.sum(counts)

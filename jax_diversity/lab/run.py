@@ -1,0 +1,382 @@
+"""A training run: batches from the loader, AdamW, a log, checkpoints from which it goes on exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Float64, Int64
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.lab.checkpoints import Checkpoints
+from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
+from jax_diversity.lab.log import begin_log, make_folder
+from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, has_events, require_tensorboard
+from jax_diversity.lab.model import Gpt, summed_cross_entropy
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.loader.batches import Batch
+from jax_diversity.loader.iteration import BatchIterator
+from jax_diversity.loader.making import make_loader
+from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
+
+_FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+
+_NO_LOSS_SETTINGS = (
+    "ordering",
+    "checkpoint_every",
+    "validate_every",
+    "validation_batches",
+    "diagnose_every",
+    "metrics",
+)
+"""What decides no loss of a step; the ordering itself is known by its fingerprint, whatever its name."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a run came to.
+
+    Attributes:
+        ordering: the ordering that fed it.
+        num_parameters: numbers the model has learned.
+        num_steps: steps done in all.
+        steps: what the log has of them, none where it was lost and nothing was left to do. One record a step:
+            `step` (from 1), `loss` and, where it was measured, `validation_loss` (nats a token), `learning_rate`,
+            `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
+            `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, where the gradients were
+            measured, `gradient_diversity` and `stable_rank`.
+    """
+
+    ordering: str
+    num_parameters: int
+    num_steps: int
+    steps: Sequence[Mapping[str, Any]]
+
+    @property
+    def loss(self) -> float | None:
+        """The last step's loss, in nats a token; None where the log has no step."""
+        return self.steps[-1]["loss"] if self.steps else None
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The last validation loss, in nats a token; None where none was measured."""
+        measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
+        return measured[-1] if measured else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Target tokens a second: the median over the steps; None where the log has no step."""
+        if not self.steps:
+            return None
+        return float(np.median([step["tokens_per_second"] for step in self.steps]))
+
+    @property
+    def input_wait_share(self) -> float:
+        """Share of the time that went by waiting for batches, the first step and its compilation left out."""
+        steps = self.steps[1:] or self.steps
+        waited = sum(step["input_wait_seconds"] for step in steps)
+        return waited / max(waited + sum(step["step_seconds"] for step in steps), 1e-9)
+
+    def curve(self, name: str) -> tuple[Int64[np.ndarray, " step"], Float64[np.ndarray, " step"]]:
+        """The steps at which a value was measured, and the value at each: what a plot takes.
+
+        Raises:
+            UserError: no step has a value of that name.
+
+        Example:
+            >>> plt.plot(*run.curve("loss"))
+        """
+        measured = [(step["step"], step[name]) for step in self.steps if name in step]
+        if not measured:
+            known = sorted({key for step in self.steps for key in step} - {"step"})
+            raise UserError(f"Expected a value among {', '.join(known) or 'none'}, found {name!r}.")
+        steps, values = zip(*measured, strict=True)
+        return np.array(steps, np.int64), np.array(values, np.float64)
+
+    def __str__(self) -> str:
+        text = f"Trained {self.num_parameters:,} parameters on {self.ordering!r} for {self.num_steps} steps"
+        if not self.steps:
+            return f"{text}; the log of their losses is gone."
+        validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
+        first = self.steps[0]
+        since = "" if first["step"] == 1 else f"from step {first['step']} on, "
+        return (
+            f"{text}: {since}loss {first['loss']:.3f} -> {self.loss:.3f}{validation}; "
+            f"{self.tokens_per_second:,.0f} tokens/s, {self.input_wait_share:.1%} of the time waiting for input."
+        )
+
+
+def train(
+    dataset: Dataset,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    advance: Advance = ignore,
+    on_step: Callable[[Mapping[str, Any]], None] = lambda step: None,
+    writers: Sequence[MetricsWriter] = (),
+) -> TrainingRun:
+    """Train the lab's GPT on an ordering of a dataset, from the folder's last checkpoint on where there is one.
+
+    A run that was cut off and is started again with the same settings sees the same batches and has the same losses
+    as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line a step,
+    `folder/checkpoints` the two last checkpoints, and, where `config.metrics` says so, `folder/tensorboard` what
+    TensorBoard reads, which begins with the log's steps where there was none before. One process trains.
+
+    Args:
+        dataset: a built dataset.
+        config: model, run and ordering.
+        folder: of this run alone.
+        advance: told 1 after every step, and at the start the steps that were already done.
+        on_step: told every step's record, as in the log.
+        writers: called with every step and its values, after the log. One that raises is warned of and left out;
+            no step is done again, and no checkpoint lost, for its sake.
+
+    Raises:
+        UserError: settings that cannot be, or a folder whose checkpoint is of another dataset or ordering, or of
+            other settings than these (only how often to save and to measure, and what, may change); a folder that
+            cannot be written; an extra that is not installed.
+
+    Example:
+        >>> run = train(open_dataset("out"), TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
+        >>> steps, ranks = run.curve("stable_rank")
+    """
+    _check(config, dataset)
+    loader = make_loader(
+        dataset,
+        ordering=config.ordering,
+        global_batch_size=config.batch_size,
+        num_epochs=None,
+        seed=config.seed,
+        fields=_FIELDS,
+    )
+    settings = {**dataclasses.asdict(config), "vocab_size": dataset.vocab_size}
+    settings = {name: value for name, value in settings.items() if name not in _NO_LOSS_SETTINGS}
+    shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed")}
+    model = Gpt(**shape)
+    schedule = _schedule(config)
+    optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
+    make_folder(folder)
+    ordering = loader.batches.order.fingerprint_at(0)
+    header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
+    metrics = BatchMetrics.of_loader(loader, dataset)
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
+        batches = stack.enter_context(closing(iter(loader)))
+        first = checkpoints.restore(model, optimizer, batches)
+        steps = begin_log(folder / "log.jsonl", header, first)
+        advance(first)
+        write = Writers(*_named_writers(config, folder, steps, first, stack), *writers)
+        validation = _validation_batches(dataset, config)
+        run = _Loop(config, folder, schedule, model, optimizer, batches, metrics, validation)
+        log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl")))
+        for step in range(first + 1, config.num_steps + 1):
+            values = run.step(step)
+            steps.append({"step": step, **values})
+            log(step, values)
+            write(step, values)
+            if step % config.checkpoint_every == 0 or step == config.num_steps:
+                checkpoints.save(step, model, optimizer, batches)
+            advance(1)
+            on_step(steps[-1])
+    return TrainingRun(config.ordering, count_parameters(model), config.num_steps, tuple(steps))
+
+
+def _named_writers(
+    config: TrainConfig, folder: Path, steps: Sequence[Mapping[str, Any]], last_step: int, stack: ExitStack
+) -> list[MetricsWriter]:
+    """The writers that the settings name, closed with the stack; one that is new is given the steps before."""
+    writers: list[MetricsWriter] = []
+    if "tensorboard" in config.metrics:
+        is_new = not has_events(folder / "tensorboard")
+        writer = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", last_step)))
+        for record in steps if is_new else ():
+            writer(record["step"], {name: value for name, value in record.items() if name != "step"})
+        writers.append(writer)
+    return writers
+
+
+def count_parameters(model: nnx.Module) -> int:
+    """Numbers that a model learns."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+@nnx.jit
+def train_step(model: Gpt, optimizer: nnx.Optimizer, batch: Mapping[str, Any]) -> Float[Array, ""]:
+    """One update by a batch as the loader gives it; returns its mean loss before, in nats a target token."""
+
+    def mean_loss(model: Gpt) -> Array:
+        loss, num_targets = batch_loss(model, batch)
+        return loss / jnp.maximum(num_targets, 1)
+
+    loss, gradients = nnx.value_and_grad(mean_loss)(model)
+    optimizer.update(model, gradients)
+    return loss
+
+
+@nnx.jit
+def batch_loss(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Summed loss in nats and number of targets; a segment's last token and padding have none."""
+    hidden = model(batch["inputs"], batch["inputs_segmentation"], batch["inputs_position"])
+    weight = (batch["targets_segmentation"] != 0).astype(jnp.float32).reshape(-1)
+    loss = summed_cross_entropy(
+        hidden.reshape(-1, hidden.shape[-1]), model.embedding.embedding[...], batch["targets"].reshape(-1), weight
+    )
+    return loss, weight.sum()
+
+
+@nnx.jit
+def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Diversity of the batch's sequences' gradients, and the mean stable rank of their sum's matrices.
+
+    The parts are the sequences, each with its summed loss, so that their gradients add up to that of the step but
+    for a factor, which changes neither. The model is left as it is.
+    """
+    graph, parameters, others = nnx.split(model, nnx.Param, ...)
+
+    def loss(parameters: Any, part: Mapping[str, Array]) -> Array:
+        return batch_loss(nnx.merge(graph, parameters, others), part)[0]
+
+    parts = {name: rows[:, None] for name, rows in batch.items()}
+    diversity, gradient = gradient_diversity(loss, parameters, parts)
+    return diversity, mean_stable_rank(gradient)
+
+
+@dataclass
+class _Loop:
+    """What a step needs, and the step."""
+
+    config: TrainConfig
+    folder: Path
+    schedule: optax.Schedule
+    model: Gpt
+    optimizer: nnx.Optimizer
+    batches: BatchIterator
+    metrics: BatchMetrics
+    validation: list[Batch]
+
+    def step(self, step: int) -> dict[str, float]:
+        """Do a step; returns its values by name."""
+        position, start = self.batches.position, time.perf_counter()
+        batch = next(self.batches)
+        waited = time.perf_counter() - start
+        diagnosis = self._diagnose(step, batch)
+        start = time.perf_counter()
+        result = train_step(self.model, self.optimizer, batch)
+        balance = self.metrics.values(position)  # while the device is at work
+        loss = float(result)
+        seconds = time.perf_counter() - start
+        if not np.isfinite(loss):
+            raise UserError(
+                f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
+                f"({self.config.learning_rate}) and delete {self.folder} to start anew."
+            )
+        values = {
+            "loss": loss,
+            "learning_rate": float(np.asarray(self.schedule(step - 1))),
+            "tokens_per_second": float(np.count_nonzero(batch["targets_segmentation"]) / (seconds + waited)),
+            "step_seconds": seconds,
+            "input_wait_seconds": waited,
+            "input_wait_share": waited / (seconds + waited),
+            **balance,
+            **diagnosis,
+        }
+        if self.validation and (step % self.config.validate_every == 0 or step == self.config.num_steps):
+            parts = np.array([batch_loss(self.model, part) for part in self.validation], np.float64)
+            values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
+        return values
+
+    def _diagnose(self, step: int, batch: Batch) -> dict[str, float]:
+        """What the gradients of the step that is about to be done say, where it is asked for and defined."""
+        if not self.config.diagnose_every or step % self.config.diagnose_every:
+            return {}
+        measured = map(float, measure_gradients(self.model, batch))
+        named = zip(("gradient_diversity", "stable_rank"), measured, strict=True)
+        return {name: value for name, value in named if np.isfinite(value)}
+
+
+def _check(config: TrainConfig, dataset: Dataset) -> None:
+    for name in (
+        "num_steps",
+        "batch_size",
+        "num_layers",
+        "num_heads",
+        "width",
+        "checkpoint_every",
+        "validate_every",
+    ):
+        if getattr(config, name) < 1:
+            raise UserError(f"Expected train.{name} >= 1, found {getattr(config, name)}.")
+    if config.diagnose_every < 0:
+        raise UserError(f"Expected train.diagnose_every >= 0, found {config.diagnose_every}.")
+    if unknown := sorted(set(config.metrics) - {"tensorboard"}):
+        raise UserError(f"Expected train.metrics among tensorboard, found {', '.join(unknown)}.")
+    if "tensorboard" in config.metrics:
+        require_tensorboard()
+    if config.width % (2 * config.num_heads):
+        raise UserError(
+            f"Expected train.width to be a multiple of twice train.num_heads ({2 * config.num_heads}), "
+            f"found {config.width}."
+        )
+    if not config.learning_rate > 0:
+        raise UserError(f"Expected train.learning_rate > 0, found {config.learning_rate}.")
+    if dataset.sequence_length < 2:
+        raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
+
+
+def _schedule(config: TrainConfig) -> optax.Schedule:
+    """Linear warm-up, then half a cosine down to a tenth."""
+    warmup = min(config.warmup_steps, config.num_steps - 1)
+    return optax.warmup_cosine_decay_schedule(
+        0.0 if warmup else config.learning_rate,
+        config.learning_rate,
+        warmup,
+        decay_steps=config.num_steps,
+        end_value=config.learning_rate / 10,
+    )
+
+
+def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    def is_matrix(parameters: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
+
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix),
+    )
+
+
+def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
+    """The first validation sequences in batches of one size, the last filled up with padding."""
+    records, size = dataset.validation_records, config.batch_size
+    number = min(len(records), config.validation_batches * size)
+
+    def batch(start: int) -> Batch:
+        rows = np.arange(start, min(start + size, number))
+        part = records.read_batch(rows, expected=rows, fields=_FIELDS)
+        return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
+
+    return [batch(start) for start in range(0, number, size)]
+
+
+def train_dataset(out: str | Path, config: TrainConfig, progress: Progress) -> TrainingRun:
+    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`.
+
+    Raises:
+        UserError: no such dataset or ordering, settings that cannot be, a checkpoint of something else.
+    """
+    dataset = open_dataset(out)
+    folder = Path(out) / "training" / config.ordering
+    with progress.task(f"train on {config.ordering}", config.num_steps, "steps") as advance:
+        return train(dataset, config, folder, advance=advance)

@@ -1,0 +1,63 @@
+"""The settings of a training run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.errors import UserError
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The lab's small GPT and its training run."""
+
+    ordering: str = "balance"
+    """The ordering that feeds the run."""
+    num_steps: int = 200
+    """Optimiser steps."""
+    batch_size: int = 16
+    """Sequences a step."""
+    num_layers: int = 2
+    """Transformer blocks."""
+    num_heads: int = 4
+    """Attention heads."""
+    width: int = 128
+    """Model width."""
+    learning_rate: float = 3e-3
+    """Peak of the cosine schedule."""
+    warmup_steps: int = 20
+    """Steps of linear warm-up."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; model, optimiser and input position together."""
+    validate_every: int = 50
+    """Steps between validation losses."""
+    validation_batches: int = 8
+    """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
+    diagnose_every: int = 0
+    """Steps between measurements of the gradients (their diversity among the batch's sequences, and stable rank),
+    each of which costs about as much as a step; 0 for none."""
+    metrics: tuple[Literal["tensorboard"], ...] = ()
+    """Where values go besides the log while training runs: `tensorboard` (needs the extra of that name) writes
+    beside the log."""
+    seed: int = 0
+    """Seed of the weights."""
+
+    def check(self) -> None:
+        """Refuse settings that no dataset could satisfy.
+
+        Raises:
+            UserError: the first such setting.
+        """
+        at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
+        at_least(1, "train", self, "validate_every", "checkpoint_every")
+        at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
+        if self.width % (2 * self.num_heads):
+            raise UserError(
+                f"Expected train.width to be a multiple of twice train.num_heads ({2 * self.num_heads}), "
+                f"found {self.width}."
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"Expected train.learning_rate to be finite and > 0, found {self.learning_rate}.")

@@ -1,0 +1,41 @@
+"""The stages `measure/NAME`: the balance of one ordering, as figures beside its permutation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jax_diversity.foundation.artifacts import write_json
+from jax_diversity.foundation.stage import Context, Counts, Stage
+
+
+def measure_stage(name: str) -> Stage:
+    """The stage that measures the ordering of that name."""
+    return Stage(
+        f"measure/{name}",
+        help="Compare orderings with a shuffle: prefixes, windows, drift.",
+        section="windows",
+        destination="orderings",
+        run=lambda context, partial: measure_ordering(context, partial, name),
+        summary=lambda counts: f"windows of {', '.join(map(str, counts['windows']))} sequences",
+        settings=lambda config: {"windows": list(config.windows)},
+        inputs=lambda context: ("characterize", f"order/{name}"),
+        owns_folder=False,
+    )
+
+
+def measure_ordering(context: Context, partial: Path, name: str) -> Counts:
+    """Measure one ordering; its figures and how it was made stand beside it."""
+    from jax_diversity.measures.balance import measure
+
+    dataset = context.dataset
+    chars = dataset.characteristics
+    windows = usable_windows(context.config.windows, chars.num_sequences)
+    with context.progress.task(f"measure: {name}", len(chars.families) * chars.num_sequences, "positions") as advance:
+        summary = measure(chars, dataset.orderings[name], windows, advance).summary()
+    write_json(partial / f"{name}.json", {**context.counts(f"order/{name}"), "balance": summary})
+    return {"windows": list(windows)}
+
+
+def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
+    """The window sizes that fit twice; all sequences as one window where none does."""
+    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)

@@ -1,0 +1,54 @@
+"""The stages `order/NAME`, one for each ordering: counts -> permutation."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.ordering.settings import OrderConfig
+
+
+def order_stage(config: OrderConfig) -> Stage:
+    """The stage that computes one ordering."""
+    return Stage(
+        f"order/{config.file_name}",
+        help="Compute and measure one more ordering.",
+        section="orders",
+        destination="orderings",
+        run=lambda context, partial: order_sequences(context, partial, config),
+        summary=summary,
+        settings=lambda _: {"order": dataclasses.asdict(config)},
+        inputs=lambda context: ("characterize",),
+        resumable=True,
+        owns_folder=False,
+        packages=("jax", "numpy"),
+    )
+
+
+def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Counts:
+    """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
+    from jax_diversity.ordering.base import METHODS, order
+
+    chars = context.dataset.characteristics.with_weights(config.weights)
+    checkpoint = partial / "checkpoint"
+    settings: dict[str, Any] = {"seed": config.seed, "objective": config.resolve_objective(), **config.options}
+    if METHODS.takes(config.method, "checkpoint"):
+        settings["checkpoint"] = checkpoint
+    with context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance:
+        result = order(chars, config.method, advance=advance, **settings)
+    checkpoint.unlink(missing_ok=True)  # by the end of a run it is gone; should it not be, it is not published
+    write_array(partial / f"{config.file_name}.npy", result.indices)
+    return {
+        "num_sequences": len(result),
+        "fingerprint": result.fingerprint,
+        **result.info,
+        "name": config.file_name,
+    }
+
+
+def summary(counts: Counts) -> str:
+    """How many positions were filled by which method."""
+    return f"{counts['num_sequences']:,} positions by {counts['method']}"

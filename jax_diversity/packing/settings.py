@@ -1,0 +1,49 @@
+"""The settings of the stage `pack`: how documents become sequences of one length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.errors import UserError
+
+_LONGEST_SEQUENCE = 2**24
+
+
+@dataclass(frozen=True)
+class PackingConfig:
+    """How documents become sequences of one length."""
+
+    method: str = "concat"
+    """`concat`: documents end to end, cut every L tokens; docs/packing.md shows all methods with what they lose."""
+    options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    """The method's own options, such as `atom_size 256`; their defaults where not given."""
+    sequence_length: int = 512
+    """L: tokens a sequence."""
+    document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
+    """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
+    (`document_spacing`: every cluster near its share all along, short documents first)."""
+    validation_fraction: float = 0.01
+    """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
+    seed: int = 0
+    """Seed of the documents' random order, and of what a method draws."""
+
+    def check(self) -> None:
+        """Refuse settings that no corpus could satisfy.
+
+        Raises:
+            UserError: the first such setting.
+        """
+        from jax_diversity.packing.base import check_settings
+
+        at_least(2, "packing", self, "sequence_length")
+        at_least(0, "packing", self, "seed")
+        if self.sequence_length > _LONGEST_SEQUENCE:
+            raise UserError(
+                f"Expected packing.sequence_length <= {_LONGEST_SEQUENCE} (2^24), found {self.sequence_length}; it is "
+                "the number of tokens that the model sees at once."
+            )
+        if not 0 <= self.validation_fraction < 1:
+            raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
+        check_settings(self)

@@ -1,0 +1,148 @@
+"""The stage `pack`: documents' tokens -> segments, training and validation apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.packing.settings import PackingConfig
+
+if TYPE_CHECKING:
+    from jax_diversity.packing.base import Packed
+
+# What is counted over training and validation sequences together.
+_COUNTED = (
+    "num_tokens_kept",
+    "num_tokens_dropped",
+    "num_tokens_repeated",
+    "num_inserted_ends",
+    "num_padding_tokens",
+    "num_documents_cut",
+)
+
+
+def pack_documents(context: Context, partial: Path) -> Counts:
+    """Set validation documents aside and pack both parts into sequences."""
+    from jax_diversity.packing.split import validation_mask
+    from jax_diversity.packing.store import write_segments
+
+    config: PackingConfig = context.config.packing
+    dataset = context.dataset
+    lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
+    validation = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
+    with context.progress.task("pack documents", len(lengths), "documents") as advance:
+        training = _packed(context, lengths, ~validation, advance)
+        apart = _packed(context, lengths, validation, advance, once=True)
+    if not training.report.num_sequences:
+        rows = f" in each of {config.options.get('num_rows', 16)} rows" if config.method == "partial_shuffle" else ""
+        raise UserError(
+            f"Expected a corpus of at least one training sequence, packing.sequence_length="
+            f"{config.sequence_length} tokens{rows}, found {int(lengths[~validation].sum())} tokens; "
+            "choose shorter sequences or more text."
+        )
+    write_segments(partial / "segments.parquet", training.segments)
+    write_segments(partial / "validation.parquet", apart.segments)
+    if config.method == "megatron":
+        from jax_diversity.packing.megatron import megatron_order
+
+        options: dict[str, Any] = dict(config.options)
+        order = megatron_order(
+            lengths, np.flatnonzero(~validation), config.sequence_length, seed=config.seed, **options
+        )
+        write_array(partial / "shuffle_index.npy", order)
+    return {
+        "sequence_length": config.sequence_length,
+        "overlap": training.segments.overlap,
+        "num_sequences": training.report.num_sequences,
+        "num_validation_sequences": apart.report.num_sequences,
+        "num_validation_documents": int(validation.sum()),
+        "num_duplicate_documents": int(len(groups) - len(np.unique(groups))),
+        **{name: getattr(training.report, name) + getattr(apart.report, name) for name in _COUNTED},
+    }
+
+
+_ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
+"""Options for validation documents, which are packed once and in one row."""
+
+
+def _packed(
+    context: Context,
+    lengths: Int64[np.ndarray, " document"],
+    chosen: Bool[np.ndarray, " document"],
+    advance: Advance,
+    *,
+    once: bool = False,
+) -> Packed:
+    """Some of the documents packed by the method and the options of the settings."""
+    from jax_diversity.packing.base import METHODS, pack
+
+    config: PackingConfig = context.config.packing
+    options: dict[str, Any] = dict(config.options)
+    if once:
+        options |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
+    if METHODS.takes(config.method, "clusters"):
+        options["clusters"] = context.dataset.assignments("cluster")
+    if METHODS.takes(config.method, "vectors"):
+        options["vectors"] = context.dataset.embeddings
+    return pack(
+        lengths,
+        config.sequence_length,
+        method=config.method,
+        document_order=_document_order(context, lengths, chosen),
+        seed=config.seed,
+        advance=advance,
+        **options,
+    )
+
+
+def _document_order(
+    context: Context, lengths: Int64[np.ndarray, " document"], chosen: Bool[np.ndarray, " document"]
+) -> Int64[np.ndarray, " chosen"]:
+    """The chosen documents in the order in which they are packed."""
+    config: PackingConfig = context.config.packing
+    if config.document_order == "shuffle":
+        order = np.random.default_rng(config.seed).permutation(len(lengths))
+        return order[chosen[order]]
+    documents = np.flatnonzero(chosen)
+    if config.document_order == "corpus":
+        return documents
+    from jax_diversity.foundation.spacing import space_groups
+
+    _, group = np.unique(context.dataset.assignments("cluster")[documents], return_inverse=True)
+    with context.progress.task("space documents", len(documents), "documents") as advance:
+        return documents[space_groups(group, lengths[documents].astype(np.int64), advance)]
+
+
+def _inputs(context: Context) -> tuple[str, ...]:
+    from jax_diversity.packing.base import METHODS
+
+    config: PackingConfig = context.config.packing
+    by_vectors = METHODS.takes(config.method, "vectors")
+    by_clusters = METHODS.takes(config.method, "clusters") or config.document_order == "spacing"
+    return ("prepare", "tokenize", *["embed"] * by_vectors, *["cluster"] * by_clusters)
+
+
+def summary(counts: Counts) -> str:
+    """How many sequences of which length."""
+    sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
+    return f"{sequences}, {counts['num_validation_sequences']:,} for validation"
+
+
+PACK = Stage(
+    "pack",
+    help="Set validation documents aside, pack sequences.",
+    section="packing",
+    destination="sequences",
+    run=pack_documents,
+    summary=summary,
+    settings=lambda config: {"packing": dataclasses.asdict(config.packing)},
+    inputs=_inputs,
+)

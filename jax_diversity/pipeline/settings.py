@@ -1,0 +1,70 @@
+"""All settings: the tree of the stages' own, and the demonstration's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """Everything from a corpus to an ordered, stored, measured dataset."""
+
+    out: str = "out"
+    """The dataset's folder."""
+    corpus: CorpusConfig = CorpusConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    packing: PackingConfig = PackingConfig()
+    characteristics: CharacteristicsConfig = CharacteristicsConfig()
+    orders: tuple[OrderConfig, ...] = (OrderConfig(method="uniform_shuffle"), OrderConfig(method="balance"))
+    """The orderings to make."""
+    records: RecordsConfig = RecordsConfig()
+    windows: tuple[int, ...] = (64, 256, 1024)
+    """Window sizes, in sequences, at which orderings are measured."""
+    train: TrainConfig = TrainConfig()
+
+    def check(self) -> None:
+        """Refuse settings that no corpus could satisfy: those of every stage, then what they say of one another.
+
+        Raises:
+            UserError: the first such setting, by its dotted name.
+        """
+        for settings in (self.corpus, self.tokenizer, self.embedding, self.cluster, self.packing):
+            settings.check()
+        self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
+        self.characteristics.check()
+        for index, order in enumerate(self.orders):
+            order.check(f"orders[{index}]", self.characteristics.families)
+        names = [order.file_name for order in self.orders]
+        if len(set(names)) != len(names):
+            raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
+        self.records.check(names)
+        for size in self.windows:
+            if size < 1:
+                raise UserError(f"Expected windows >= 1, found {size}.")
+        self.train.check()
+
+
+def demo_config() -> BuildConfig:
+    """The demonstration: some megabytes of the installed Python packages' texts, and a short training run."""
+    return BuildConfig(
+        out="demo",
+        corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
+        tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
+        cluster=ClusterConfig(num_clusters=200),
+        packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
+        characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
+        train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100, diagnose_every=40),
+    )

@@ -1,0 +1,41 @@
+"""The settings of the stage `write`: how sequences are stored for training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.errors import UserError
+
+
+@dataclass(frozen=True)
+class RecordsConfig:
+    """How sequences are stored for training."""
+
+    layout: Literal["packed", "ordered"] = "packed"
+    """`packed`: as packed, any ordering reads through its permutation; `ordered`: in the order of `ordering`."""
+    ordering: str = "balance"
+    """The ordering that the ordered layout follows."""
+    sequences_per_file: int = 65_536
+    """Records a file holds at most."""
+    num_writers: int = 0
+    """Files written side by side, by threads; 0 takes as many as there are cores. The files are the same."""
+
+    def check(self, orderings: Sequence[str]) -> None:
+        """Refuse settings that no corpus could satisfy.
+
+        Args:
+            orderings: names of the orderings that a build makes.
+
+        Raises:
+            UserError: the first such setting.
+        """
+        at_least(1, "records", self, "sequences_per_file")
+        at_least(0, "records", self, "num_writers")
+        if self.layout == "ordered" and self.ordering not in orderings:
+            raise UserError(
+                f"Expected records.ordering to be one of the orders ({', '.join(orderings) or 'none'}), "
+                f"found {self.ordering!r}; add it to orders or choose records.layout=packed."
+            )

@@ -1,0 +1,93 @@
+"""The stage `write`: the sequences' tokens, gathered and written as records."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.records.settings import RecordsConfig
+
+
+def write_sequences(context: Context, partial: Path) -> Counts:
+    """Gather the sequences' tokens and write the records."""
+    from jax_diversity.records.writing import write_records
+
+    config: RecordsConfig = context.config.records
+    dataset = context.dataset
+    token_dtype = context.counts("tokenize")["token_dtype"]
+    parts = {"train": dataset.segments, "validation": dataset.validation_segments}
+    order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
+    if config.layout == "ordered":
+        order_of["train"] = dataset.orderings[config.ordering].indices
+    # Every record tells what it was packed from: a dataset that is rebuilt under an open reader shows.
+    identity = context.folder.stages["pack"]["fingerprint"]
+    inserted = context.counts("pack")["num_inserted_ends"]
+    lengths = dataset.tokens.document_lengths
+    records = {}
+    total = sum(part.num_sequences for part in parts.values())
+    with context.progress.task("write records", total, "sequences") as advance:
+        for name, part in parts.items():
+            records[name] = list(
+                write_records(
+                    part,
+                    dataset.tokens.gather,
+                    token_dtype,
+                    order_of[name],
+                    partial,
+                    name,
+                    sequences_per_file=config.sequences_per_file,
+                    identity=identity,
+                    inserted_ends=part.inserted_ends(lengths) if inserted else None,
+                    end_id=dataset.end_id,
+                    num_writers=config.num_writers or len(os.sched_getaffinity(0)),
+                    advance=advance,
+                )
+            )
+    ordered = config.ordering if config.layout == "ordered" else None
+    return {
+        "layout": config.layout,
+        "ordering": ordered,
+        "records": records,
+        "dtype": token_dtype,
+        "identity": identity,
+    }
+
+
+def summary(counts: Counts) -> str:
+    """How many records, and in which order they lie."""
+    records = counts["records"]
+    lie = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
+    num_files = sum(map(len, records.values()))
+    return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {lie}"
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The settings that decide the records; the number of writers is none of them."""
+    settings = dataclasses.asdict(config.records)
+    del settings["num_writers"]
+    return {"records": settings}
+
+
+def _inputs(context: Context) -> tuple[str, ...]:
+    config: RecordsConfig = context.config.records
+    needs = ("tokenize", "pack")
+    return (*needs, f"order/{config.ordering}") if config.layout == "ordered" else needs
+
+
+WRITE = Stage(
+    "write",
+    help="Write the sequences as ArrayRecord files.",
+    section="records",
+    destination="records",
+    run=write_sequences,
+    summary=summary,
+    settings=_settings,
+    inputs=_inputs,
+    resumable=True,
+    packages=("array_record",),
+)

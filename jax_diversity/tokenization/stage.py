@@ -1,0 +1,134 @@
+"""The stage `tokenize`: documents' texts -> token ids in Megatron's format."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jax_diversity.foundation.artifacts import file_hash, fingerprint
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.tokenization import workers
+from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
+
+if TYPE_CHECKING:
+    from jax_diversity.tokenization.base import Tokenizer
+
+# Text below which starting processes costs more than they save: the libraries use all cores by threads anyway.
+_POOL_BYTES = 256 * 2**20
+_POOL_BYTES_TENSORFLOW = 2**30  # whose import takes every process ten seconds and 600 MB
+
+
+def tokenize(context: Context, partial: Path) -> Counts:
+    """Train or load the tokenizer and write every document's tokens, one file pair a document file."""
+    if context.config.tokenizer.kind == "stored":
+        from jax_diversity.tokenization.stored import store_given_tokens
+
+        return store_given_tokens(context, partial)
+    from jax_diversity.token_store.megatron import TokenStore
+    from jax_diversity.tokenization.statistics import token_statistics
+
+    prepared = context.counts("prepare")
+    tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
+    documents = context.dataset.document_store
+    paths = documents.paths
+    prefixes = [partial / f"tokens-{index:05d}" for index in range(len(paths))]
+    waiting = [pair for pair in zip(paths, prefixes, strict=True) if not _is_finished(pair[1])]
+    with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
+        finished = [prefix for prefix in prefixes if _is_finished(prefix)]
+        advance(TokenStore(finished).num_documents if finished else 0)
+        num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
+        if num_processes > 1:
+            workers.encode_in_processes(documents, partial, waiting, num_processes, advance)
+        else:
+            workers.encode_here(documents, tokenizer, waiting, advance)
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "end_id": tokenizer.end_id,
+        "end_token": tokenizer.end_token,
+        "token_dtype": str(tokenizer.dtype),
+        "implementation": tokenizer.implementation,
+        **token_statistics(TokenStore(prefixes), prepared["text_bytes"], tokenizer.unknown_id),
+    }
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The settings that decide the tokens; the number of processes is none of them."""
+    settings = dataclasses.asdict(config.tokenizer)
+    del settings["num_processes"]
+    return {"tokenizer": settings}
+
+
+def _tokenizer_fingerprint(context: Context) -> str:
+    """A hash of the tokenizer's file, or files, that the settings name."""
+    path = context.config.tokenizer.path
+    files = tokenizer_files(path) if path else ()
+    if not files or not all(file.is_file() for file in files):
+        return ""  # trained on the corpus, or reported as missing when it is loaded
+    hashes = [file_hash(file) for file in files]
+    return hashes[0] if len(hashes) == 1 else fingerprint(*hashes)
+
+
+def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
+    """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
+    from jax_diversity.tokenization.making import load_saved_for, make_tokenizer
+
+    config: TokenizerConfig = context.config.tokenizer
+    tokenizer = load_saved_for(config, partial)
+    if tokenizer is not None:
+        return tokenizer
+    for leftover in partial.iterdir():  # of a try that had no tokenizer yet, or one that makes other tokens
+        leftover.unlink()
+    with context.progress.task("train tokenizer", None, "documents") as advance:
+        texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
+        tokenizer = make_tokenizer(config, texts)
+    tokenizer.save(partial)
+    return tokenizer
+
+
+def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iterator[str]:
+    """Texts for training a tokenizer, spread evenly over the corpus."""
+    from jax_diversity.tokenization.tokenizer_json import spread_texts
+
+    texts = chain.from_iterable(context.dataset.document_store.texts())
+    for text in spread_texts(texts, text_bytes, context.config.tokenizer.train_bytes):
+        advance(1)
+        yield text
+
+
+def _is_finished(prefix: Path) -> bool:
+    return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
+
+
+def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
+    """Processes to work in; 1 is this one."""
+    uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
+    worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
+    wanted = config.num_processes or (workers.num_cores() if worthwhile else 1)
+    return min(wanted, num_files)
+
+
+def summary(counts: Counts) -> str:
+    """How many tokens of which vocabulary, and what made them."""
+    text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
+    if "bytes_per_token" in counts:
+        text += f", {counts['bytes_per_token']:.3g} bytes a token"
+    return f"{text}, by {counts['implementation']}"
+
+
+TOKENIZE = Stage(
+    "tokenize",
+    help="Train or load the tokenizer; store all tokens.",
+    section="tokenizer",
+    destination="tokens",
+    run=tokenize,
+    summary=summary,
+    settings=_settings,
+    inputs=lambda context: ("prepare",),
+    outside=_tokenizer_fingerprint,
+    resumable=True,
+    packages=("tokenizers",),
+)
