@@ -28,23 +28,21 @@ import numpy as np
 import results_file
 from threadpoolctl import threadpool_limits
 
-from jax_diversity import corpus
 from jax_diversity.clustering.kmeans import kmeans
 from jax_diversity.clustering.purity import purity
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.embedding.hashing import HashingEmbedder
-from jax_diversity.embedding.tfidf_svd import TfidfSvd
-from jax_diversity.embedding.precomputed import open_precomputed
-from jax_diversity.embedding.hashing import make_signs, make_vectorizer
-from jax_diversity.pipeline.build import Build
-from jax_diversity.foundation.stage import Context
 from jax_diversity.dataset.beginnings import document_beginnings
+from jax_diversity.embedding.hashing import HashingEmbedder, make_signs, make_vectorizer
+from jax_diversity.embedding.precomputed import open_precomputed
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.tfidf_svd import TfidfSvd
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.stage import Context
 from jax_diversity.foundation.terms import split_terms
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 
 CLUSTERS = (100, 1000)
 Embed = Callable[[], np.ndarray]
@@ -60,7 +58,7 @@ def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], 
     context = Context(build.config, build.folder, build.progress)
     texts = [text for part in document_beginnings(context, EmbeddingConfig().max_tokens) for text in part]
     seconds = time.process_time() - start
-    table = corpus.read_columns(Path(out) / "documents", ["id", "source", "metadata"])
+    table = DocumentStore.of_folder(Path(out) / "documents").columns(["id", "source", "metadata"])
     metadata = map(json.loads, table["metadata"].to_pylist())
     sources = table["source"].to_pylist()
     labels = [str(fields.get(label, source)) for fields, source in zip(metadata, sources, strict=True)]

@@ -16,8 +16,8 @@ import numba
 import numpy as np
 import results_file
 
-from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering import greedy
+from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.schema import Characteristics
 

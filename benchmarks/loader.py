@@ -32,15 +32,15 @@ import numpy as np
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
-from jax_diversity.loader.iteration import Ahead, Loader
 from jax_diversity.loader.batches import OrderedBatches
+from jax_diversity.loader.iteration import Ahead, Loader
 from jax_diversity.loader.orders import OrderIndex
 from jax_diversity.loader.sources import RecordSource
 from jax_diversity.loader.windows import Windows
+from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
-from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.schema import Ordering, Segments
 
 L = 2048

@@ -55,8 +55,8 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
     import numpy as np
     from jax.sharding import Mesh
 
-    from jax_diversity.ordering.objective import Objective
     from jax_diversity.ordering import greedy, mesh, pool, sharded
+    from jax_diversity.ordering.objective import Objective
     from jax_diversity.ordering.plan import Plan
 
     chars, objective = corpora.synthetic(num_sequences), Objective()

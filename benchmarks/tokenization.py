@@ -32,9 +32,9 @@ import results_file
 
 from jax_diversity import corpus
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization import workers as token_workers
 from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import spread_texts
 
 KINDS = ("bytes", "bpe", "unigram", "sentencepiece-bpe", "tensorflow-unigram", "tensorflow-bpe")
@@ -54,7 +54,7 @@ def chunks(folder: Path) -> list[list[str]]:
     """The stored texts in lists of about a million characters."""
     found: list[list[str]] = [[]]
     num_characters = 0
-    for path in corpus.document_paths(folder):
+    for path in DocumentStore.of_folder(folder).paths:
         for texts in corpus.read_texts(path):
             for text in texts:
                 if num_characters > CHUNK_CHARACTERS:
@@ -155,7 +155,7 @@ def measure(kind: str, folder: Path, texts: list[list[str]], cores: int, repeats
     with context.Pool(cores, start_worker, (kind, folder)) as pool:
         pool.map(encode_chunk, [0] * cores, chunksize=1)
         seconds["bare pool"] = best_seconds(lambda: pool.map(encode_chunk, range(len(texts)), chunksize=1), repeats)
-    paths = corpus.document_paths(folder / "documents")
+    paths = DocumentStore.of_folder(folder / "documents").paths
     pairs = [(path, folder / "tokens" / path.stem) for path in paths]
     seconds["stage threads"] = best_seconds(lambda: token_workers.encode_here(tokenizer, pairs), repeats)
     seconds["stage processes"] = best_seconds(

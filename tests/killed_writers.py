@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from array_record.python import array_record_module
 
-from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.records import writing
+from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.schema import Segments
 
 NUM_SEQUENCES, L, PER_FILE = 600, 64, 50

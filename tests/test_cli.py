@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.cli.main import main
-from jax_diversity.ordering.base import METHODS
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.ordering.base import METHODS
 from tests.tiny_corpus import write_corpus
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jax_diversity import UserError, clustering
-from jax_diversity.foundation.artifacts import read_array, write_array
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
 from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.pipeline.build import Build
 from jax_diversity.clustering.stage import clusterings
+from jax_diversity.foundation.artifacts import read_array, write_array
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -171,7 +171,7 @@ def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
     base = tiny_config(Path("corpus"), Path("out"))
     changed = dataclasses.replace(base, **{section: dataclasses.replace(getattr(base, section), seed=seed)})
     with pytest.raises(UserError, match=rf"{section}\.seed from 0 to 2\^32 - 1, found {seed}"):
-        check_settings(changed)
+        changed.check()
 
 
 @pytest.mark.parametrize(
@@ -189,4 +189,4 @@ def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
 def test_settings_that_cannot_be(values: dict, sentence: str) -> None:
     base = tiny_config(Path("corpus"), Path("out"))
     with pytest.raises(UserError, match=sentence):
-        check_settings(dataclasses.replace(base, cluster=ClusterConfig(**{"num_clusters": 5, **values})))
+        dataclasses.replace(base, cluster=ClusterConfig(**{"num_clusters": 5, **values})).check()

@@ -18,8 +18,7 @@ from jax_diversity.clustering.kmeans import (
     num_rows_passed,
     train_centroids,
 )
-from jax_diversity.clustering.rows import check_vectors
-from jax_diversity.clustering.rows import middle
+from jax_diversity.clustering.rows import check_vectors, middle
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.foundation.errors import UserError
 

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.settings import as_plain
+from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import (
     BuildConfig,
-    check_settings,
     config_from_plain,
     config_from_record,
     demo_config,
-    load_config,
 )
-from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.foundation.settings import as_plain
-from jax_diversity.foundation.errors import UserError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 
@@ -26,12 +24,12 @@ CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 def load(tmp_path: Path, text: str) -> BuildConfig:
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    return load_config(path)
+    return read_settings(path)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_configurations_that_come_with_the_project(path: Path) -> None:
-    check_settings(load_config(path))
+    read_settings(path).check()
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# jax-diversity ")
 
@@ -114,7 +112,7 @@ def test_settings_can_be_pickled() -> None:
 
 def test_absent_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Expected a configuration file at .*absent\.yaml, found none"):
-        load_config(tmp_path / "absent.yaml")
+        read_settings(tmp_path / "absent.yaml")
 
 
 _WINDOWED = BuildConfig(
@@ -181,7 +179,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
 def test_settings_that_no_corpus_could_satisfy(text: str, sentence: str, tmp_path: Path) -> None:
     paths = "" if text == "{}" or text.startswith("corpus") else "corpus: {paths: [a.jsonl]}\n"
     with pytest.raises(UserError, match=sentence):
-        check_settings(load(tmp_path, paths + text))
+        load(tmp_path, paths + text).check()
 
 
 def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
@@ -198,4 +196,4 @@ def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
         train: {{width: 8, num_heads: 4, warmup_steps: 0, validation_batches: 0}}
         """,
     )
-    check_settings(config)
+    config.check()

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity import corpus
-from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.identity import IdRegistry
+from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
@@ -503,14 +503,14 @@ def test_documents_come_back_as_stored(
     if not documents:
         assert stored.num_files == 0
         return
-    paths = corpus.document_paths(folder)
+    paths = DocumentStore.of_folder(folder).paths
     assert len(paths) == stored.num_files
     assert [text for path in paths for texts in corpus.read_texts(path) for text in texts] == [
         d.text for d in documents
     ]
     short = [text for path in paths for texts in corpus.read_texts(path, 3) for text in texts]
     assert short == [document.text[:3] for document in documents]
-    table = corpus.read_columns(folder, ["id", "source", "language", "title", "metadata", "text_hash"])
+    table = DocumentStore.of_folder(folder).columns(["id", "source", "language", "title", "metadata", "text_hash"])
     for row, document in zip(table.to_pylist(), documents, strict=True):
         assert (row["id"], row["source"], row["language"], row["title"]) == (
             document.id,
@@ -531,7 +531,7 @@ def test_row_groups_are_small_and_bytes_the_same_again(tmp_path: Path) -> None:
     documents += [Document(f"long{n}", "x" * 3_000_000, "s") for n in range(3)]
     for folder in ("one", "two"):
         corpus.write_documents(documents, tmp_path / folder, 10**9)
-    (path,) = corpus.document_paths(tmp_path / "one")
+    (path,) = DocumentStore.of_folder(tmp_path / "one").paths
     assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     groups = [len(texts) for texts in corpus.read_texts(path)]
     assert max(groups) <= 1000
@@ -569,9 +569,9 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found none; prepare the corpus"):
-        corpus.document_paths(tmp_path)
+        DocumentStore.of_folder(tmp_path).paths
     with pytest.raises(UserError, match="no such file"):
         list(corpus.read_texts(tmp_path / "documents-00000.parquet"))
     (tmp_path / "documents-00000.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match=r"documents-00000\.parquet is damaged"):
-        corpus.read_columns(tmp_path, ["id"])
+        DocumentStore.of_folder(tmp_path).columns(["id"])

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jax_diversity.embedding import tfidf_svd as module
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.embedding.tfidf_svd import TfidfSvd
-from jax_diversity.embedding import tfidf_svd as module
 from jax_diversity.foundation.errors import UserError
 
 TOPICS = {

@@ -16,15 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.export.settings import ExportConfig, MegatronExportConfig
-from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.export.megatron import Description, read_description, write_megatron
-from jax_diversity.export.megatron import check_prefix, description_hash, split_matrix, write_tokens
-from jax_diversity.pipeline.build import Build
 from jax_diversity.export.export import export
+from jax_diversity.export.megatron import (
+    Description,
+    check_prefix,
+    description_hash,
+    read_description,
+    split_matrix,
+    write_megatron,
+    write_tokens,
+)
+from jax_diversity.export.settings import ExportConfig, MegatronExportConfig
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.build import Build
 from jax_diversity.schema import Ordering
 from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 from tests.tiny_corpus import tiny_config, write_corpus

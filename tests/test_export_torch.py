@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.foundation.errors import UserError
 from jax_diversity.export.pytorch import OrderedBatchSampler, TorchDataset
+from jax_diversity.foundation.errors import UserError
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from jax_diversity.foundation.artifacts import OutputFolder
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.dataset import open_dataset
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization.base import Tokenizer
 from jax_diversity.tokenization.making import load_saved
+from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name, train_bpe
 from tests.tiny_corpus import TOPICS, tiny_config, write_corpus
 
@@ -169,7 +169,7 @@ def test_a_vocabulary_without_its_merges_is_found_before_any_work(pair: Path, tm
             tokenizer=TokenizerConfig(kind=kind, path=str(path)),  # type: ignore[arg-type]
         )
         with pytest.raises(UserError, match=r"Expected merges\.txt beside .*vocab\.json, found no such file"):
-            check_settings(config)
+            config.check()
     with pytest.raises(UserError, match=r"Expected a list of merges at .*merges\.txt"):
         load_tokenizer(path)
 

@@ -10,8 +10,8 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.lab.model import Gpt
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank, stable_rank
+from jax_diversity.lab.model import Gpt
 from jax_diversity.lab.run import batch_loss, measure_gradients
 
 

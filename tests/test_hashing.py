@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.base import Embedder, make_embedder
-from jax_diversity.embedding.hashing import HashingEmbedder
 from jax_diversity.embedding import hashing
-from jax_diversity.embedding.hashing import NUM_BUCKETS, make_signs, split_marks
+from jax_diversity.embedding.base import Embedder, make_embedder
+from jax_diversity.embedding.hashing import NUM_BUCKETS, HashingEmbedder, make_signs, split_marks
+from jax_diversity.embedding.settings import EmbeddingConfig
 from tests.tiny_corpus import TOPICS
 
 

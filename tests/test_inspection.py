@@ -11,9 +11,9 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.pipeline.build import Build
+from jax_diversity.records.settings import RecordsConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import jax_diversity.clustering.passes as passes_module
 import jax_diversity.clustering.starts as starts_module
 from jax_diversity.clustering.kmeans import kmeans, num_coarse_clusters, num_rows_passed
-from jax_diversity.clustering.purity import purity
 from jax_diversity.clustering.mesh import row_mesh
+from jax_diversity.clustering.purity import purity
 from jax_diversity.clustering.rows import Rows
+from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.clustering.starts import draw_start, padded_count
 from jax_diversity.clustering.two_level import share_out
-from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.foundation.errors import UserError
 from tests.test_clustering import blobs, random_rows, squared_distances
 

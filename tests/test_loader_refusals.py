@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.export.pytorch import OrderedBatchSampler
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.stock import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 

@@ -15,7 +15,6 @@ from scipy.sparse import csr_array
 from jax_diversity import Characteristics, Objective, Ordering, order
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.base import METHODS
-from jax_diversity.ordering.base import METHODS
 from tests.synthetic import synthetic_characteristics
 
 # A pool that holds all of a small corpus would leave nothing to chance.

@@ -16,14 +16,14 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.comparison import train_on_each
+from jax_diversity.lab.log import read_log
+from jax_diversity.lab.run import train
+from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.report.inputs import TrainingInputs
 from jax_diversity.report.training_values import training_values
-from jax_diversity.lab.log import read_log
-from jax_diversity.lab.run import train
-from jax_diversity.lab.comparison import train_on_each
 from tests.test_training import KillError
 from tests.test_watching import assert_same_values, expected_values
 from tests.tiny_corpus import tiny_config, write_corpus

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
-from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing import checks
-from jax_diversity.packing.report import cluster_mix
+from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing.partial_shuffle import partial_shuffle
+from jax_diversity.packing.report import cluster_mix
 from tests.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
 from jax_diversity.packing.base import METHODS
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 from tests.packing_cases import registered
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -114,7 +114,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) ->
 )
 def test_settings_that_do_not_go_together(packing: dict[str, Any], sentence: str, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match=sentence):
-        check_settings(config_of(corpus, tmp_path, **packing))
+        config_of(corpus, tmp_path, **packing).check()
 
 
 def test_a_number_of_megatrons_samples_is_a_setting(corpus: Path, prepared: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing import pieces, report
+from jax_diversity.packing.base import METHODS, pack
 from tests.packing_cases import INSERTED, packed, packings, registered, same_columns, tokens_of
 
 # Shuffled atoms smaller than L, rotated rows and Megatron's samples promise no order of a document's parts.

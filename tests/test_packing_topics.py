@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.base import METHODS, Packed, pack
 from jax_diversity.packing import cells, neighbors, units
+from jax_diversity.packing.base import METHODS, Packed, pack
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.pipeline.settings import BuildConfig
 from tests.packing_cases import same_columns, tokens_of
 
 TOPICS = ("nearest", "same_cluster", "spread")
@@ -345,7 +345,7 @@ def test_bad_input_is_told_in_one_sentence(method: str, arguments: dict, message
 def test_bad_settings_are_told_in_one_sentence(setting: dict, message: str) -> None:
     config = BuildConfig(corpus=CorpusConfig(paths=("texts.jsonl",)), packing=PackingConfig(**setting))
     with pytest.raises(UserError, match=message):
-        check_settings(config)
+        config.check()
 
 
 def test_vectors_of_documents_that_are_not_packed_do_not_matter() -> None:

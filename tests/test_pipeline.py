@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.artifacts import OutputFolder
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.records.settings import RecordsConfig
-from jax_diversity.lab.settings import TrainConfig
-from jax_diversity.foundation.settings import as_plain
-from jax_diversity.ordering import running
-from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.foundation.settings import as_plain
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.ordering import running
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.records.settings import RecordsConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 

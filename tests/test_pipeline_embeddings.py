@@ -16,21 +16,20 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity import corpus as stored_corpus
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
-from jax_diversity.config import checks
+from jax_diversity.dataset.beginnings import Beginnings, document_beginnings
 from jax_diversity.embedding.base import METHODS, PRECOMPUTED, make_embedder
 from jax_diversity.embedding.hashing import HashingEmbedder
-from jax_diversity.embedding.tfidf_svd import TfidfSvd
-from jax_diversity.embedding.precomputed import open_precomputed
 from jax_diversity.embedding.outside import outside_files
+from jax_diversity.embedding.precomputed import open_precomputed
 from jax_diversity.embedding.qwen3 import Qwen3Embedder
-from jax_diversity.pipeline.build import Build, StageResult
-from jax_diversity.foundation.stage import Context
-from jax_diversity.dataset.beginnings import Beginnings, document_beginnings
+from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.tfidf_svd import TfidfSvd
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.stage import Context
+from jax_diversity.pipeline.build import Build, StageResult
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
@@ -560,7 +559,7 @@ def test_tokens_with_a_tokenizer_are_decoded(config: BuildConfig, token_config: 
 
 def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     run(config)
-    paths = stored_corpus.document_paths(Path(config.out) / "documents")
+    paths = DocumentStore.of_folder(Path(config.out) / "documents").paths
     monkeypatch.setattr(stored_corpus, "document_paths", lambda folder: paths[:-1])
     with pytest.raises(jd.UserError, match=r"Expected tokens of \d+ stored documents .* found tokens of 300"):
         beginnings_of(config)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from tests.tiny_corpus import tiny_config, write_corpus

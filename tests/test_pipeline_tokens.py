@@ -20,17 +20,17 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from jax_diversity import artifacts
-from jax_diversity.foundation.artifacts import OutputFolder
-from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.dataset import open_dataset
+from jax_diversity.foundation import artifacts
+from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
-from jax_diversity.tokenization import workers as token_workers
-from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
-from jax_diversity.tokenization.making import load_saved, load_saved_for
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization import tensorflow_text
+from jax_diversity.tokenization import workers as token_workers
+from jax_diversity.tokenization.making import load_saved, load_saved_for
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.tiny_corpus import tiny_config, write_corpus
 
 

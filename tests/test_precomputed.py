@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.precomputed import open_precomputed
 from jax_diversity.embedding import precomputed
+from jax_diversity.embedding.precomputed import open_precomputed
+from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.errors import UserError
 
 IDS = [f"doc-{index}" for index in range(10)]

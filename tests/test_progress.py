@@ -11,13 +11,13 @@ import threading
 
 import pytest
 
-from jax_diversity import progress
+from jax_diversity.foundation import progress
 from jax_diversity.foundation.progress import Progress
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WATCHED = """
 import sys, time
-from jax_diversity import progress
+from jax_diversity.foundation import progress
 progress._SECONDS_WORTH_A_LINE = 0.2
 with progress.Progress().task("pack", 40, "sequences") as advance:
     for _ in range(40):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.pipeline.build import Build
+from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 from tests.tiny_qwen3 import END_TOKEN, byte_tokenizer, make_checkpoint, reference_vectors
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.mapped import MappedFile
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
-from jax_diversity.records.mapped import MappedFile
 from tests.tiny_dataset import ListStore, pack, reference_row
 
 BLOCK = 2**16

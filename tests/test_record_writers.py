@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
-from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import STAGES
+from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack
@@ -108,4 +108,4 @@ def test_a_negative_number_of_writers_is_refused():
     config = BuildConfig(records=RecordsConfig(num_writers=-1))
     config = dataclasses.replace(config, corpus=dataclasses.replace(config.corpus, paths=("texts/*.jsonl",)))
     with pytest.raises(UserError, match=r"records\.num_writers >= 0, found -1"):
-        check_settings(config)
+        config.check()

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import FIELDS, decode
 from jax_diversity.records.codec import Bodies, CorruptRecordError, OtherBuildError, document_indices
+from jax_diversity.records.decoding import FIELDS, decode
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Segments

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.errors import UserError
 from jax_diversity.dataset.remote import RemoteFolder, is_address
+from jax_diversity.foundation.errors import UserError
 from tests.remote_datasets import Reads, upload
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 

@@ -19,18 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jax_diversity.report.inputs import (
-    ClusterInputs,
-    CorpusInputs,
-    DocumentGroups,
-    OrderingInputs,
-    PurityInputs,
-    TrainingInputs,
-)
-from jax_diversity.report.ordering_values import heat_map_bins
-from jax_diversity.report.page import render, write_report
-from jax_diversity.report.values import report_values
-from jax_diversity.report.batch_values import shown_rows
+from jax_diversity.measures.curves import envelope, shorten
 from jax_diversity.report import words
 from jax_diversity.report.aggregate import (
     as_json,
@@ -40,8 +29,18 @@ from jax_diversity.report.aggregate import (
     length_histogram,
     round_value,
 )
-from jax_diversity.measures.curves import envelope, shorten
-from jax_diversity.report.page import embed_json
+from jax_diversity.report.batch_values import shown_rows
+from jax_diversity.report.inputs import (
+    ClusterInputs,
+    CorpusInputs,
+    DocumentGroups,
+    OrderingInputs,
+    PurityInputs,
+    TrainingInputs,
+)
+from jax_diversity.report.ordering_values import heat_map_bins
+from jax_diversity.report.page import embed_json, render, write_report
+from jax_diversity.report.values import report_values
 from tests.report_inputs import (
     GREEDY,
     HOSTILE,

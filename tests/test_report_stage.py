@@ -16,12 +16,12 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.placing import place
 from jax_diversity.measures.windows import window_deviation
-from jax_diversity.measures.floors import window_floor
+from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from tests.report_inputs import HOSTILE
 from tests.tiny_corpus import TOPICS, tiny_config

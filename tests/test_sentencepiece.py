@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.tokenization import sentencepiece_model
 from jax_diversity.tokenization.base import Tokenizer
 from jax_diversity.tokenization.making import load_saved, make_tokenizer
-from jax_diversity.tokenization import sentencepiece_model
 from jax_diversity.tokenization.model_file import read_model
+from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.sentencepiece_models import sentences, train_model
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra [sentencepiece] is not installed")

@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import corpus
-from jax_diversity.pipeline.settings import BuildConfig, check_settings
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.corpus.examples import decode_example
+from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.token_document import TokenDocument, token_ids
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
+from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.tiny_corpus import tiny_config
 
@@ -450,7 +450,7 @@ def test_copies_are_found_by_their_tokens(tmp_path: Path) -> None:
     rows = [{"id": str(index), "tokens": [index % 7, END]} for index in range(30)]
     config = config_of(write_jsonl(tmp_path, rows), tmp_path / "out")
     build(config, "prepare", "tokenize")
-    hashes = corpus.read_columns(tmp_path / "out" / "documents", ["text_hash"])["text_hash"].to_pylist()
+    hashes = DocumentStore.of_folder(tmp_path / "out" / "documents").columns(["text_hash"])["text_hash"].to_pylist()
     assert len(set(hashes)) == 7
     assert len({(row["tokens"][0], text_hash) for row, text_hash in zip(rows, hashes, strict=True)}) == 7
 
@@ -573,7 +573,7 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
 
     config = tiny_config(write_corpus(tmp_path / "texts", 20), tmp_path / "out")
     assert build(config, "prepare")["prepare"]["has_text"] is True
-    path = corpus.document_paths(tmp_path / "out" / "documents")[0]
+    path = DocumentStore.of_folder(tmp_path / "out" / "documents").paths[0]
     with pytest.raises(UserError, match=r"Expected documents that came as tokens in .*, found texts"):
         next(corpus.read_token_lists(path))
 
@@ -607,4 +607,4 @@ def test_settings_that_do_not_go_together_are_refused(
     settings: dict[str, Any] = {"paths": ("x",)} | corpus_settings
     config = BuildConfig(corpus=CorpusConfig(**settings), tokenizer=TokenizerConfig(**tokenizer_settings))
     with pytest.raises(UserError, match=what):
-        check_settings(config)
+        config.check()

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
-from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
 from jax_diversity.tokenization import sentencepiece_model, tensorflow_text
+from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
+from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.sentencepiece_models import sentences, train_model
 
 pytestmark = pytest.mark.slow  # for the import

@@ -15,16 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity import terminal
+from jax_diversity.cli.curves import Series, histogram, plot, size_label, sparkline, speaks_unicode
+from jax_diversity.cli.guidance import next_steps
+from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
 from jax_diversity.cli.main import main
-from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.cli.tables import show
 from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
 from jax_diversity.measures.comparison import compare
-from jax_diversity.pipeline.build import Build
 from jax_diversity.measures.dataset import batch_deviations
-from jax_diversity.cli.curves import Series, histogram, plot, size_label, sparkline, speaks_unicode
+from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
 from tests.synthetic import synthetic_characteristics
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -202,13 +204,13 @@ def test_hostile_text_is_text() -> None:
     names = ["\x1b[31mred", "right\u202eto left", "tab\tnew\nline", "\ud800lone", "[bold]markup[/bold]", "x" * 300]
     batch = batch_of(names)
     deviations = {family: np.linspace(0.1, 0.4, 9) for family in batch.families}
-    text = terminal.batch_table(batch, 2, deviations)
+    text = batch_table(batch, 2, deviations)
     assert width(text) <= 80
     assert not {"\x1b", "\u202e", "\t", "\ud800"} & set(text)
     assert "[bold]markup" in text
     assert "end-0" in text, "the end of a long id, where ids differ"
     assert "... and 1 rows more" in text
-    assert strict_json(terminal.as_json(batch, deviations))["step"] == 12_345_678
+    assert strict_json(as_json(batch, deviations))["step"] == 12_345_678
 
 
 @pytest.mark.parametrize(
@@ -218,28 +220,28 @@ def test_hostile_text_is_text() -> None:
 def test_all_are_worse_only_where_all_are(better: int, equal: int, worse: int, shown: str) -> None:
     deviations = np.repeat([0.1, 0.25, 0.4], [better, equal, worse])
     batch = batch_of(["family"])
-    text = terminal.batch_table(batch, 1, {"family": deviations})
+    text = batch_table(batch, 1, {"family": deviations})
     assert f" 0.250  {shown:>9}  " in text
 
 
 def test_what_the_stream_cannot_say_becomes_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", plain)
-    terminal.show("müßig 日本")
+    show("müßig 日本")
     plain.seek(0)
     assert plain.read() == "müßig ??\n"
 
 
 def test_a_document_that_is_not_used_and_one_that_is() -> None:
-    assert terminal.uses_table("a", []) == "a: in no training sequence (kept for validation, or lost in packing)"
-    text = terminal.uses_table("a\x1b", [Use(5, 4_000, 62, 32, 0, 17)])
+    assert uses_table("a", []) == "a: in no training sequence (kept for validation, or lost in packing)"
+    text = uses_table("a\x1b", [Use(5, 4_000, 62, 32, 0, 17)])
     assert text.splitlines()[-1].split() == ["62", "32", "4,000", "5", "17", "0"]
     assert "\x1b" not in text
 
 
 def test_next_steps_quote_what_a_shell_would_read() -> None:
     config = BuildConfig(out="my data/it's", cluster=ClusterConfig(num_clusters=7))
-    steps = terminal.next_steps(config)
+    steps = next_steps(config)
     program = 'run() { printf "%s\\n" "$@"; }\n' + steps.replace("jax-diversity ", "run ")
     done = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.count("my data/it's\n") == 2

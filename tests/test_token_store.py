@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 from jax_diversity.token_store.blend import read_blend
+from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
 MEGATRON = Path(__file__).parent / "data" / "megatron"
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}

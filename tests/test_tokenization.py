@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.tokenization import cutting
 from jax_diversity.tokenization.base import Tokenizer, token_dtype
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, load_tokenizer, spread_texts, train_bpe
-from jax_diversity.tokenization import cutting
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.\n" * 3,

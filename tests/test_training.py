@@ -14,13 +14,11 @@ import pytest
 from flax import nnx
 
 import jax_diversity as jd
-from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.model import Gpt
 from jax_diversity.lab.log import read_log
-from jax_diversity.lab.run import train
-from jax_diversity.lab.model import summed_cross_entropy
-from jax_diversity.lab.run import count_parameters
+from jax_diversity.lab.model import Gpt, summed_cross_entropy
+from jax_diversity.lab.run import count_parameters, train
+from jax_diversity.lab.settings import TrainConfig
 from tests.tiny_dataset import write_tiny_dataset
 
 CONFIG = TrainConfig(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
 
 TOPICS = {
