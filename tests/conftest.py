@@ -1,11 +1,24 @@
-"""Shapes and types of every public function are checked while tests run; in production they cost nothing.
+"""What all tests share: checked shapes, steady examples, one compilation cache, datasets that are built once.
 
-Property tests draw the same examples on every run, so that a change is to blame for a failure; to search for new
-ones, set HYPOTHESIS_PROFILE=default.
+Shapes and types of every public function are checked while tests run; in production they cost nothing. Property tests
+draw the same examples on every run, so that a change is to blame for a failure; to search for new ones, set
+HYPOTHESIS_PROFILE=default.
 """
 
-import os
+from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+# Compiled programs are shared by the processes of a run, those that tests start included, and by later runs. JAX reads
+# these when it is imported.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -14,3 +27,37 @@ import tests.typechecker  # noqa: F401 - the hook looks it up by name, but does 
 install_import_hook("jax_diversity", "tests.typechecker.typecheck")
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+MakeFolder = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """Make a folder by its name once in a run, whichever process asks first; the others wait. It must not be changed."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # the processes' common folder
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, done = base / "shared" / name, base / "shared" / f"{name}.done"
+        folder.parent.mkdir(exist_ok=True)
+        with (base / "shared" / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                fill(folder)
+                done.touch()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(make_once: MakeFolder) -> Path:
+    """A whole dataset of 400 small documents, built as `jax-diversity build` does; its corpus lies beside it."""
+    from jax_diversity.pipeline.build import Build
+    from tests.tiny_corpus import tiny_config, write_corpus
+
+    def fill(folder: Path) -> None:
+        Build(tiny_config(write_corpus(folder / "corpus"), folder / "dataset")).run_all()
+
+    return make_once("tiny", fill) / "dataset"

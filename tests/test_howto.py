@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,11 @@ import yaml
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.pipeline.build import Build
 from jax_diversity.token_store.megatron import TokenWriter
-from tests.tiny_corpus import tiny_config, write_corpus
+from tests.conftest import MakeFolder
+from tests.example_datasets import build_examples
+
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "howto").glob("*.md"))}
@@ -38,9 +41,10 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(make_once: MakeFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a dataset, and tokens in Megatron's format."""
     folder = tmp_path_factory.mktemp("howto")
-    Build(tiny_config(write_corpus(folder / "corpus", num_documents=800), folder / "dataset")).run_all()
+    shutil.copytree(make_once("examples", build_examples) / "dataset", folder / "dataset")
     rng = np.random.default_rng(0)
     with TokenWriter(folder / "tokens" / "web", np.dtype(np.uint16)) as writer:
         writer.add_documents([np.append(rng.integers(1, 90, 24), 99) for _ in range(40)])
@@ -82,28 +86,6 @@ def test_code_of_other_stacks_parses(page: str) -> None:
     for block in [*blocks(page, "py"), *blocks(page, "python")]:
         lines = [line for line in block.splitlines() if not line.startswith("!")]  # a notebook's shell lines
         assert ast.parse("\n".join(lines)).body
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", PAGES[page]):
-        path, _, anchor = target.partition("#")
-        if target.startswith("http"):
-            continue
-        linked = ROOT / "docs" / "howto" / path
-        assert linked.exists(), target
-        if anchor:
-            titles = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, target
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_name_options_that_there_are(page: str, capsys: pytest.CaptureFixture) -> None:
-    for verb, *words in commands(page):
-        with pytest.raises(SystemExit):
-            main([verb, "--help"])
-        known = set(re.findall(r"--[a-z][a-z.\-]*", capsys.readouterr().out))
-        assert {word for word in words if word.startswith("--")} <= known | {"--help"}, (verb, words)
 
 
 def test_tpu_vm(here: Path) -> None:
