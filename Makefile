@@ -5,12 +5,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo test lint docs notebooks format lock clean
+.PHONY: help demo check test lint ruff types core docs notebooks format lock clean
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
-	@echo "make test    lint, check types and run all tests"
+	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
+	@echo "make test    lint, types and all tests: ten minutes, before you finish"
 	@echo "make docs    build the documentation's site in docs/_build"
 	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
 	@echo "make notebooks   run the notebooks' text forms and renew the .ipynb files beside them"
@@ -18,13 +20,23 @@ help:
 demo: $(VENV)/core.stamp
 	$(BIN)/jax-diversity demo
 
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+check: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint core
 
-lint: $(VENV)/dev.stamp
+test: lint
+	$(PYTEST)
+
+lint: ruff types
+
+ruff: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp
 	$(BIN)/basedpyright --warnings --pythonpath $(BIN)/python
+
+core: $(VENV)/dev.stamp
+	$(PYTEST) -m core
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html

@@ -33,7 +33,7 @@ MakeFolder = Callable[[str, Callable[[Path], object]], Path]
 
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
-    """Make a folder by its name once in a run, whichever process asks first; the others wait. It must not be changed."""
+    """Make a folder once in a run, in the process that asks first; the others wait. Tests must not change it."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent  # the processes' common folder

@@ -1,7 +1,8 @@
-"""The documentation: examples run as they are written, links and options are real, the site builds without a warning."""
+"""The documentation: its examples run as they are written, links and options are real, the site builds."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import shutil
@@ -18,9 +19,12 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.base import METHODS, pack
+from jax_diversity.pipeline.build import Build
 from tests.conftest import MakeFolder
 from tests.example_datasets import build_examples
+from tests.tiny_corpus import tiny_config, write_corpus
 
 pytestmark = pytest.mark.integration
 
@@ -28,11 +32,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("**/*.md"))]
 # Pages whose examples need files of their own, and the tests that run them.
-ELSEWHERE = {
-    "embeddings.md": "test_documentation.py",
-    "exports.md": "test_export_docs.py",
-    "training.md": "test_metrics.py",
-}
+ELSEWHERE = {"embeddings.md": __name__, "exports.md": "test_export_docs", "training.md": "test_metrics"}
 
 
 def blocks(path: Path, language: str = "python") -> list[str]:
@@ -84,7 +84,20 @@ def test_examples_that_are_run_elsewhere_are() -> None:
     assert {path.parent for path in DOCUMENTS if blocks(path)} <= {ROOT, DOCS, DOCS / "howto"}
     for page, test in ELSEWHERE.items():
         assert blocks(DOCS / page)
-        assert f'"{page}"' in (ROOT / "tests" / test).read_text(encoding="utf-8")
+        name = test.rpartition(".")[2]
+        assert f'"{page}"' in (ROOT / "tests" / f"{name}.py").read_text(encoding="utf-8")
+
+
+def test_the_embedder_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = blocks(DOCS / "embeddings.md")
+    (tmp_path / "my_embedder.py").write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    (name,) = re.findall(r"^(?:def|class) (\w+)", block, re.MULTILINE)[-1:]
+    config = tiny_config(write_corpus(tmp_path / "corpus", num_documents=60), tmp_path / "dataset")
+    own = EmbeddingConfig(method=f"my_embedder:{name}")
+    build = Build(dataclasses.replace(config, embedding=own))
+    counts = [build.run_stage(stage).counts for stage in ("prepare", "tokenize", "embed")][-1]
+    assert counts == {"num_documents": 60, "dimensions": 26, "num_zero_vectors": 0}
 
 
 def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +105,8 @@ def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch
     (block,) = (block for block in blocks(ROOT / "CONTRIBUTING.md") if "def longest_first(" in block)
     (tmp_path / "longest_first.py").write_text(block, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(
-        "jax_diversity.packing.__path__", [*sys.modules["jax_diversity.packing"].__path__, str(tmp_path)]
-    )
+    folders = [*sys.modules["jax_diversity.packing"].__path__, str(tmp_path)]
+    monkeypatch.setattr("jax_diversity.packing.__path__", folders)
     monkeypatch.setitem(METHODS.modules, "longest_first", "longest_first")  # pyright: ignore[reportArgumentType]
     assert METHODS.describe("longest_first")[1] == {"last_sequence": "'drop'"}
     packed = pack([3, 9, 4], 4, method="longest_first", last_sequence="pad")
@@ -146,25 +158,13 @@ class Page(HTMLParser):
 
 def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path, command_line: ModuleType) -> None:
     pytest.importorskip("sphinx", reason="the site is built with the extra `dev`")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        "-d",
-        str(tmp_path / "doctrees"),
-    ]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
     done = subprocess.run([*command, str(DOCS), str(tmp_path / "html")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     folder = (tmp_path / "html").resolve()
     pages = {str(path.relative_to(folder)): Page(path) for path in folder.rglob("*.html")}
-    assert {
-        str(path.relative_to(DOCS).with_suffix(".html")) for path in DOCS.rglob("*.md") if "_build" not in path.parts
-    } <= {*pages}
+    sources = {path.relative_to(DOCS) for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    assert {str(path.with_suffix(".html")) for path in sources} <= {*pages}
     for name, page in pages.items():
         for target in page.links:
             parts = urlsplit(target)
