@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax_diversity.corpus.examples import decode_example
+from jax_diversity.corpus.token_document import TokenDocument, token_ids
 
 from jax_diversity import corpus
-from jax_diversity.corpus.examples import decode_example
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.corpus.token_document import TokenDocument, token_ids
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.settings import PackingConfig

@@ -58,14 +58,14 @@ class InputFile:
     @property
     def stem(self) -> str:
         """The base name without what says how the file is stored: endings, and `-00000-of-00512`."""
-        base = _without_compression(PurePosixPath(self.name).name)
+        base = without_compression(PurePosixPath(self.name).name)
         ending = PurePosixPath(base).suffix
         return _PART.sub("", base.removesuffix(ending)) or base
 
     @property
     def format(self) -> Format:
         """What the name says the file is."""
-        return _FORMATS.get(PurePosixPath(_without_compression(self.name)).suffix.lower(), "text")
+        return _FORMATS.get(PurePosixPath(without_compression(self.name)).suffix.lower(), "text")
 
     @property
     def stores_array_records(self) -> bool:
@@ -122,8 +122,21 @@ def reading_faults(file: InputFile) -> Iterator[None]:
         what = " ".join(str(error).split())
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({what}); "
-            "fetch it anew, or rename it to what it is."
+            "fetch it again, or rename it to what it is."
         ) from None
+
+
+def local_path(file: InputFile) -> Path:
+    """The path of a file on this machine.
+
+    Raises:
+        UserError: it lies elsewhere.
+    """
+    if file.filesystem is not None:
+        raise UserError(
+            f"Expected Megatron and ArrayRecord files on this machine, found {file.address}; copy them first."
+        )
+    return Path(file.address)
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
@@ -220,7 +233,8 @@ def _fixed_folder(pattern: str) -> str:
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
-def _without_compression(name: str) -> str:
+def without_compression(name: str) -> str:
+    """A file's name without the ending of its compression."""
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
     return name
@@ -229,16 +243,3 @@ def _without_compression(name: str) -> str:
 def _valid(name: str) -> str:
     """A file's name as text that can be stored, whatever bytes it has on disk."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def read_whole(file: InputFile) -> tuple[bytes, int]:
-    """A text file's content and its stored size, bytes.
-
-    Raises:
-        UserError: see `InputFile.stream`; longer than `MAX_DOCUMENT_BYTES`.
-    """
-    with file.stream() as (stored, content):
-        text = content.read(MAX_DOCUMENT_BYTES + 1)
-        if len(text) > MAX_DOCUMENT_BYTES:
-            raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
-        return text, stored.tell()

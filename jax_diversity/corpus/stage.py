@@ -10,6 +10,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
+# Counts of records that are no documents.
 _SKIPPED = (
     "num_empty_documents",
     "num_broken_records",
@@ -17,7 +18,6 @@ _SKIPPED = (
     "num_text_not_string",
     "num_invalid_utf8",
 )
-"""Counts of records that are no documents."""
 
 
 def prepare(context: Context, partial: Path) -> Counts:
@@ -51,8 +51,7 @@ def _settings(config: Any) -> dict[str, Any]:
 
 
 def _corpus_fingerprint(context: Context) -> str:
-    """A hash of the files (or packages) that `prepare` would read; content hashes are remembered."""
-    from jax_diversity.corpus.fingerprint import input_fingerprint
+    from jax_diversity.corpus.reading import input_fingerprint
 
     cache = context.root / ".cache" / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)

@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.corpus.token_document import TokenDocument
+from jax_diversity.corpus.records import TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(
@@ -67,53 +66,42 @@ class StoredCorpus:
     metadata_fields: dict[str, int]
 
 
-def write_documents(
-    documents: Iterable[Document], folder: Path, file_bytes: int, advance: Advance = ignore
-) -> StoredCorpus:
+def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
     """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
 
     Args:
         documents: read once.
         folder: takes the files; made if absent.
         file_bytes: text bytes a file; a document that is longer has a file of its own.
-        advance: told the number of documents taken.
 
     Example:
         >>> stored = write_documents(read_documents(config, ReadReport()), Path("documents"), 16 * 2**20)
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _Writer(folder, file_bytes) as writer:
+    with ExitStack() as open_file:
+        writer = _Writer(folder, file_bytes, open_file)
         for document in documents:
             writer.add(document)
-            advance(1)
-    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, writer.fields())
+        writer.close_file()
+    fields = {name: writer.fields[name] for name in sorted(writer.fields)[:_MOST_FIELDS]}
+    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, fields)
 
 
 class _Writer:
-    """The file that is being written and the row group that is being gathered."""
+    """The file that is being written and the row group that is being gathered.
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
+    `open_file` holds the file's temporary path and its Parquet writer: closed well it publishes the file, closed by
+    an error it removes it.
+    """
+
+    def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
         self.num_documents, self.text_bytes, self.num_files, self.num_texts = 0, 0, 0, 0
-        self._folder, self._most_file_bytes = folder, file_bytes
+        self.fields: Counter[str] = Counter()
+        self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
-        self._fields: Counter[str] = Counter()
-        self._open = ExitStack()
         self._parquet: pq.ParquetWriter | None = None
         self._schema = SCHEMA
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            if error[0] is None:
-                self._close_file()
-        except BaseException as fault:
-            error = (type(fault), fault, fault.__traceback__)
-            raise
-        finally:
-            self._open.__exit__(*error)
 
     def add(self, document: Document) -> None:
         encoded = document.text.encode()
@@ -123,42 +111,47 @@ class _Writer:
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
-            self._close_file()
+            self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
         self._rows.append(_row(document, hashlib.blake2b(hashed, digest_size=16).digest()))
-        self._fields.update(name for name, value in document.metadata.items() if value is not None)
+        self.fields.update(name for name, value in document.metadata.items() if value is not None)
         self.num_documents += 1
         self.num_texts += bool(encoded)
         self.text_bytes += len(encoded)
         self._group_bytes += size
         self._file_bytes += size
+        # At once, not with the next document: that one may be large, and both would be in memory while it is read.
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
-    def fields(self) -> dict[str, int]:
-        return {name: self._fields[name] for name in sorted(self._fields)[:_MOST_FIELDS]}
+    def close_file(self) -> None:
+        if self._rows:
+            self._write_group()
+        if self._parquet is not None:
+            self._open_file.close()
+            self._parquet = None
+            self.num_files += 1
+        self._file_bytes = 0
 
     def _write_group(self) -> None:
         if self._parquet is None:
             path = self._folder / f"documents-{self.num_files:05d}.parquet"
-            temporary = self._open.enter_context(atomic_path(path))
-            self._parquet = self._open.enter_context(_parquet_writer(temporary, self._schema))
+            temporary = self._open_file.enter_context(atomic_path(path))
+            parquet = pq.ParquetWriter(
+                temporary,
+                self._schema,
+                compression="zstd",
+                use_dictionary=["source", "language"],  # type: ignore[arg-type]
+                write_statistics=False,
+            )
+            self._parquet = self._open_file.enter_context(parquet)
         columns = [
             _lists(column) if field.name == "tokens" else pa.array(column, field.type)
             for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
         ]
         self._parquet.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         self._rows, self._group_bytes = [], 0
-
-    def _close_file(self) -> None:
-        if self._rows:
-            self._write_group()
-        if self._parquet is not None:
-            self._open.close()
-            self._open, self._parquet = ExitStack(), None
-            self.num_files += 1
-        self._file_bytes = 0
 
 
 def _row(document: Document, text_hash: bytes) -> tuple:
@@ -171,16 +164,6 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
     """Token ids as a column of lists."""
     offsets = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
     return pa.ListArray.from_arrays(offsets, np.concatenate(arrays), type=_TOKENS.type)
-
-
-def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        use_dictionary=["source", "language"],  # type: ignore[arg-type]
-        write_statistics=False,
-    )
 
 
 @dataclass(frozen=True)
@@ -234,13 +217,11 @@ class DocumentStore:
         Raises:
             UserError: absent or damaged.
         """
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
-                for index in range(table.num_row_groups):
-                    texts = table.read_row_group(index, columns=["text"])["text"]
-                    if max_characters is not None:
-                        texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
-                    yield texts.to_pylist()
+        for group in self._groups("text", path):
+            texts = group["text"]
+            if max_characters is not None:  # cut by Arrow, before the texts are objects of Python
+                texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
+            yield texts.to_pylist()
 
     def token_lists(
         self, path: Path | None = None
@@ -253,16 +234,14 @@ class DocumentStore:
         Raises:
             UserError: absent, damaged, or a corpus of texts.
         """
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
-                if "tokens" not in table.schema_arrow.names:
-                    raise UserError(
-                        f"Expected documents that came as tokens in {each}, found texts; set corpus.format to megatron "
-                        "or tokens, or tokenizer.kind to what turns texts into tokens."
-                    )
-                for index in range(table.num_row_groups):
-                    for lists in table.read_row_group(index, columns=["tokens"])["tokens"].chunks:
-                        yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
+        for group in self._groups("tokens", path):
+            if "tokens" not in group.column_names:
+                raise UserError(
+                    f"Expected documents that came as tokens in {path or self.paths[0]}, found texts; set "
+                    "corpus.format to megatron or tokens, or tokenizer.kind to what turns texts into tokens."
+                )
+            for lists in group["tokens"].chunks:
+                yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
         """Some columns of all documents in order, as Arrow holds them: meant for the light ones.
@@ -295,12 +274,9 @@ class DocumentStore:
         Raises:
             UserError: absent or damaged.
         """
-        for path in self.paths:
-            with _stored_file(path) as table:
-                for index in range(table.num_row_groups):
-                    stored = table.read_row_group(index, columns=["metadata"])["metadata"].to_pylist()
-                    records = [json.loads(text) for text in stored]
-                    yield {name: [record.get(name) for record in records] for name in names}
+        for group in self._groups("metadata"):
+            records = [json.loads(text) for text in group["metadata"].to_pylist()]
+            yield {name: [record.get(name) for record in records] for name in names}
 
     def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
@@ -329,18 +305,30 @@ class DocumentStore:
         return rows
 
     def group_duplicates(self) -> Int64[np.ndarray, " document"]:
-        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
+        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes.
+
+        Raises:
+            UserError: absent or damaged.
+        """
+        # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each.
         halves = np.concatenate(
             [
                 np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
                 for chunk in self.columns(["text_hash"])["text_hash"].chunks
             ]
         )
-        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        order = np.lexsort((halves[:, 1], halves[:, 0]))  # the last key is the first to decide
         is_new = np.diff(halves[order], axis=0, prepend=halves[order[:1]]).any(axis=1)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.cumsum(is_new)
         return groups
+
+    def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
+        """One column, a stored group of at most 1,000 documents at a time; a column that is not stored is left out."""
+        for each in self.paths if path is None else (path,):
+            with _stored_file(each) as table:
+                for index in range(table.num_row_groups):
+                    yield table.read_row_group(index, columns=[column])
 
 
 @contextmanager
