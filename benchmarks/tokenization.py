@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 import results_file
+from jax_diversity.tokenization.making import load_saved, make_tokenizer
 
 from jax_diversity import corpus
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.tokenization import workers as token_workers
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import spread_texts
 

@@ -20,15 +20,15 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.tokenization import tensorflow_text
-from jax_diversity.tokenization import workers as token_workers
-from jax_diversity.tokenization.making import load_saved, load_saved_for
+from jax_diversity.tokenization import tensorflow_text, workers
+from jax_diversity.tokenization.factory import load_saved, load_saved_for
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.tiny_corpus import tiny_config, write_corpus
@@ -43,7 +43,9 @@ def config(tmp_path: Path) -> BuildConfig:
 
 
 def with_tokenizer(config: BuildConfig, **changes: object) -> BuildConfig:
-    return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, **changes))  # type: ignore[arg-type]
+    """The settings with another tokenizer; one of another kind begins with its defaults."""
+    base = TokenizerConfig() if "kind" in changes else config.tokenizer
+    return dataclasses.replace(config, tokenizer=dataclasses.replace(base, **changes))  # type: ignore[arg-type]
 
 
 def stored_tokens(out: str) -> dict[str, bytes]:
@@ -90,7 +92,7 @@ def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: 
 
     def encode() -> None:
         try:
-            token_workers.encode_in_processes(tmp_path, pairs, 2)
+            workers.encode_in_processes(DocumentStore(()), tmp_path, pairs, 2)
         except UserError as error:
             errors.append(error)
 
@@ -109,23 +111,24 @@ def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: 
 
 
 def test_what_a_worker_finds_wrong_arrives_as_it_is(config: BuildConfig, tmp_path: Path) -> None:
-    documents = sorted(Path(config.out, "documents").iterdir())
+    documents = sorted(Path(config.out, "documents").glob("documents-*"))
     pairs = [(path, tmp_path / path.stem) for path in documents[:3]]
     documents[1].write_bytes(b"PAR1 nothing PAR1")
     byte_tokenizer().save(tmp_path)
     with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
-        token_workers.encode_in_processes(tmp_path, pairs, 2)
+        workers.encode_in_processes(DocumentStore(()), tmp_path, pairs, 2)
     with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
-        token_workers.encode_here(byte_tokenizer(), pairs)
+        workers.encode_here(DocumentStore(()), byte_tokenizer(), pairs)
 
 
 _UNGUARDED = """
 import sys
 from pathlib import Path
-from jax_diversity.pipeline import token_workers
+from jax_diversity.corpus.store import DocumentStore
+from jax_diversity.tokenization import workers
 
 folder = Path(sys.argv[1])
-token_workers.encode_in_processes(folder, [(folder / "a.parquet", folder / "a")], 2)
+workers.encode_in_processes(DocumentStore(()), folder, [(folder / "a.parquet", folder / "a")], 2)
 """
 
 
@@ -144,14 +147,15 @@ _INTERRUPTED = """
 import signal
 import sys
 from pathlib import Path
-from jax_diversity.pipeline import token_workers
+from jax_diversity.corpus.store import DocumentStore
+from jax_diversity.tokenization import workers
 
 if __name__ == "__main__":
     # A job that a shell put in the background ignores interrupts; this one is to hear them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])
     pairs = [(path, folder / path.stem) for path in sorted(folder.glob("documents-*"))]
-    token_workers.encode_in_processes(folder, pairs, 2)
+    workers.encode_in_processes(DocumentStore(()), folder, pairs, 2)
 """
 
 
@@ -173,18 +177,18 @@ def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals)
     script.write_text(_INTERRUPTED)
     main = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE)
     wait_for(lambda: len(children(main.pid)) == 3)  # two workers, and what counts multiprocessing's resources
-    workers = children(main.pid)
+    processes = children(main.pid)
     time.sleep(1)  # so that they have begun
     main.send_signal(how)
     main.communicate(timeout=20)
     assert main.returncode == (-signal.SIGKILL if how == signal.SIGKILL else -signal.SIGINT)
-    wait_for(lambda: not any(map(is_alive, workers)), seconds=10)
+    wait_for(lambda: not any(map(is_alive, processes)), seconds=10)
 
 
 def test_small_corpora_and_single_files_start_no_processes() -> None:
     from jax_diversity.tokenization.stage import _num_processes
 
-    cores = token_workers.num_cores()
+    cores = workers.num_cores()
     assert _num_processes(TokenizerConfig(), 2**20, 50) == 1
     assert _num_processes(TokenizerConfig(), 2**30, 1) == 1
     assert _num_processes(TokenizerConfig(), 2**40, 500) == cores
@@ -200,7 +204,7 @@ def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
     config: BuildConfig, monkeypatch: pytest.MonkeyPatch, num_processes: int
 ) -> None:
     config = with_tokenizer(config, kind="bytes", num_processes=num_processes)  # reads no text before it encodes
-    documents = sorted(Path(config.out, "documents").iterdir())
+    documents = sorted(Path(config.out, "documents").glob("documents-*"))
     whole = documents[-1].read_bytes()
     documents[-1].write_bytes(whole[:-50] + bytes(50))
     with pytest.raises(UserError, match="is damaged"):
@@ -220,7 +224,7 @@ def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
 
 def test_files_of_another_version_of_the_library_are_made_anew(config: BuildConfig) -> None:
     config = with_tokenizer(config, kind="bytes")
-    documents = sorted(Path(config.out, "documents").iterdir())
+    documents = sorted(Path(config.out, "documents").glob("documents-*"))
     whole = documents[-1].read_bytes()
     documents[-1].write_bytes(whole[:-50] + bytes(50))
     with pytest.raises(UserError, match="is damaged"):
@@ -364,7 +368,7 @@ def test_an_end_token_that_is_the_padding_too_leaves_segments_right(config: Buil
     config = dataclasses.replace(
         config,
         packing=dataclasses.replace(
-            config.packing, last_sequence="pad", document_order="corpus", validation_fraction=0.0
+            config.packing, options={"last_sequence": "pad"}, document_order="corpus", validation_fraction=0.0
         ),
     )
     build = Build(config)

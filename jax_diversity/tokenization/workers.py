@@ -1,11 +1,12 @@
 """Document files -> token files, one by one: in this process, or in several side by side.
 
-Every stored document file has a token file of its own, made of nothing but its texts and the tokenizer; so the
-bytes are the same whoever makes them, and what was finished before a kill is kept.
+Every stored document file has a token file of its own, which depends on nothing but its texts and the tokenizer. So
+any number of processes writes the same bytes, and files that were finished before a kill are kept.
 
-Workers are processes that Python starts anew (`spawn`): they share no threads and no locks with this one. Each
-holds the reading end of a pipe, the lifeline, whose only writing end is held here. However this process ends, an
-interrupt and SIGKILL among them, that end closes with it and the workers stop at once.
+Workers are started by `spawn`, as new processes of Python: a fork would copy the locks of this process's threads in
+whatever state they are in. Each worker holds the reading end of a pipe, the lifeline, whose only writing end is held
+here. However this process ends, an interrupt and SIGKILL among them, the operating system closes that end, and the
+workers stop at once.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
@@ -34,12 +35,26 @@ Pair = tuple[Path, Path]
 _FILES_AT_A_TIME = 2
 
 
+@runtime_checkable
+class Texts(Protocol):
+    """Stored documents; small enough to be sent to worker processes."""
+
+    def texts(self, path: Path | None = None) -> Iterator[list[str]]:
+        """The texts of one file, or of all, some of them at a time."""
+        ...
+
+
+def is_finished(prefix: Path) -> bool:
+    """Tell whether both files of a prefix are there: they get their names when they are whole."""
+    return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
+
+
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
+def encode_here(documents: Texts, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
     """Encode files in this process, where the library's own threads take all cores.
 
     Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
@@ -59,13 +74,13 @@ def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], adv
 
     def tell(num_documents: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # seen by nobody: whoever set it has an error of its own
+            raise KeyboardInterrupt  # ends this thread; the error that set the event is the one that is reported
         with lock:
             advance(num_documents)
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
         try:
-            futures = [threads.submit(encode_file, documents, tokenizer, *pair, tell) for pair in pairs]
+            futures = [threads.submit(_encode_file, documents, tokenizer, *pair, tell) for pair in pairs]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
@@ -75,7 +90,7 @@ def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], adv
 
 
 def encode_in_processes(
-    documents: Any, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
+    documents: Texts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
 ) -> None:
     """Encode files in worker processes, which share the cores.
 
@@ -97,8 +112,8 @@ def encode_in_processes(
     with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
             futures = [workers.submit(_encode_in_worker, documents, folder, num_threads, *pair) for pair in pairs]
-            # The pool looks for workers that died among those it knew when it was last woken: not among the last
-            # one started, unless something more is submitted.
+            # The pool watches for the death of those workers that it knew when it was last woken. This submission
+            # wakes it once more, after the last worker was started; without it, that one could die unnoticed.
             workers.submit(os.getpid)
             for future in as_completed(futures):
                 advance(future.result())
@@ -114,19 +129,8 @@ def encode_in_processes(
             raise
 
 
-def encode_file(documents: Any, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
-    """Encode one stored file of documents; returns their number.
-
-    Args:
-        documents: the store of the documents.
-        tokenizer: makes the ids.
-        path: one of its files.
-        prefix: of the .bin and .idx to write; they get their names when they are whole.
-        advance: told the documents done.
-
-    Raises:
-        UserError: a damaged file of documents, an end token that text turns into.
-    """
+def _encode_file(documents: Texts, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
+    """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
     from jax_diversity.token_store.megatron import TokenWriter
 
     with TokenWriter(prefix, tokenizer.dtype) as writer:
@@ -137,7 +141,8 @@ def encode_file(documents: Any, tokenizer: Tokenizer, path: Path, prefix: Path, 
 
 
 def _start_worker(lifeline: Connection, num_threads: int) -> None:
-    """What a worker does first: leave interrupts to the process that started it, and end when that ends."""
+    """What a worker does first."""
+    # An interrupt of a terminal reaches all processes; the one that started the workers ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # threads of the tokenizers library
@@ -149,12 +154,12 @@ def _end_with(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _encode_in_worker(documents: Any, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
-    return encode_file(documents, _worker_tokenizer(folder, num_threads), path, prefix)
+def _encode_in_worker(documents: Texts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
+    return _encode_file(documents, _worker_tokenizer(folder, num_threads), path, prefix)
 
 
 @cache
 def _worker_tokenizer(folder: Path, num_threads: int) -> Tokenizer:
-    from jax_diversity.tokenization.making import load_saved
+    from jax_diversity.tokenization.factory import load_saved
 
     return load_saved(folder, num_threads)
