@@ -170,6 +170,8 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
 class DocumentStore:
     """Stored documents in their order; as small as its paths, so that it can be sent to worker processes.
 
+    All that reads raises `UserError` where a file is absent or damaged.
+
     Attributes:
         paths: the files that `write_documents` made, in order.
 
@@ -213,9 +215,6 @@ class DocumentStore:
         Args:
             path: one of `paths`; None reads all of them.
             max_characters: give only so many first characters of each text.
-
-        Raises:
-            UserError: absent or damaged.
         """
         for group in self._groups("text", path):
             texts = group["text"]
@@ -232,7 +231,7 @@ class DocumentStore:
             path: one of `paths`; None reads all of them.
 
         Raises:
-            UserError: absent, damaged, or a corpus of texts.
+            UserError: a corpus of texts.
         """
         for group in self._groups("tokens", path):
             if "tokens" not in group.column_names:
@@ -249,9 +248,6 @@ class DocumentStore:
         Args:
             names: which columns.
             path: one of `paths`; None reads all of them.
-
-        Raises:
-            UserError: absent or damaged.
         """
         tables = []
         for each in self.paths if path is None else (path,):
@@ -260,20 +256,12 @@ class DocumentStore:
         return pa.concat_tables(tables)
 
     def ids(self) -> Iterator[str]:
-        """The documents' ids, one file of them in Python's memory at a time.
-
-        Raises:
-            UserError: absent or damaged.
-        """
+        """The documents' ids, one file of them in Python's memory at a time."""
         for path in self.paths:
             yield from self.columns(["id"], path)["id"].to_pylist()
 
     def metadata(self, names: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking.
-
-        Raises:
-            UserError: absent or damaged.
-        """
+        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking."""
         for group in self._groups("metadata"):
             records = [json.loads(text) for text in group["metadata"].to_pylist()]
             yield {name: [record.get(name) for record in records] for name in names}
@@ -284,9 +272,6 @@ class DocumentStore:
         Args:
             indices: which documents, counted over all files, ascending.
             names: which columns.
-
-        Raises:
-            UserError: absent or damaged.
 
         Example:
             >>> store.rows(np.array([3, 70_000]), ["id", "title"])
@@ -305,11 +290,7 @@ class DocumentStore:
         return rows
 
     def group_duplicates(self) -> Int64[np.ndarray, " document"]:
-        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes.
-
-        Raises:
-            UserError: absent or damaged.
-        """
+        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
         # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each.
         halves = np.concatenate(
             [

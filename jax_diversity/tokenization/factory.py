@@ -75,31 +75,18 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
     return tokenizer.with_normalization(settings["normalization"])
 
 
-def load_saved_for(config: TokenizerConfig, folder: str | Path) -> Tokenizer | None:
-    """The tokenizer that a folder holds, if it is what the settings ask for, made by the installed libraries.
+def load_unchanged(folder: str | Path) -> Tokenizer | None:
+    """The tokenizer that an unfinished build left in a folder; None where a new one has to be made.
 
-    The caller has to know which file `config.path` names, and what a BPE was trained on.
-
-    Args:
-        config: the settings.
-        folder: a folder that `Tokenizer.save` may have written.
-
-    Returns:
-        None where the folder holds no tokenizer, or another one: of another kind, end token, normal form, place to
-        cut, made by another version of its library, or one that cannot be read.
+    The folder's name tells that the settings and the tokenizer's file are the same. What it does not tell is the
+    version of the optional libraries: a tokenizer that another version saved is not used, since its ids may differ.
     """
-    is_file = config.kind in ("file", "bpe", "bytes")
-    wanted = {"kind": "file" if is_file else config.kind, "normalization": config.normalization}
-    wanted |= {} if is_file else {"cut_at": config.cut_at}
-    wanted |= {} if config.end_token is None else {"end_token": config.end_token}
     try:
         recorded = _read_settings(Path(folder))
-        if recorded is None or not wanted.items() <= recorded.items():
-            return None
-        tokenizer = load_saved(folder)
-    except UserError:  # the caller makes a new tokenizer, and meets the same error again if it is not of this folder
+        tokenizer = None if recorded is None else load_saved(folder)
+    except UserError:  # damaged
         return None
-    return tokenizer if tokenizer.settings == recorded else None
+    return tokenizer if tokenizer is not None and tokenizer.settings == recorded else None
 
 
 def _read_settings(folder: Path) -> dict[str, Any] | None:

@@ -61,21 +61,21 @@ def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Token
         advance(TokenStore(finished).num_documents if finished else 0)
         num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
         if num_processes > 1:
-            workers.encode_in_processes(documents, partial, waiting, num_processes, advance)
+            workers.encode_in_processes(documents.texts, partial, waiting, num_processes, advance)
         else:
-            workers.encode_here(documents, tokenizer, waiting, advance)
+            workers.encode_here(documents.texts, tokenizer, waiting, advance)
     return tokenizer
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
-    from jax_diversity.tokenization.factory import load_saved_for, make_tokenizer
+    from jax_diversity.tokenization.factory import load_unchanged, make_tokenizer
 
     config: TokenizerConfig = context.config.tokenizer
-    tokenizer = load_saved_for(config, partial)
+    tokenizer = load_unchanged(partial)
     if tokenizer is not None:
         return tokenizer
-    for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or one that makes other tokens
+    for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or another version of its library
         leftover.unlink()
     with context.progress.task("train tokenizer", None, "documents") as advance:
         texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()

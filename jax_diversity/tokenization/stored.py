@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -24,15 +24,8 @@ _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 
 
-@runtime_checkable
-class TokenLists(Protocol):
-    """Stored documents that came as tokens."""
-
-    def token_lists(
-        self, path: Path | None = None
-    ) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
-        """Tokens of one file, or of all, end to end and the documents' lengths, some of them at a time."""
-        ...
+TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]]
+"""Reads one file of documents, or all: their tokens end to end and their lengths, some documents at a time."""
 
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
@@ -45,15 +38,15 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
     """
     config: TokenizerConfig = context.config.tokenizer
     prepared = context.counts("prepare")
-    documents: TokenLists = context.dataset.document_store
+    token_lists: TokenLists = context.dataset.document_store.token_lists
     largest_id, last_ids = 0, Counter[int]()
     with context.progress.task("look at token ids", prepared["num_documents"], "documents") as advance:
-        for tokens, lengths in documents.token_lists():
+        for tokens, lengths in token_lists():
             ids, times = np.unique(tokens[np.cumsum(lengths) - 1], return_counts=True)
             last_ids.update(dict(zip(ids.tolist(), times.tolist(), strict=True)))
             largest_id = max(largest_id, int(tokens.max()))
             advance(len(lengths))
-    end_id, num_inside = _end_id(config, documents, last_ids)
+    end_id, num_inside = _end_id(config, token_lists, last_ids)
     tokenizer = _given_tokenizer(config, end_id, largest_id)
     vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
     dtype = token_dtype(vocab_size)
@@ -61,7 +54,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
         for path, prefix in pairs:
             if not is_finished(prefix):
                 with TokenWriter(prefix, dtype) as writer:
-                    for tokens, lengths in documents.token_lists(path):
+                    for tokens, lengths in token_lists(path):
                         writer.add_runs(*_with_ends(tokens, lengths, end_id))
             advance(TokenStore([prefix]).num_documents)
     if tokenizer is not None:
@@ -77,19 +70,19 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
     }
 
 
-def _end_id(config: TokenizerConfig, documents: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
+def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
     """The id that ends documents, and how often it stands elsewhere in them.
 
     It is the id of the settings, or the one that nearly all documents end with. An id that stands inside many
     documents as well, such as that of a line's end, is not taken for an end token.
     """
     if config.end_id is not None:
-        return config.end_id, _num_inside(documents, config.end_id)
+        return config.end_id, _num_inside(token_lists, config.end_id)
     if config.end_token is not None and config.path is not None:
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
         end_id = load_tokenizer(config.path, config.end_token).end_id
-        return end_id, _num_inside(documents, end_id)
+        return end_id, _num_inside(token_lists, end_id)
     end_id = min(last_ids, key=lambda token: (-last_ids[token], token))  # the smallest of equally frequent ones
     num_documents = last_ids.total()
     share = last_ids[end_id] / num_documents
@@ -99,7 +92,7 @@ def _end_id(config: TokenizerConfig, documents: TokenLists, last_ids: Counter[in
             f"Expected documents that end with one token, found documents without an end token: the most frequent "
             f"last id, {end_id}, ends {100 * share:.1f} % of them; {how}."
         )
-    num_inside = _num_inside(documents, end_id)
+    num_inside = _num_inside(token_lists, end_id)
     if num_inside > _MOST_SHARE_INSIDE * num_documents:
         raise UserError(
             f"Expected an end token that stands at documents' ends alone, found documents without an end token: "
@@ -108,10 +101,10 @@ def _end_id(config: TokenizerConfig, documents: TokenLists, last_ids: Counter[in
     return end_id, num_inside
 
 
-def _num_inside(documents: TokenLists, token: int) -> int:
+def _num_inside(token_lists: TokenLists, token: int) -> int:
     """How often an id stands in documents elsewhere than at their ends."""
     inside = 0
-    for tokens, lengths in documents.token_lists():
+    for tokens, lengths in token_lists():
         found = tokens == token
         inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
     return inside

@@ -15,13 +15,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
@@ -31,17 +31,10 @@ if TYPE_CHECKING:
 
 Pair = tuple[Path, Path]
 """A file of documents and the prefix of its .bin and .idx."""
+ReadTexts = Callable[[Path], Iterator[list[str]]]
+"""Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
 
 _FILES_AT_A_TIME = 2
-
-
-@runtime_checkable
-class Texts(Protocol):
-    """Stored documents; small enough to be sent to worker processes."""
-
-    def texts(self, path: Path | None = None) -> Iterator[list[str]]:
-        """The texts of one file, or of all, some of them at a time."""
-        ...
 
 
 def is_finished(prefix: Path) -> bool:
@@ -54,14 +47,14 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def encode_here(documents: Texts, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
+def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
     """Encode files in this process, where the library's own threads take all cores.
 
     Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
     its tokens written.
 
     Args:
-        documents: the store of the documents.
+        read: gives the texts of a file.
         tokenizer: makes the ids.
         pairs: what to read and where to write.
         advance: told the documents done.
@@ -80,7 +73,7 @@ def encode_here(documents: Texts, tokenizer: Tokenizer, pairs: Sequence[Pair], a
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
         try:
-            futures = [threads.submit(_encode_file, documents, tokenizer, *pair, tell) for pair in pairs]
+            futures = [threads.submit(_encode_file, read, tokenizer, *pair, tell) for pair in pairs]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
@@ -90,12 +83,12 @@ def encode_here(documents: Texts, tokenizer: Tokenizer, pairs: Sequence[Pair], a
 
 
 def encode_in_processes(
-    documents: Texts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
+    read: ReadTexts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
 ) -> None:
     """Encode files in worker processes, which share the cores.
 
     Args:
-        documents: the store of the documents, which is sent to the processes.
+        read: gives the texts of a file; sent to the processes.
         folder: holds the tokenizer, as `Tokenizer.save` writes it.
         pairs: what to read and where to write.
         num_processes: workers.
@@ -111,7 +104,7 @@ def encode_in_processes(
     start = (theirs, num_threads)
     with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
-            futures = [workers.submit(_encode_in_worker, documents, folder, num_threads, *pair) for pair in pairs]
+            futures = [workers.submit(_encode_in_worker, read, folder, num_threads, *pair) for pair in pairs]
             # The pool watches for the death of those workers that it knew when it was last woken. This submission
             # wakes it once more, after the last worker was started; without it, that one could die unnoticed.
             workers.submit(os.getpid)
@@ -129,12 +122,12 @@ def encode_in_processes(
             raise
 
 
-def _encode_file(documents: Texts, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
+def _encode_file(read: ReadTexts, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
     """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
     from jax_diversity.token_store.megatron import TokenWriter
 
     with TokenWriter(prefix, tokenizer.dtype) as writer:
-        for texts in documents.texts(path):
+        for texts in read(path):
             writer.add_documents(tokenizer.encode_documents(texts))
             advance(len(texts))
         return writer.num_documents
@@ -154,8 +147,8 @@ def _end_with(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _encode_in_worker(documents: Texts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
-    return _encode_file(documents, _worker_tokenizer(folder, num_threads), path, prefix)
+def _encode_in_worker(read: ReadTexts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
+    return _encode_file(read, _worker_tokenizer(folder, num_threads), path, prefix)
 
 
 @cache
