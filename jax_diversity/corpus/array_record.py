@@ -27,12 +27,7 @@ _Feature = Int64[np.ndarray, " value"] | list[float] | list[bytes]
 
 
 def read_array_records(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
-    """The documents of an ArrayRecord file on this machine, about 8 MB at a time.
-
-    Args:
-        file: the file.
-        config: names the fields, and says what the records are.
-        advance: told the stored bytes read (each record counted as an equal part of the file).
+    """A reader: the documents of the records, about 8 MB at a time; each counts as an equal part of the file.
 
     Raises:
         UserError: a damaged file, one that lies elsewhere, or one in which no record has the token ids.

@@ -20,13 +20,7 @@ _LINES_PER_STEP = 64
 
 
 def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A file's documents in order; blank lines are left out.
-
-    Args:
-        file: the file.
-        config: names the fields.
-        advance: told the stored bytes read.
-        form: what the records hold.
+    """A reader: the documents of the lines; blank lines are left out.
 
     Raises:
         UserError: the file is damaged, holds no JSON object or no record with the form's field.
@@ -37,7 +31,7 @@ def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: Re
 def _objects(file: InputFile, advance: Advance) -> Iterator[tuple[Place, dict[str, Any] | Problem]]:
     number, position, num_lines, num_objects = 0, 0, 0, 0
     with file.stream() as (stored, content):
-        # Never more than one line is held: the limit is passed to readline, since a line may be all of a damaged file.
+        # With a limit for `readline`: a file without line ends would be read into memory whole.
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
             number += 1
             if len(line) > MAX_DOCUMENT_BYTES:
@@ -46,12 +40,12 @@ def _objects(file: InputFile, advance: Advance) -> Iterator[tuple[Place, dict[st
                 )
             if number == 1:
                 line = line.removeprefix(_BYTE_ORDER_MARK)
-            if number % _LINES_PER_STEP == 0:
+            if number % _LINES_PER_STEP == 0:  # position in the stored file, which may be compressed
                 advance(stored.tell() - position)
                 position = stored.tell()
             if not line.isspace():
                 record = _parse(line)
-                del line  # it may be as large as all other memory, and the document is still to be stored
+                del line  # it may be large, and its text needs more copies until the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)
                 yield Place(file, number), record
@@ -69,7 +63,8 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
         record = json.loads(line.decode("utf-8"))
         if not isinstance(record, dict):
             return Problem("num_broken_records", f"expected a JSON object, found {type(record).__name__}")
-        if _SURROGATE.search(line):  # one half of a surrogate pair cannot be stored as UTF-8, a whole pair can
+        # JSON may spell one half of a surrogate pair as \\ud800. Python reads it, but it cannot be stored as UTF-8.
+        if _SURROGATE.search(line):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
         return record
     except (UnicodeDecodeError, UnicodeEncodeError) as error:

@@ -14,13 +14,9 @@ from jax_diversity.token_store.megatron import TokenFile
 
 
 def read_megatron(file: InputFile, advance: Advance) -> Found:
-    """The documents of one `.idx` and its `.bin`; the `.bin`, which is a file of the corpus too, gives none itself.
+    """A reader: the documents of an `.idx` and its `.bin`; none for the `.bin`, which is a file of the corpus too.
 
     Their source is the prefix's base name, their ids are prefix and number: `web_text_document:17`.
-
-    Args:
-        file: one of the two files.
-        advance: told the stored bytes read.
 
     Raises:
         UserError: files that lie elsewhere than on this machine, that do not fit one another, or are damaged.

@@ -21,13 +21,7 @@ _BATCH_ROWS = 1000
 
 
 def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A file's documents in order, about 8 MB at a time.
-
-    Args:
-        file: the file.
-        config: names the columns.
-        advance: told the stored bytes read (each row counted as an equal part of the file).
-        form: what the rows hold. With token ids, other columns of lists of numbers are not read.
+    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file.
 
     Raises:
         UserError: no Parquet, damaged, without the form's column, or a column of token ids that holds none.

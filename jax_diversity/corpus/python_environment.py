@@ -52,6 +52,7 @@ class Package:
     @cached_property
     def files(self) -> list[tuple[str, int]]:
         """Installed files below site-packages with their sizes in bytes, sorted by path."""
+        # RECORD holds the sizes, so that no file is looked at. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
             rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
@@ -64,7 +65,7 @@ class Package:
     @cached_property
     def readme(self) -> str:
         """The long description; empty where there is none."""
-        payload = self.message.get_payload()
+        payload = self.message.get_payload()  # newer metadata have the description there, older ones in a field
         text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
         return "" if text.strip() == "UNKNOWN" else text
 
@@ -96,6 +97,7 @@ def find_packages() -> list[Package]:
     This package and editable installs are left out: their files change from one build to the next.
     """
     found: dict[str, Package] = {}
+    # Read once as `message`: the property `metadata` parses the file each time it is asked for.
     for distribution in importlib.metadata.distributions():
         try:
             message: Any = distribution.metadata
@@ -103,7 +105,7 @@ def find_packages() -> list[Package]:
             continue
         if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
             continue
-        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()
+        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
         if name != "jax-diversity" and not _is_editable(distribution):
             found.setdefault(name, Package(distribution, message, name))
     return [found[name] for name in sorted(found)]

@@ -1,4 +1,10 @@
-"""Files, or the installed Python packages -> documents, one after another, never all in memory."""
+"""Files, or the installed Python packages -> documents, one after another, never all in memory.
+
+Every format has a reader, `read_FORMAT`. It takes a file, perhaps the settings that name its fields (`config`) and
+what its records hold (`form`), and gives what `Found` says. It tells `advance` the stored bytes it has read, and raises
+`UserError` for a file that is damaged or not what its name says. What happens to a single broken record is decided
+here, in one place for all formats.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +52,8 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
         True
     """
     ids = IdRegistry()
+    # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
+    # runs only when its next value is asked for.
     for place, found in _read_sources(config, report, advance):
         if isinstance(found, Problem):
             _skip(place, found, config, report)

@@ -116,7 +116,7 @@ def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
     """Token ids from a list of Python's integers or an integer array.
 
     Raises:
-        ValueError: something else, or an id that is negative or above 2^31 - 1; says what.
+        ValueError: something else, or an id that is negative or above 2^31 - 1.
     """
     if isinstance(values, list | tuple):
         if not set(map(type, values)) <= {int}:  # `True` is an int to isinstance, but no token

@@ -27,9 +27,10 @@ def prepare(context: Context, partial: Path) -> Counts:
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
-    report = ReadReport()
+    report = ReadReport()  # filled while the documents are written: no list of them is ever made
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         stored = write_documents(read_documents(config, report, advance), partial, config.file_bytes)
+    # Stored, so that no other stage needs the hashes of all texts.
     write_array(partial / "duplicate_groups.npy", DocumentStore.of_folder(partial).group_duplicates())
     return dataclasses.asdict(report) | {
         "num_files": stored.num_files,

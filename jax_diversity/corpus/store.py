@@ -110,6 +110,7 @@ class _Writer:
             self._schema = _TOKEN_SCHEMA  # a corpus has texts or tokens, not some of each
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
+        # Before the document, not after it: no file or group is larger than asked for, except by a single document.
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
             self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
@@ -142,6 +143,7 @@ class _Writer:
                 temporary,
                 self._schema,
                 compression="zstd",
+                # Other columns hold different values in every row: a dictionary and statistics of them only take room.
                 use_dictionary=["source", "language"],  # type: ignore[arg-type]
                 write_statistics=False,
             )
@@ -155,6 +157,7 @@ class _Writer:
 
 
 def _row(document: Document, text_hash: bytes) -> tuple:
+    # Sorted keys: the stored bytes depend on the fields alone, not on the order in which a record names them.
     metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
     row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
     return (*row, document.tokens) if isinstance(document, TokenDocument) else row
@@ -190,6 +193,7 @@ class DocumentStore:
         Raises:
             UserError: there are none.
         """
+        # By length first: the file after documents-99999 is documents-100000.
         paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
         if not paths:
             raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
@@ -283,7 +287,7 @@ class DocumentStore:
                 for index in range(table.num_row_groups):
                     stop = start + table.metadata.row_group(index).num_rows
                     low, high = np.searchsorted(indices, (start, stop))
-                    if low < high:
+                    if low < high:  # other groups are not read
                         group = table.read_row_group(index, columns=list(names))
                         rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
                     start = stop

@@ -40,15 +40,11 @@ _PROGRAMMING_LANGUAGES = {
 
 
 def read_text(file: InputFile, advance: Advance) -> Found:
-    """The file as a document.
+    """A reader: the file as one document.
 
-    Its id and title are its name below the glob's fixed folders, its language is `code:python` and the like if the
-    ending tells. Its source is the folder that holds it: with a source for each file, every document would be a
-    group of its own.
-
-    Args:
-        file: the file.
-        advance: told the stored bytes read.
+    Its id and title are its name below the glob's fixed folders. Its language is `code:python` and the like for the
+    endings of programming languages. Its source is the folder that holds it: with a source for each file, every
+    document would be a group of its own.
 
     Raises:
         UserError: the file cannot be read, or is longer than `MAX_DOCUMENT_BYTES`.

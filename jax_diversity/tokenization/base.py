@@ -79,7 +79,7 @@ class Tokenizer:
         """
         if form == "none":
             return self
-        other = copy.copy(self)
+        other = copy.copy(self)  # shares the library's tokenizer, which no call changes
         other.normalization = form
         other.implementation = f"{self.implementation} after {form} by {tensorflow_text.implementation()}"
         return other
@@ -123,10 +123,12 @@ class Tokenizer:
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
+                # Looked for in the ids, since only the library knows which texts turn into the end token.
                 if self._text_may_hold_end and (ids == self.end_id).any():
                     ids = self._encode_halved(piece)
                 parts.append(ids)
                 if is_last:
+                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way.
                     documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
                     parts = []
         return documents
@@ -176,6 +178,7 @@ class Tokenizer:
         """
         half = len(self.end_token) // 2
         head, tail = self.end_token[:half], self.end_token[half:]
+        # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
         parts = piece.split(self.end_token)
         parts = [tail * (index > 0) + part + head * (index < len(parts) - 1) for index, part in enumerate(parts)]
         ids = np.concatenate([*self._encode(parts)])

@@ -24,7 +24,10 @@ def lines_and_blanks(text: str, size: int | None = None) -> Iterator[str]:
 
 
 def blanks(text: str, size: int) -> Iterator[str]:
-    """Likewise, but before a single blank if there is one, otherwise at a line's end."""
+    """The text in pieces of at most `size` characters, cut before a single blank if there is one.
+
+    Otherwise at a line's end, otherwise after `size` characters.
+    """
     return _pieces(text, size, (_BLANK, _LINE_END))
 
 

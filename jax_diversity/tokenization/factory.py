@@ -1,6 +1,6 @@
 """The tokenizer that the settings ask for, and the one that a dataset's folder holds.
 
-The libraries are imported here inside the functions: each takes time or memory, and a build needs one of them.
+The libraries are imported inside the functions: each takes time and memory, and a build needs one of them.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
 def load_unchanged(folder: str | Path) -> Tokenizer | None:
     """The tokenizer that an unfinished build left in a folder; None where a new one has to be made.
 
-    The folder's name tells that the settings and the tokenizer's file are the same. What it does not tell is the
-    version of the optional libraries: a tokenizer that another version saved is not used, since its ids may differ.
+    The engine resumes a folder only with the same settings, tokenizer's file and version of `tokenizers`. It does not
+    know the versions of the optional libraries: a tokenizer that another version saved is not used, since its ids may
+    differ.
     """
     try:
         recorded = _read_settings(Path(folder))

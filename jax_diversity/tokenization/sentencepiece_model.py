@@ -36,7 +36,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a .model file says.
+    """The content of a .model file.
 
     Attributes:
         content: its bytes.
@@ -156,6 +156,7 @@ class ModelTokenizer(Tokenizer):
         unknown_id = model.types.index(_UNKNOWN) if _UNKNOWN in model.types else None
         super().__init__(kind, len(model.pieces), model.end_token, model.end_id, unknown_id, implementation)
         self.model, self.cut_at = model, cut_at
+        # Libraries never turn text into a control or unused piece: then the ids need not be searched for the end token.
         self._text_may_hold_end = model.types[model.end_id] not in (_CONTROL, _UNUSED)
 
     @property
@@ -174,6 +175,7 @@ class ModelTokenizer(Tokenizer):
     def _cut(self, text: str) -> Iterator[str]:
         cut = sentence_ends if self.cut_at == "sentences" else blanks
         for index, piece in enumerate(cut(text, PIECE_CHARACTERS)):
+            # The library puts a blank before every piece: with the piece's own there would be two.
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
 
     def _unreadable(self, error: object) -> UserError:
@@ -202,7 +204,7 @@ class SentencePieceTokenizer(ModelTokenizer):
                 "`pip install 'jax-diversity[sentencepiece]'`."
             ) from None
         super().__init__(model, "sentencepiece", f"sentencepiece {sentencepiece.__version__}", cut_at)
-        self._num_threads = num_threads or -1
+        self._num_threads = num_threads or -1  # -1: all cores
         try:
             self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model.content)
         except (RuntimeError, ValueError) as error:

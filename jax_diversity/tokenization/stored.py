@@ -50,6 +50,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
     tokenizer = _given_tokenizer(config, end_id, largest_id)
     vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
     dtype = token_dtype(vocab_size)
+    # The type of the tokens follows from the largest of all ids: writing begins after all have been read.
     with context.progress.task("store tokens", prepared["num_documents"], "documents") as advance:
         for path, prefix in pairs:
             if not is_finished(prefix):

@@ -85,7 +85,7 @@ class JsonTokenizer(Tokenizer):
         return json.dumps([self.definition, self.end_token]).encode()
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
-        if self._is_bytes:
+        if self._is_bytes:  # the ids are in the text already
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
@@ -112,7 +112,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
         raise UserError(f"Expected a vocabulary of at least 257 (256 bytes and the end token), found {vocab_size}.")
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
+        vocab_size=vocab_size - 1,  # the end token is added afterwards, so that it gets the last id
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

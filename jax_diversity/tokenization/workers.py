@@ -62,7 +62,7 @@ def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], ad
     Raises:
         UserError: a damaged file of documents, an end token that text turns into.
     """
-    lock = threading.Lock()
+    lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()
 
     def tell(num_documents: int) -> None:
@@ -97,6 +97,7 @@ def encode_in_processes(
     Raises:
         UserError: what a worker found wrong, or a worker that was killed.
     """
+    # The libraries' own threads would multiply with the processes otherwise.
     num_threads = max(1, num_cores() // num_processes)
     context = multiprocessing.get_context("spawn")
     pipe: Any = context.Pipe(duplex=False)  # typed by platform
@@ -118,7 +119,7 @@ def encode_in_processes(
                 "guard, and with a smaller tokenizer.num_processes where memory is short."
             ) from None
         except BaseException:
-            ours.close()
+            ours.close()  # ends the workers now: the pool would wait for their files to be finished
             raise
 
 
@@ -144,7 +145,7 @@ def _start_worker(lifeline: Connection, num_threads: int) -> None:
 
 def _end_with(lifeline: Connection) -> None:
     lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
-    os._exit(1)
+    os._exit(1)  # without clean-up: unfinished files have temporary names, and a lock may be held by another thread
 
 
 def _encode_in_worker(read: ReadTexts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
