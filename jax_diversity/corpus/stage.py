@@ -32,11 +32,7 @@ def prepare(context: Context, partial: Path) -> Counts:
         stored = write_documents(read_documents(config, report, advance), partial, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
     write_array(partial / "duplicate_groups.npy", DocumentStore.of_folder(partial).group_duplicates())
-    return dataclasses.asdict(report) | {
-        "num_files": stored.num_files,
-        "metadata_fields": stored.metadata_fields,
-        "has_text": stored.num_texts == stored.num_documents,
-    }
+    return dataclasses.asdict(report) | dataclasses.asdict(stored)
 
 
 def summary(counts: Counts) -> str:

@@ -52,17 +52,13 @@ class StoredCorpus:
     """What was stored.
 
     Attributes:
-        num_documents: documents in all files.
-        text_bytes: bytes of their text in UTF-8.
         num_files: Parquet files.
-        num_texts: documents that have a text.
+        has_text: whether all documents have a text.
         metadata_fields: metadata field -> documents that have it, the first ten thousand by name.
     """
 
-    num_documents: int
-    text_bytes: int
     num_files: int
-    num_texts: int
+    has_text: bool
     metadata_fields: dict[str, int]
 
 
@@ -84,7 +80,7 @@ def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int
             writer.add(document)
         writer.close_file()
     fields = {name: writer.fields[name] for name in sorted(writer.fields)[:_MOST_FIELDS]}
-    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, fields)
+    return StoredCorpus(writer.num_files, writer.has_text, fields)
 
 
 class _Writer:
@@ -95,8 +91,7 @@ class _Writer:
     """
 
     def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
-        self.num_documents, self.text_bytes, self.num_files, self.num_texts = 0, 0, 0, 0
-        self.fields: Counter[str] = Counter()
+        self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
@@ -117,9 +112,7 @@ class _Writer:
             self._write_group()
         self._rows.append(_row(document, hashlib.blake2b(hashed, digest_size=16).digest()))
         self.fields.update(name for name, value in document.metadata.items() if value is not None)
-        self.num_documents += 1
-        self.num_texts += bool(encoded)
-        self.text_bytes += len(encoded)
+        self.has_text &= bool(encoded)
         self._group_bytes += size
         self._file_bytes += size
         # At once, not with the next document: that one may be large, and both would be in memory while it is read.
