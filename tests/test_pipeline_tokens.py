@@ -52,7 +52,7 @@ def stored_tokens(out: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(Path(out, "tokens").iterdir())}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_path: Path) -> None:
     found = []
-    for number in (1, 3):
+    for number in (1, 2):
         out = tmp_path / f"out-{number}"
         numbered = dataclasses.replace(with_tokenizer(config, num_processes=number), out=str(out))
         Build(numbered).run_stage("prepare")
@@ -72,7 +72,7 @@ def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_
         found.append((stored_tokens(str(out)), result.counts, OutputFolder(out).stages["tokenize"]["fingerprint"]))
     assert len(found[0][0]) > 8
     assert found[0] == found[1]
-    again = Build(dataclasses.replace(with_tokenizer(config, num_processes=2), out=str(tmp_path / "out-1")))
+    again = Build(dataclasses.replace(with_tokenizer(config, num_processes=3), out=str(tmp_path / "out-1")))
     assert again.run_stage("tokenize").kept
 
 
@@ -104,7 +104,7 @@ def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: 
     worker = sorted(set(multiprocessing.active_children()) - before, key=lambda child: child.name)[which]
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
     assert "one ended from outside" in str(errors[0])
     wait_for(lambda: not set(multiprocessing.active_children()) - before)
@@ -136,7 +136,7 @@ def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     byte_tokenizer().save(tmp_path)
     (tmp_path / "script.py").write_text(_UNGUARDED)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "UserError" in last
@@ -180,9 +180,9 @@ def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals)
     processes = children(main.pid)
     time.sleep(1)  # so that they have begun
     main.send_signal(how)
-    main.communicate(timeout=20)
+    main.communicate(timeout=120)
     assert main.returncode == (-signal.SIGKILL if how == signal.SIGKILL else -signal.SIGINT)
-    wait_for(lambda: not any(map(is_alive, processes)), seconds=10)
+    wait_for(lambda: not any(map(is_alive, processes)))
 
 
 def test_small_corpora_and_single_files_start_no_processes() -> None:

@@ -50,7 +50,7 @@ def _records(
         step = int(min(max(_READ_BYTES * num_records // max(size, 1), 1), _READ_RECORDS))
         for begin in range(0, num_records, step):
             end = min(begin + step, num_records)
-            for row, record in enumerate(reader.read(begin, end), begin + 1):
+            for row, record in enumerate(reader.read(begin, end), begin + 1):  # rows are counted from 1
                 yield Place(file, row), _fields(record, config)
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:
@@ -99,7 +99,7 @@ def decode_example(record: bytes) -> dict[str, Int64[np.ndarray, " value"] | lis
                     name = bytes(value).decode("utf-8")
                 else:
                     feature = value
-            features[name] = []
+            features[name] = []  # an entry without values
             for number, value in _parts(feature, (1, 2, 3), f"feature {name!r} has"):
                 features[name] = (_bytes_list, _float_list, _integer_list)[number - 1](value)
     return features

@@ -16,6 +16,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 
+# Rows become objects of Python a batch at a time; a row group may be larger than memory.
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 1000
 
@@ -52,7 +53,7 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
     """A batch's rows as plain Python."""
     batch = _without_nanoseconds(batch)
-    try:
+    try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
     except (ValueError, OverflowError, pa.ArrowException):

@@ -108,7 +108,7 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
     Raises:
         UserError: no such files, or one that cannot be read.
     """
-    memory = HashMemory(cache)
+    memory = HashMemory(cache)  # hashing takes as long as reading: only files that changed are read again
     files = []
     for file in find_files(config):
         with reading_faults(file):
@@ -133,6 +133,7 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
                 return
             yield place, found
     if PYTHON_ENVIRONMENT in config.paths:
+        # The packages' documents are chosen by hash before any is read, so their share of the limit is passed on.
         remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
         yield from read_python_environment(remaining, advance)
 

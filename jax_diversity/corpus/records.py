@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import datetime
 import math
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +73,7 @@ class RecordForm:
                 continue
             num_records += 1
             num_with_field += self.field(config) in record
+            # For the message, should no record have the field; records may have different ones.
             if not num_with_field and len(fields_found) < _MOST_FIELDS:
                 fields_found.update(dict.fromkeys(record))
             yield place, self.make(record, place, config)
@@ -123,13 +123,13 @@ def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
             bad = next(value for value in values if type(value) is not int)
             raise ValueError(f"token ids hold {bad!r}, no whole number")
         try:
-            values = np.frombuffer(array("q", values), np.int64)
+            values = np.array(values, np.int64)
         except OverflowError:
             bad = next(value for value in values if not 0 <= value <= _LARGEST_ID)
             raise ValueError(_out_of_range(bad)) from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         raise ValueError(f"expected a list of token ids, found {'null' if values is None else repr(values)[:40]}")
-    if len(values):
+    if len(values):  # the least and the largest id are enough: no array of comparisons is made
         for bad in (int(values.min()), int(values.max())):
             if not 0 <= bad <= _LARGEST_ID:
                 raise ValueError(_out_of_range(bad))

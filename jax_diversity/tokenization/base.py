@@ -17,6 +17,7 @@ from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 
 SETTINGS_NAME = "tokenizer.meta.json"
+# Looked for in this order: a vocabulary may hold several, and those that end nothing but documents come first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",

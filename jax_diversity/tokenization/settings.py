@@ -84,6 +84,7 @@ class TokenizerConfig:
         at_least(1, "tokenizer", self, "train_bytes")
         at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
+            # A default passes with every kind: settings do not record whether a value was given.
             kinds, value = setting.metadata.get("kinds", (self.kind,)), getattr(self, setting.name)
             if self.kind not in kinds and value != setting.default:
                 raise UserError(

@@ -75,6 +75,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     tokenizer = load_unchanged(partial)
     if tokenizer is not None:
         return tokenizer
+    # Tokens of a tokenizer that is made again would not fit it.
     for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or another version of its library
         leftover.unlink()
     with context.progress.task("train tokenizer", None, "documents") as advance:

@@ -20,6 +20,8 @@ from jax_diversity.tokenization.workers import Pair, is_finished
 if TYPE_CHECKING:
     from jax_diversity.tokenization.tokenizer_json import JsonTokenizer
 
+# An end token is recognised by two signs: nearly all documents end with it, and it is rare elsewhere. A few exceptions
+# are allowed, since corpora hold documents that were cut off, or joined by the very token.
 _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 

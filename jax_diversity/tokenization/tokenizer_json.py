@@ -238,6 +238,7 @@ def _read_text(path: Path, what: str) -> str:
 
 def _byte_letters() -> dict[int, str]:
     """The letter that byte-level BPE writes for each byte: itself where it is printable, else one past 255."""
+    # GPT-2's own table. Blanks and control characters get a letter, so that no token holds white space.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)}
@@ -288,6 +289,7 @@ def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]
                 f"{line[:100]!r}; put the two files of one tokenizer side by side."
             )
         merges.append((parts[0], parts[1]))
+    # Every line of a file that was cut off at a line's end is correct: only the number of merges shows it.
     made = {first + second for first, second in merges}
     longer = sum(len(token) > 1 for token in vocabulary)
     without = longer - len(made)
