@@ -24,16 +24,19 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import results_file
 
-from jax_diversity import corpus
+from jax_diversity.corpus.reading import read_documents
+from jax_diversity.corpus.report import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.tokenization import workers as token_workers
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.corpus.store import DocumentStore, write_documents
+from jax_diversity.tokenization import workers
+from jax_diversity.tokenization.factory import load_saved, make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import spread_texts
 
@@ -47,21 +50,19 @@ Encode = Callable[[list[str]], object]
 def prepare(paths: Sequence[str], num_bytes: int, folder: Path) -> None:
     """Store the corpus as the build does; files of 4 MB, so that no last file decides the time."""
     config = CorpusConfig(paths=tuple(paths) or (PYTHON_ENVIRONMENT,), max_bytes=num_bytes, duplicate_ids="rename")
-    corpus.write_documents(corpus.read_documents(config, corpus.ReadReport()), folder, 4 * 2**20)
+    write_documents(read_documents(config, ReadReport()), folder, 4 * 2**20)
 
 
 def chunks(folder: Path) -> list[list[str]]:
     """The stored texts in lists of about a million characters."""
     found: list[list[str]] = [[]]
     num_characters = 0
-    for path in DocumentStore.of_folder(folder).paths:
-        for texts in corpus.read_texts(path):
-            for text in texts:
-                if num_characters > CHUNK_CHARACTERS:
-                    found.append([])
-                    num_characters = 0
-                found[-1].append(text)
-                num_characters += len(text)
+    for text in chain.from_iterable(DocumentStore.of_folder(folder).texts()):
+        if num_characters > CHUNK_CHARACTERS:
+            found.append([])
+            num_characters = 0
+        found[-1].append(text)
+        num_characters += len(text)
     return found
 
 
@@ -84,7 +85,8 @@ def train_model(texts: Sequence[str], model_type: str, path: Path) -> None:
 def save_tokenizer(kind: str, folder: Path, texts: Sequence[str]) -> None:
     """Make the tokenizer of one of `KINDS` and save it in `folder / kind`."""
     if kind in ("bytes", "bpe"):
-        made = make_tokenizer(TokenizerConfig(kind=kind, vocab_size=VOCAB_SIZE), texts)  # type: ignore[arg-type]
+        config = TokenizerConfig(vocab_size=VOCAB_SIZE) if kind == "bpe" else TokenizerConfig(kind="bytes")
+        made = make_tokenizer(config, texts)
     else:
         library, _, model_type = kind.rpartition("-")
         path = folder / f"{model_type}.model"
@@ -155,11 +157,11 @@ def measure(kind: str, folder: Path, texts: list[list[str]], cores: int, repeats
     with context.Pool(cores, start_worker, (kind, folder)) as pool:
         pool.map(encode_chunk, [0] * cores, chunksize=1)
         seconds["bare pool"] = best_seconds(lambda: pool.map(encode_chunk, range(len(texts)), chunksize=1), repeats)
-    paths = DocumentStore.of_folder(folder / "documents").paths
-    pairs = [(path, folder / "tokens" / path.stem) for path in paths]
-    seconds["stage threads"] = best_seconds(lambda: token_workers.encode_here(tokenizer, pairs), repeats)
+    documents = DocumentStore.of_folder(folder / "documents")
+    pairs = [(path, folder / "tokens" / path.stem) for path in documents.paths]
+    seconds["stage threads"] = best_seconds(lambda: workers.encode_here(documents.texts, tokenizer, pairs), repeats)
     seconds["stage processes"] = best_seconds(
-        lambda: token_workers.encode_in_processes(folder / kind, pairs, cores), repeats
+        lambda: workers.encode_in_processes(documents.texts, folder / kind, pairs, cores), repeats
     )
     rates = {name: round(num_bytes / 1e6 / value, 2) for name, value in seconds.items()}
     fastest = max(rates["bare threads"], rates["bare pool"])
@@ -172,7 +174,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", help="JSONL files; none: the installed Python packages")
     parser.add_argument("--megabytes", type=float, default=64)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
-    parser.add_argument("--processes", type=int, default=token_workers.num_cores())
+    parser.add_argument("--processes", type=int, default=workers.num_cores())
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="write results/tokenization.json")
     arguments = parser.parse_args()

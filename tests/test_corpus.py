@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,17 +23,20 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity import corpus
 from jax_diversity.corpus.identity import IdRegistry
+from jax_diversity.corpus.reading import input_fingerprint, input_size, read_documents
+from jax_diversity.corpus.report import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.store import DocumentStore, write_documents
+from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
 
-def read(*paths: object, **settings: Any) -> tuple[list[Document], corpus.ReadReport]:
-    report = corpus.ReadReport()
+def read(*paths: object, **settings: Any) -> tuple[list[Document], ReadReport]:
+    report = ReadReport()
     config = CorpusConfig(paths=tuple(map(str, paths)), **settings)
-    return list(corpus.read_documents(config, report)), report
+    return list(read_documents(config, report)), report
 
 
 def lines(*records: object) -> bytes:
@@ -158,7 +162,7 @@ def test_nan_and_infinity_in_metadata_become_null(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", b'{"text": "a", "x": NaN, "y": [1e999, -Infinity], "z": 0.5}\n')
     (document,), _ = read(path)
     assert document.metadata == {"x": None, "y": [None, None], "z": 0.5}
-    corpus.write_documents([document], tmp_path / "out", 1000)
+    write_documents([document], tmp_path / "out", 1000)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +195,9 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: 
 def test_a_file_cut_in_the_middle_gives_an_error_after_its_good_documents(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"x.jsonl{ending}", lines(*({"text": os.urandom(500).hex()} for _ in range(2000))))
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    report = corpus.ReadReport()
+    report = ReadReport()
     with pytest.raises(UserError, match=r"x\.jsonl.* is cut off"):
-        list(corpus.read_documents(CorpusConfig(paths=(str(path),)), report))
+        list(read_documents(CorpusConfig(paths=(str(path),)), report))
     assert report.num_documents > 500
 
 
@@ -231,13 +235,15 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 _HUGE = """
 import json, resource, sys
 from pathlib import Path
-from jax_diversity import corpus
-from jax_diversity.config import CorpusConfig
+from jax_diversity.corpus.reading import read_documents
+from jax_diversity.corpus.report import ReadReport
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.store import write_documents
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-report = corpus.ReadReport()
+report = ReadReport()
 config = CorpusConfig(paths=(sys.argv[1],))
-stored = corpus.write_documents(corpus.read_documents(config, report), Path(sys.argv[2]), 16 * 2**20)
-print(json.dumps([stored.text_bytes, stored.num_files, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start]))
+stored = write_documents(read_documents(config, report), Path(sys.argv[2]), 16 * 2**20)
+print(json.dumps([report.text_bytes, stored.num_files, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start]))
 """
 
 
@@ -385,7 +391,7 @@ def test_a_file_name_that_is_no_utf8_can_be_stored(tmp_path: Path) -> None:
         pytest.skip("this file system takes UTF-8 names only")
     documents, _ = read(tmp_path / "*.txt")
     assert documents[0].id == "bad\ufffd.txt"
-    corpus.write_documents(documents, tmp_path / "out", 1000)
+    write_documents(documents, tmp_path / "out", 1000)
 
 
 def test_the_format_can_be_given(tmp_path: Path) -> None:
@@ -413,10 +419,10 @@ def test_remote_files_are_read_through_fsspec(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cut off"):
         read("memory://bucket/cut.jsonl.gz")
     config = CorpusConfig(paths=("memory://bucket/a/x.jsonl",))
-    before = corpus.input_fingerprint(config)
-    assert corpus.input_fingerprint(config) == before
+    before = input_fingerprint(config)
+    assert input_fingerprint(config) == before
     remote.pipe("/bucket/a/x.jsonl", lines({"text": "c"}))
-    assert corpus.input_fingerprint(config) != before
+    assert input_fingerprint(config) != before
 
 
 def test_a_missing_driver_names_the_extra() -> None:
@@ -439,16 +445,16 @@ def test_progress_sums_up_to_the_size(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["x"] * 5000}), tmp_path / "d.parquet")
     config = CorpusConfig(paths=(str(tmp_path / "*"),))
     told: list[int] = []
-    for _ in corpus.read_documents(config, corpus.ReadReport(), told.append):
+    for _ in read_documents(config, ReadReport(), told.append):
         pass
-    assert sum(told) == corpus.input_size(config) == sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert sum(told) == input_size(config) == sum(path.stat().st_size for path in tmp_path.iterdir())
 
 
 def test_the_fingerprint_is_of_names_and_contents(tmp_path: Path) -> None:
     cache = tmp_path / "cache.json"
 
     def fingerprint(folder: str) -> str:
-        return corpus.input_fingerprint(CorpusConfig(paths=(str(tmp_path / folder / "*"),)), cache)
+        return input_fingerprint(CorpusConfig(paths=(str(tmp_path / folder / "*"),)), cache)
 
     write(tmp_path / "one" / "x.jsonl", b"abc")
     write(tmp_path / "two" / "x.jsonl", b"abc")
@@ -467,9 +473,9 @@ def test_the_fingerprint_is_of_names_and_contents(tmp_path: Path) -> None:
 def test_the_cache_spares_reading(tmp_path: Path) -> None:
     path, cache = write(tmp_path / "x.jsonl", b"abc"), tmp_path / "cache.json"
     config = CorpusConfig(paths=(str(path),))
-    first = corpus.input_fingerprint(config, cache)
-    with mock.patch("jax_diversity.corpus.fingerprint.file_hash", side_effect=AssertionError):
-        assert corpus.input_fingerprint(config, cache) == first
+    first = input_fingerprint(config, cache)
+    with mock.patch.object(artifacts, "file_hash", side_effect=AssertionError):
+        assert input_fingerprint(config, cache) == first
 
 
 # The store
@@ -497,20 +503,19 @@ def test_documents_come_back_as_stored(
     tmp_path_factory: pytest.TempPathFactory, documents: list[Document], file_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    stored = corpus.write_documents(iter(documents), folder, file_bytes)
-    assert stored.num_documents == len(documents)
-    assert stored.text_bytes == sum(len(document.text.encode()) for document in documents)
+    stored = write_documents(iter(documents), folder, file_bytes)
+    assert stored.has_text == all(document.text for document in documents)
     if not documents:
         assert stored.num_files == 0
         return
     paths = DocumentStore.of_folder(folder).paths
     assert len(paths) == stored.num_files
-    assert [text for path in paths for texts in corpus.read_texts(path) for text in texts] == [
-        d.text for d in documents
-    ]
-    short = [text for path in paths for texts in corpus.read_texts(path, 3) for text in texts]
+    store = DocumentStore.of_folder(folder)
+    assert [text for texts in store.texts() for text in texts] == [document.text for document in documents]
+    assert list(store.ids()) == [document.id for document in documents]
+    short = [text for texts in store.texts(max_characters=3) for text in texts]
     assert short == [document.text[:3] for document in documents]
-    table = DocumentStore.of_folder(folder).columns(["id", "source", "language", "title", "metadata", "text_hash"])
+    table = store.columns(["id", "source", "language", "title", "metadata", "text_hash"])
     for row, document in zip(table.to_pylist(), documents, strict=True):
         assert (row["id"], row["source"], row["language"], row["title"]) == (
             document.id,
@@ -521,7 +526,7 @@ def test_documents_come_back_as_stored(
         assert json.loads(row["metadata"]) == document.metadata
         assert row["text_hash"] == hashlib.blake2b(document.text.encode(), digest_size=16).digest()
     for path in paths:
-        texts = [text for part in corpus.read_texts(path) for text in part]
+        texts = [text for part in store.texts(path) for text in part]
         long = [text for text in texts if text]  # empty ones take no room
         assert len(long) <= 1 or sum(len(text.encode()) for text in long) <= file_bytes
 
@@ -530,10 +535,10 @@ def test_row_groups_are_small_and_bytes_the_same_again(tmp_path: Path) -> None:
     documents = [Document(f"{n}", f"text {n} " * (n % 50), "s", metadata={"b": 1, "a": n}) for n in range(3500)]
     documents += [Document(f"long{n}", "x" * 3_000_000, "s") for n in range(3)]
     for folder in ("one", "two"):
-        corpus.write_documents(documents, tmp_path / folder, 10**9)
+        write_documents(documents, tmp_path / folder, 10**9)
     (path,) = DocumentStore.of_folder(tmp_path / "one").paths
     assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
-    groups = [len(texts) for texts in corpus.read_texts(path)]
+    groups = [len(texts) for texts in DocumentStore((path,)).texts()]
     assert max(groups) <= 1000
     assert len(groups) >= 6
 
@@ -545,7 +550,7 @@ def test_a_failing_source_leaves_no_half_file(tmp_path: Path) -> None:
         raise RuntimeError("the disk is gone")
 
     with pytest.raises(RuntimeError, match="the disk is gone"):
-        corpus.write_documents(failing(), tmp_path, 1_000_000)
+        write_documents(failing(), tmp_path, 1_000_000)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["documents-00000.parquet", "documents-00001.parquet"]
 
@@ -562,16 +567,42 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
         write_table(writer, table)
 
     with mock.patch.object(pq.ParquetWriter, "write_table", fill), pytest.raises(OSError, match="No space"):
-        corpus.write_documents(documents, tmp_path, 10**9)
+        write_documents(documents, tmp_path, 10**9)
     assert written == [1000, 500]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found none; prepare the corpus"):
-        DocumentStore.of_folder(tmp_path).paths
+        DocumentStore.of_folder(tmp_path)
     with pytest.raises(UserError, match="no such file"):
-        list(corpus.read_texts(tmp_path / "documents-00000.parquet"))
+        list(DocumentStore((tmp_path / "documents-00000.parquet",)).texts())
     (tmp_path / "documents-00000.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match=r"documents-00000\.parquet is damaged"):
         DocumentStore.of_folder(tmp_path).columns(["id"])
+
+
+@given(st.lists(st.text("ab", max_size=3), min_size=1, max_size=60))
+@settings(max_examples=40, deadline=None)
+def test_copies_get_the_numbers_of_their_sorted_hashes(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    write_documents([Document(f"{index}", text, "s") for index, text in enumerate(texts)], folder, 20)
+    hashes = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
+    expected = np.unique(np.array(hashes, "S16"), return_inverse=True)[1]
+    found = DocumentStore.of_folder(folder).group_duplicates()
+    assert found.dtype == np.int64
+    assert found.tolist() == expected.tolist()
+
+
+def test_rows_are_found_in_any_group(tmp_path: Path) -> None:
+    documents = [Document(f"{n}", "text " * (n % 7), "s", metadata={"n": n}) for n in range(2500)]
+    write_documents(documents, tmp_path, 20_000)
+    store = DocumentStore.of_folder(tmp_path)
+    assert len(store.paths) > 1
+    assert store.num_documents == 2500
+    wanted = np.array([0, 3, 1000, 2499])
+    assert [row["id"] for row in store.rows(wanted, ["id"])] == ["0", "3", "1000", "2499"]
+    values = [value for group in store.metadata(["n", "none"]) for value in zip(group["n"], group["none"], strict=True)]
+    assert values == [(n, None) for n in range(2500)]

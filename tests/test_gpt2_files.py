@@ -21,7 +21,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization.base import Tokenizer
-from jax_diversity.tokenization.making import load_saved
+from jax_diversity.tokenization.factory import load_saved
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name, train_bpe
 from tests.tiny_corpus import TOPICS, tiny_config, write_corpus

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_diversity import corpus
+from jax_diversity.corpus.reading import input_fingerprint, input_size, read_documents
+from jax_diversity.corpus.report import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
@@ -64,10 +65,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return make
 
 
-def read(max_bytes: int | None = None, *, strict: bool = False) -> tuple[dict[str, Document], corpus.ReadReport]:
-    report = corpus.ReadReport()
+def read(max_bytes: int | None = None, *, strict: bool = False) -> tuple[dict[str, Document], ReadReport]:
+    report = ReadReport()
     config = CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=max_bytes, strict=strict)
-    documents = list(corpus.read_documents(config, report))
+    documents = list(read_documents(config, report))
     return {document.id: document for document in documents}, report
 
 
@@ -145,12 +146,12 @@ def test_a_part_has_something_of_every_package(install: Install) -> None:
 def test_the_fingerprint_is_of_versions(install: Install) -> None:
     config = CorpusConfig(paths=(PYTHON_ENVIRONMENT,))
     root = install("a", {"a/m.py": MODULE})
-    first = corpus.input_fingerprint(config)
+    first = input_fingerprint(config)
     (root / "a" / "m.py").write_text("changed")
-    assert corpus.input_fingerprint(config) == first
+    assert input_fingerprint(config) == first
     metadata = root / "a-1.2.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
-    assert corpus.input_fingerprint(config) != first
+    assert input_fingerprint(config) != first
 
 
 def test_an_environment_without_text_is_refused(install: Install) -> None:
@@ -168,5 +169,5 @@ def test_the_real_environment_gives_many_topics() -> None:
     assert 1_000_000 < report.text_bytes < 4_000_000
     config = CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=2_000_000)
     told: list[int] = []
-    list(corpus.read_documents(config, corpus.ReadReport(), told.append))
-    assert sum(told) == corpus.input_size(config)
+    list(read_documents(config, ReadReport(), told.append))
+    assert sum(told) == input_size(config)

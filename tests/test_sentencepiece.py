@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization import sentencepiece_model
 from jax_diversity.tokenization.base import Tokenizer
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
-from jax_diversity.tokenization.model_file import read_model
+from jax_diversity.tokenization.factory import load_saved, make_tokenizer
+from jax_diversity.tokenization.sentencepiece_model import read_model
 from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.sentencepiece_models import sentences, train_model
 
@@ -194,7 +194,7 @@ def test_long_runs_of_one_character(folder: Path, text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_part_of_a_model_is_refused(folder: Path, data: st.DataObject) -> None:
     content = (folder / "unigram.model").read_bytes()
     size = data.draw(st.integers(0, len(content) - 1))
@@ -205,7 +205,7 @@ def test_a_part_of_a_model_is_refused(folder: Path, data: st.DataObject) -> None
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_garbage_is_refused(folder: Path, content: bytes) -> None:
     (folder / "garbage.model").write_bytes(content)
     with pytest.raises(UserError, match=r"garbage\.model is no whole SentencePiece model"):
@@ -213,7 +213,7 @@ def test_garbage_is_refused(folder: Path, content: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_flipped_bytes_are_a_model_or_a_users_error(folder: Path, data: st.DataObject) -> None:
     content = bytearray((folder / "bpe.model").read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))

@@ -16,10 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity import corpus
-from jax_diversity.corpus.examples import decode_example
+from jax_diversity.corpus.array_record import decode_example
+from jax_diversity.corpus.files import find_files
+from jax_diversity.corpus.reading import read_documents
+from jax_diversity.corpus.records import TokenDocument, token_ids
+from jax_diversity.corpus.report import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.corpus.token_document import TokenDocument, token_ids
+from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.settings import PackingConfig
@@ -226,10 +229,10 @@ WRITERS: dict[str, Callable[[Path, Rows], Path]] = {
 }
 
 
-def read(config: CorpusConfig) -> tuple[list[TokenDocument], corpus.ReadReport]:
-    report = corpus.ReadReport()
+def read(config: CorpusConfig) -> tuple[list[TokenDocument], ReadReport]:
+    report = ReadReport()
     documents = []
-    for document in corpus.read_documents(config, report):
+    for document in read_documents(config, report):
         assert isinstance(document, TokenDocument)
         documents.append(document)
     return documents, report
@@ -543,7 +546,10 @@ def test_a_killed_stage_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: p
 def test_megatron_in_and_megatron_packed(tmp_path: Path) -> None:
     config = config_of(GOLDENS / "long", tmp_path / "out", "megatron", end_id=1000)
     config = dataclasses.replace(
-        config, packing=PackingConfig(method="megatron", sequence_length=32, num_epochs=2, validation_fraction=0.0)
+        config,
+        packing=PackingConfig(
+            method="megatron", sequence_length=32, options={"num_epochs": 2}, validation_fraction=0.0
+        ),
     )
     counts = build(config, "prepare", "tokenize", "pack")
     assert counts["tokenize"]["num_ends_appended"] == 12
@@ -559,13 +565,13 @@ def test_weights_among_the_prefixes_are_named(tmp_path: Path, monkeypatch: pytes
     for name in ("long.idx", "long.bin"):
         (tmp_path / name).write_bytes((GOLDENS / name).read_bytes())
     config = CorpusConfig(paths=("30", "long", "0.7", "other"), format="megatron")
-    with pytest.raises(UserError, match=r"found the number 30 and no 30\.idx; weights have no place .*\.blend"):
-        corpus.find_files(config)
+    with pytest.raises(UserError, match=r"the number 30 and no 30\.idx; datasets have no weights here: .*\.blend"):
+        find_files(config)
     for name in ("long.idx", "long.bin"):
         (tmp_path / name).rename(tmp_path / name.replace("long", "30"))
-    assert len(corpus.find_files(dataclasses.replace(config, paths=("30",)))) == 2
+    assert len(find_files(dataclasses.replace(config, paths=("30",)))) == 2
     with pytest.raises(UserError, match=r"Expected files at other\.idx, found none"):
-        corpus.find_files(dataclasses.replace(config, paths=("other",)))
+        find_files(dataclasses.replace(config, paths=("other",)))
 
 
 def test_texts_are_no_tokens(tmp_path: Path) -> None:
@@ -573,9 +579,8 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
 
     config = tiny_config(write_corpus(tmp_path / "texts", 20), tmp_path / "out")
     assert build(config, "prepare")["prepare"]["has_text"] is True
-    path = DocumentStore.of_folder(tmp_path / "out" / "documents").paths[0]
     with pytest.raises(UserError, match=r"Expected documents that came as tokens in .*, found texts"):
-        next(corpus.read_token_lists(path))
+        next(DocumentStore.of_folder(tmp_path / "out" / "documents").token_lists())
 
 
 @pytest.mark.parametrize(
@@ -585,13 +590,25 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
         ({"format": "tokens"}, {"kind": "bytes"}, "found bytes with tokens"),
         ({"format": "auto"}, {"kind": "stored"}, "found stored with auto"),
         ({}, {"end_id": 3}, "tokenizer.end_id with tokenizer.kind=stored only, found 3 with bpe"),
+        ({}, {"path": "a.json"}, "tokenizer.path with tokenizer.kind=file or .* only, found 'a.json' with bpe"),
+        ({}, {"kind": "bytes", "vocab_size": 300}, "tokenizer.vocab_size with tokenizer.kind=bpe only, found 300"),
+        ({}, {"kind": "bytes", "train_bytes": 99}, "tokenizer.train_bytes with tokenizer.kind=bpe only, found 99"),
+        ({}, {"vocab_size": 256}, "tokenizer.vocab_size >= 257"),
         (
             {"format": "tokens"},
             {"kind": "stored", "normalization": "NFC"},
             "tokenizer.normalization with .* only, found 'NFC' with stored",
         ),
-        ({"format": "tokens"}, {"kind": "stored", "end_id": -1}, "tokenizer.end_id >= 0, found -1"),
-        ({"format": "tokens"}, {"kind": "stored", "end_id": 2**31}, "tokenizer.end_id below 2"),
+        (
+            {"format": "tokens"},
+            {"kind": "stored", "end_id": -1},
+            "tokenizer.end_id .* >= 0 and .*, found -1",
+        ),
+        (
+            {"format": "tokens"},
+            {"kind": "stored", "end_id": 2**31},
+            "end_id .* <= 2147483647, found 2147483648",
+        ),
         ({"format": "tokens"}, {"kind": "stored", "end_token": "</s>"}, "tokenizer.path with tokenizer.end_token"),
         ({"format": "tokens"}, {"kind": "stored", "path": "nowhere"}, "no file at nowhere"),
         (

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization import sentencepiece_model, tensorflow_text
-from jax_diversity.tokenization.making import load_saved, make_tokenizer
+from jax_diversity.tokenization.factory import load_saved, make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_sentences
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
@@ -105,7 +105,7 @@ def test_pieces_and_calls_give_the_ids_of_the_whole(folder: Path, monkeypatch: p
         for cut_at in ("blanks", "sentences"):
             with monkeypatch.context() as patch:
                 patch.setattr(sentencepiece_model, "PIECE_CHARACTERS", 300)
-                patch.setattr(tensorflow_text, "_CALL_CHARACTERS", 500)
+                patch.setattr(sentencepiece_model, "_CALL_CHARACTERS", 500)
                 tokenizer = make_tokenizer(config(folder / f"{name}.model", cut_at=cut_at), num_threads=3)
                 for one, other in zip(tokenizer.encode_documents(texts), whole, strict=True):
                     assert np.array_equal(one, other)
@@ -189,19 +189,19 @@ def test_a_piece_ends_with_a_sentence() -> None:
 
 def test_a_missing_library_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    tensorflow_text._libraries.cache_clear()
+    tensorflow_text.import_libraries.cache_clear()
     try:
         for settings_ in (config(folder / "bpe.model"), TokenizerConfig(kind="bytes", normalization="NFC")):
             with pytest.raises(UserError, match=r"pip install 'jax-diversity\[tensorflow-text\]'"):
                 make_tokenizer(settings_)
     finally:
-        tensorflow_text._libraries.cache_clear()
+        tensorflow_text.import_libraries.cache_clear()
 
 
 def test_nothing_of_it_is_loaded_unasked(folder: Path) -> None:
     program = (
-        "import sys\nfrom jax_diversity.tokenization import make_tokenizer\n"
-        "from jax_diversity.config import TokenizerConfig\n"
+        "import sys\nfrom jax_diversity.tokenization.factory import make_tokenizer\n"
+        "from jax_diversity.tokenization.settings import TokenizerConfig\n"
         f"make_tokenizer(TokenizerConfig(kind='sentencepiece', path={str(folder / 'bpe.model')!r}))\n"
         "import jax_diversity.tokenization.workers\n"
         "print({'tensorflow', 'jax'} & set(sys.modules))"

@@ -69,7 +69,7 @@ def test_decoding_gives_the_text_back(bpe: Tokenizer, texts: list[str]) -> None:
 
 
 def test_training_is_the_same_in_every_process() -> None:
-    program = "import sys; from jax_diversity.tokenization import train_bpe; " + (
+    program = "import sys; from jax_diversity.tokenization.tokenizer_json import train_bpe; " + (
         "print(train_bpe(sys.stdin.read().split('|'), 600).fingerprint)"
     )
     words = " ".join(f"word{n % 97} {n * 7919 % 1013}" for n in range(5000))
@@ -170,7 +170,7 @@ def test_text_without_any_place_to_cut_comes_back_whole(bpe: Tokenizer, monkeypa
 
 _HUGE = """
 import resource, sys
-from jax_diversity.tokenization import load_tokenizer
+from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 tokenizer = load_tokenizer(sys.argv[1])
 text = "The quick brown fox\\n" * (12 * 2**20 // 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -44,10 +44,10 @@ class InputFile:
     """One file of a corpus.
 
     Attributes:
-        address: where it lies, as a person would write it.
-        name: the part of the address that is the same wherever the corpus lies: below the fixed folders of the
-            glob that found it, the base name otherwise; where two files of a corpus would share a name, all are
-            named from the folder on that they have in common.
+        address: its path, or its address with the protocol.
+        name: the part of the address that is the same in every copy of the corpus: what is below the fixed folders of
+            the glob that found it, or the base name. If two files of a corpus would share a name, all files are named
+            from the folder on that they have in common.
         filesystem: the fsspec file system of a remote file.
     """
 
@@ -57,19 +57,19 @@ class InputFile:
 
     @property
     def stem(self) -> str:
-        """The base name without what says how the file is stored: endings, and `-00000-of-00512`."""
-        base = _without_compression(PurePosixPath(self.name).name)
+        """The base name without endings and without `-00000-of-00512`."""
+        base = without_compression(PurePosixPath(self.name).name)
         ending = PurePosixPath(base).suffix
         return _PART.sub("", base.removesuffix(ending)) or base
 
     @property
     def format(self) -> Format:
-        """What the name says the file is."""
-        return _FORMATS.get(PurePosixPath(_without_compression(self.name)).suffix.lower(), "text")
+        """The format by the name's ending; text for unknown ones."""
+        return _FORMATS.get(PurePosixPath(without_compression(self.name)).suffix.lower(), "text")
 
     @property
     def stores_array_records(self) -> bool:
-        """Whether the name says that the file is an ArrayRecord file."""
+        """Whether the name is that of an ArrayRecord file."""
         return _PART.sub("", PurePosixPath(self.name).name).endswith((".array_record", ".arrayrecord"))
 
     def open(self) -> io.BufferedReader:
@@ -93,14 +93,14 @@ class InputFile:
         """
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):
+                if not stored.read(1):  # the decompressors take no bytes for a file without content
                     raise EOFError("no bytes")
                 stored.seek(0)
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
             elif self.name.endswith(".zst"):
-                # pyarrow's stream tells a frame that is cut off; that of the zstandard package ends silently.
+                # pyarrow's stream raises where a frame is cut off; that of the zstandard package just ends.
                 with pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd") as content:
                     yield stored, io.BufferedReader(content, 1 << 18)
             else:
@@ -109,11 +109,7 @@ class InputFile:
 
 @contextmanager
 def reading_faults(file: InputFile) -> Iterator[None]:
-    """Turn what reading a damaged or absent file raises into one sentence that names it.
-
-    Raises:
-        UserError: see above.
-    """
+    """Turn the exceptions of reading a damaged or absent file into a `UserError` that names it."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
@@ -122,8 +118,21 @@ def reading_faults(file: InputFile) -> Iterator[None]:
         what = " ".join(str(error).split())
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({what}); "
-            "fetch it anew, or rename it to what it is."
+            "fetch it again, or rename it to what it is."
         ) from None
+
+
+def local_path(file: InputFile) -> Path:
+    """The path of a file on this machine.
+
+    Raises:
+        UserError: it lies elsewhere.
+    """
+    if file.filesystem is not None:
+        raise UserError(
+            f"Expected Megatron and ArrayRecord files on this machine, found {file.address}; copy them first."
+        )
+    return Path(file.address)
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
@@ -142,12 +151,12 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             if not files and config.format == "megatron" and _is_number(pattern):
                 raise UserError(
                     f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
-                    f"{part}; weights have no place here: leave them out, and mix orderings of the datasets by "
-                    "weights afterwards with jax_diversity.blend (docs/megatron.md)."
+                    f"{part}; datasets have no weights here: leave the numbers out, and mix orderings of the datasets "
+                    "by weights afterwards with jax_diversity.blend (docs/megatron.md)."
                 )
             if not files:
                 raise UserError(f"Expected files at {part}, found none; check corpus.paths.")
-            for file in files:
+            for file in files:  # a file that two patterns match is read once
                 found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
     return _with_own_names({address: found[address] for address in sorted(found)})
 
@@ -166,7 +175,7 @@ def _is_number(word: str) -> bool:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files, by address, so named that ids made of the names differ."""
+    """The files, by address, with names that differ, since ids of documents are made of them."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -184,7 +193,7 @@ def _find_local(pattern: str) -> list[InputFile]:
         return [InputFile(path, _valid(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)
+    root = _fixed_folder(path)  # names leave it out: the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, _valid(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -220,25 +229,13 @@ def _fixed_folder(pattern: str) -> str:
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
-def _without_compression(name: str) -> str:
+def without_compression(name: str) -> str:
+    """A file's name without the ending of its compression."""
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
     return name
 
 
 def _valid(name: str) -> str:
-    """A file's name as text that can be stored, whatever bytes it has on disk."""
+    """A file's name as text that can be stored; names on disk may be any bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def read_whole(file: InputFile) -> tuple[bytes, int]:
-    """A text file's content and its stored size, bytes.
-
-    Raises:
-        UserError: see `InputFile.stream`; longer than `MAX_DOCUMENT_BYTES`.
-    """
-    with file.stream() as (stored, content):
-        text = content.read(MAX_DOCUMENT_BYTES + 1)
-        if len(text) > MAX_DOCUMENT_BYTES:
-            raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
-        return text, stored.tell()

@@ -10,32 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.corpus.files import InputFile, reading_faults
-from jax_diversity.corpus.records import TEXT, RecordForm
-from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.corpus.records import TEXT, Found, RecordForm
+from jax_diversity.corpus.report import Place, Problem
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.schema import Document
 
+# Rows become objects of Python a batch at a time; a row group may be larger than memory.
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 1000
 
 
-def read_parquet(
-    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance, form: RecordForm = TEXT
-) -> Iterator[tuple[Place, Document]]:
-    """A file's documents in order, about 8 MB at a time.
-
-    Args:
-        file: the file.
-        config: names the columns.
-        report: counts what is skipped.
-        advance: told the stored bytes read (each row counted as an equal part of the file).
-        form: what the rows hold. Where that is token ids, other columns of lists of numbers are not read.
+def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
+    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file.
 
     Raises:
-        UserError: no Parquet, damaged, without the form's column, or one of token ids that holds none; with
-            `config.strict` the first broken row.
+        UserError: no Parquet, damaged, without the form's column, or a column of token ids that holds none.
     """
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
@@ -49,71 +39,66 @@ def read_parquet(
             for record in _records(batch) if form is TEXT else _token_records(batch, column):
                 row += 1
                 place = Place(file, row)
-                if isinstance(record, UnicodeDecodeError):
-                    what = f"no valid UTF-8: {record.reason} at byte {record.start + 1}"
-                    report.skip("num_invalid_utf8", place, what, strict=config.strict)
-                elif isinstance(record, Exception):
-                    report.skip("num_broken_records", place, f"unreadable row: {record}", strict=config.strict)
-                elif (document := form.make(record, place, config, report)) is not None:
-                    yield place, document
+                yield place, record if isinstance(record, Problem) else form.make(record, place, config)
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Rows a batch, so that the widest row group's batches hold about `_BATCH_BYTES`."""
+    """Rows a batch; the batches of the row group with the longest rows hold about `_BATCH_BYTES`."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    widest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
-    return int(min(max(_BATCH_BYTES // max(widest, 1.0), 1), _BATCH_ROWS))
+    longest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
+    return int(min(max(_BATCH_BYTES // max(longest, 1.0), 1), _BATCH_ROWS))
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
-    """A batch's rows as plain Python; a row that cannot be converted gives its error."""
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
+    """A batch's rows as plain Python."""
     batch = _without_nanoseconds(batch)
-    try:
+    try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
     except (ValueError, OverflowError, pa.ArrowException):
-        pass  # one bad row spoils the batch: find it
+        pass  # Arrow converts all of a batch or nothing: convert row by row to find those that are broken
     for index in range(len(batch)):
         try:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
+        except UnicodeDecodeError as error:
+            yield Problem.of_unicode(error)
         except (ValueError, OverflowError, pa.ArrowException) as error:
-            yield error
+            yield Problem("num_broken_records", f"unreadable row: {error}")
 
 
 def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
-    """The column of token ids and all that are no lists of numbers (attention masks, positions).
+    """The column of token ids and all columns that are no lists of numbers (attention masks, positions).
 
     Raises:
         UserError: the column holds something else than lists of whole numbers.
     """
-
-    def value_type(kind: pa.DataType) -> pa.DataType | None:
-        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-        return kind.value_type if lists else None
-
-    found = schema.field(column).type
-    entry = value_type(found)
+    entries = {field.name: _entry_type(field.type) for field in schema}
+    entry = entries[column]
     if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):
         raise UserError(
-            f"Expected lists of whole numbers in column {column!r} of {file.address}, found {found}; "
-            "set corpus.tokens_field."
+            f"Expected lists of whole numbers in column {column!r} of {file.address}, found "
+            f"{schema.field(column).type}; set corpus.tokens_field."
         )
-    entries = {field.name: value_type(field.type) for field in schema}
-    return [
-        name
-        for name, entry in entries.items()
-        if name == column
-        or entry is None
-        or not (pa.types.is_integer(entry) or pa.types.is_floating(entry) or pa.types.is_boolean(entry))
-    ]
+    return [name for name, entry in entries.items() if name == column or entry is None or not _is_number(entry)]
 
 
-def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Exception]:
+def _entry_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of a list's entries; None for what is no list."""
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return kind.value_type if is_list else None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Problem]:
     """A batch's rows as plain Python, their token ids as arrays; a list that is null or holds a null is None."""
     lists = batch.column(column)
     entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
     lists = lists.cast(pa.large_list(entry))
+    # The ids of all rows are one array, and each row gets a view of it: no token becomes an object of Python.
     offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
     absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
     ids = lists.values.fill_null(0).to_numpy()
@@ -121,6 +106,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
     records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
     for index, record in enumerate(records):
         begin, end = int(offsets[index]), int(offsets[index + 1])
+        # A row holds a null if the number of nulls before its end is not the number before its begin.
         broken = nulls[index] or np.searchsorted(absent, begin) != np.searchsorted(absent, end)
         if isinstance(record, dict):
             record[column] = None if broken else ids[begin:end]
@@ -128,7 +114,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Nanoseconds, which Python's times cannot hold, cut to microseconds."""
+    """The batch with times in microseconds where they are in nanoseconds, which Python's times cannot hold."""
     schema = pa.schema([field.with_type(_python_type(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
 

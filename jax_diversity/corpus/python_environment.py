@@ -1,8 +1,8 @@
 """The installed Python packages as a corpus that every machine has.
 
 Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences.
-Where only a part is wanted, it is chosen by a hash of the documents' ids, so the same packages give the same part
-on every machine, every package has its share, and only what is chosen is read.
+If only a part is wanted, it is chosen by a hash of the documents' ids: the same packages give the same part on every
+machine, every package has its share, and only the chosen files are read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.records import Found
+from jax_diversity.corpus.report import Place, Problem
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
@@ -30,8 +30,8 @@ MIN_CHARACTERS = 200
 MAX_FILE_BYTES = 400_000
 _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
+# The share of docstrings in source by size, measured over some 600 modules: to estimate sizes without reading files.
 _DOCSTRING_SHARE = 0.2
-"""What docstrings are of source by size, measured over some 600 modules; only the choice of a part rests on it."""
 
 Kind = Literal["source", "docstrings", "readme", "licence"]
 
@@ -46,12 +46,13 @@ class Package:
 
     @property
     def version(self) -> str:
-        """As the package states it."""
+        """The version that the package states."""
         return self.message.get("Version") or "unknown"
 
     @cached_property
     def files(self) -> list[tuple[str, int]]:
         """Installed files below site-packages with their sizes in bytes, sorted by path."""
+        # RECORD holds the sizes, so that no file is looked at. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
             rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
@@ -64,20 +65,20 @@ class Package:
     @cached_property
     def readme(self) -> str:
         """The long description; empty where there is none."""
-        payload = self.message.get_payload()
+        payload = self.message.get_payload()  # newer metadata have the description there, older ones in a field
         text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
         return "" if text.strip() == "UNKNOWN" else text
 
     @cached_property
     def about(self) -> dict[str, object]:
-        """What the package says of itself: version, summary, topics."""
+        """Version, summary and topics, as the package states them."""
         classifiers = self.message.get_all("Classifier") or []
         topics = sorted(name.removeprefix("Topic :: ") for name in classifiers if name.startswith("Topic :: "))
         return {"version": self.version, "summary": self.message.get("Summary"), "topics": topics}
 
 
 class Candidate(NamedTuple):
-    """A document that could be read: what it is, and about how long."""
+    """A document that could be read, and about how long it is."""
 
     package: Package
     kind: Kind
@@ -89,18 +90,14 @@ class Candidate(NamedTuple):
         """The same wherever the package is installed."""
         return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
 
-    @property
-    def order(self) -> tuple[str, str, str]:
-        """Where the document stands in the corpus."""
-        return self.package.name, self.kind, self.path
-
 
 def find_packages() -> list[Package]:
     """Installed distributions, sorted by name; the first on the path where several versions are.
 
-    Left out are this package and editable installs, whose files change under the reader's eyes.
+    This package and editable installs are left out: their files change from one build to the next.
     """
     found: dict[str, Package] = {}
+    # Read once as `message`: the property `metadata` parses the file each time it is asked for.
     for distribution in importlib.metadata.distributions():
         try:
             message: Any = distribution.metadata
@@ -108,7 +105,7 @@ def find_packages() -> list[Package]:
             continue
         if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
             continue
-        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()
+        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
         if name != "jax-diversity" and not _is_editable(distribution):
             found.setdefault(name, Package(distribution, message, name))
     return [found[name] for name in sorted(found)]
@@ -122,12 +119,10 @@ def select_documents(max_bytes: int | None) -> list[Candidate]:
     candidates = [candidate for package in find_packages() for candidate in _candidates(package)]
     if max_bytes is not None:
         candidates = _choose(candidates, max_bytes)
-    return sorted(candidates, key=lambda candidate: candidate.order)
+    return sorted(candidates, key=lambda candidate: (candidate.package.name, candidate.kind, candidate.path))
 
 
-def read_python_environment(
-    max_bytes: int | None, config: CorpusConfig, report: ReadReport, advance: Advance
-) -> Iterator[tuple[Place, Document]]:
+def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
     """The chosen documents of the installed packages.
 
     `source` is the package, `language` `code:python` for source and `en` for prose, the title a module's dotted
@@ -135,27 +130,19 @@ def read_python_environment(
 
     Args:
         max_bytes: about how many bytes of text; None for all.
-        config: only `strict` is looked at.
-        report: counts what is skipped.
         advance: told the estimated text bytes that are done.
-
-    Raises:
-        UserError: a file is no UTF-8 and `config.strict` is set.
     """
     for candidate in select_documents(max_bytes):
-        address = str(candidate.package.distribution.locate_file(candidate.path))
-        place = Place(InputFile(address, candidate.id), None)
+        path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
+        place = Place(InputFile(str(path), candidate.id), None)
         try:
-            text = _text(candidate, Path(address))
+            text = _text(candidate, path)
+            if len(text) >= MIN_CHARACTERS:
+                yield place, _document(candidate, text)
         except UnicodeDecodeError as error:
-            what = f"no valid UTF-8: {error.reason} at byte {error.start + 1}"
-            report.skip("num_invalid_utf8", place, what, strict=config.strict)
-            text = ""
+            yield place, Problem.of_unicode(error)
         except OSError as error:  # listed, but no longer there
-            report.skip("num_broken_records", place, f"unreadable: {error.strerror}", strict=config.strict)
-            text = ""
-        if len(text) >= MIN_CHARACTERS:
-            yield place, _document(candidate, text)
+            yield place, Problem("num_broken_records", f"unreadable: {error.strerror}")
         advance(candidate.text_bytes)
 
 
@@ -176,13 +163,14 @@ def _candidates(package: Package) -> Iterator[Candidate]:
 
 
 def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
+    # By a hash and not by a random draw: a package that is added or removed leaves the choice of the others as it was.
     by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
     first_of_package: dict[str, Candidate] = {}
     for candidate in by_hash:
         first_of_package.setdefault(candidate.package.name, candidate)
     firsts = {candidate.id for candidate in first_of_package.values()}
     chosen, total = [], 0
-    for candidate in sorted(by_hash, key=lambda candidate: candidate.id not in firsts):
+    for candidate in sorted(by_hash, key=lambda candidate: candidate.id not in firsts):  # stable: in the hashes' order
         if total >= max_bytes:
             break
         chosen.append(candidate)
@@ -214,14 +202,13 @@ def _docstrings(source: str, module: str) -> str:
 def _walk_docstrings(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
 ) -> Iterator[tuple[str, str]]:
-    docstring = ast.get_docstring(node)
-    if docstring:
+    if docstring := ast.get_docstring(node):
         yield name, docstring
-    if isinstance(node, ast.Module | ast.ClassDef):
-        for child in node.body:
-            named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if named and not child.name.startswith("_"):
-                yield from _walk_docstrings(child, f"{name}.{child.name}")
+    # Functions inside functions are no interface.
+    for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
+        named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if named and not child.name.startswith("_"):
+            yield from _walk_docstrings(child, f"{name}.{child.name}")
 
 
 def _document(candidate: Candidate, text: str) -> Document:

@@ -1,33 +1,36 @@
-"""Files, or the installed Python packages -> documents, one after another, never all in memory."""
+"""Files, or the installed Python packages -> documents, one after another, never all in memory.
+
+Every format has a reader, `read_FORMAT`. It takes a file, perhaps the settings that name its fields (`config`) and
+what its records hold (`form`), and gives what `Found` says. It tells `advance` the stored bytes it has read, and raises
+`UserError` for a file that is damaged or not what its name says. What happens to a single broken record is decided
+here, in one place for all formats.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 
-from jax_diversity.corpus.files import InputFile, find_files
-from jax_diversity.corpus.fingerprint import input_fingerprint
+from jax_diversity.corpus.array_record import read_array_records
+from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
+from jax_diversity.corpus.megatron import read_megatron
 from jax_diversity.corpus.parquet import read_parquet
-from jax_diversity.corpus.python_environment import read_python_environment, select_documents
-from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.corpus.python_environment import find_packages, read_python_environment, select_documents
+from jax_diversity.corpus.records import TEXT, TOKENS, Found, TokenDocument
+from jax_diversity.corpus.report import Place, Problem, ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.text import read_text
-from jax_diversity.corpus.token_document import TokenDocument
-from jax_diversity.corpus.tokens import read_megatron, read_tokens
+from jax_diversity.foundation.artifacts import HashMemory, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
-_READERS = {
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
-    "text": read_text,
-    "megatron": read_megatron,
-    "tokens": read_tokens,
-}
 _TOKEN_BYTES = 4  # of a token that came with its document, as it is stored
+_REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 
 
 def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
@@ -35,7 +38,7 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 
     Args:
         config: what to read and how.
-        report: counts what is given out and what is skipped; pass a new one.
+        report: counts the documents and what is skipped; pass a new one.
         advance: told the stored bytes read, which sum up to about `input_size(config)`.
 
     Raises:
@@ -49,18 +52,21 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
         True
     """
     ids = IdRegistry()
-    for place, document in _read_sources(config, report, advance):
-        if _is_empty(document):
+    # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
+    # runs only when its next value is asked for.
+    for place, found in _read_sources(config, report, advance):
+        if isinstance(found, Problem):
+            _skip(place, found, config, report)
+            continue
+        if _is_empty(found):
             report.num_empty_documents += 1
             continue
         try:
-            text_bytes = len(document.text.encode())
+            text_bytes = len(found.text.encode())
         except UnicodeEncodeError as error:
-            what = f"no valid UTF-8: {error.reason} at character {error.start + 1}"
-            report.skip("num_invalid_utf8", place, what, strict=config.strict)
+            _skip(place, Problem.of_unicode(error), config, report)
             continue
-        if not ids.add(document.id):
-            document = _settle_duplicate(document, place, ids, config, report)
+        document = found if ids.add(found.id) else _with_other_id(found, place, ids, config, report)
         report.num_documents += 1
         report.text_bytes += text_bytes
         report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
@@ -74,7 +80,7 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 
 
 def input_size(config: CorpusConfig) -> int:
-    """Stored bytes that `read_documents` will tell its `advance` of, about: the total of a progress bar.
+    """About how many stored bytes `read_documents` reports to its `advance`: the total of a progress bar.
 
     Raises:
         UserError: see `read_documents`.
@@ -85,20 +91,79 @@ def input_size(config: CorpusConfig) -> int:
     return size
 
 
-def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Iterator[tuple[Place, Document]]:
+def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: Advance = ignore) -> str:
+    """Hash of the input files' names, sizes and contents, and of the Python environment's packages and version.
+
+    Folders and settings are left out: the same files elsewhere have the same fingerprint, and the caller adds the
+    settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation).
+
+    Args:
+        config: names the files.
+        cache: a small JSON file that remembers content hashes by path, size and time of change; made if absent.
+        advance: told the stored bytes that were looked at.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        UserError: no such files, or one that cannot be read.
+    """
+    memory = HashMemory(cache)  # hashing takes as long as reading: only files that changed are read again
+    files = []
     for file in find_files(config):
-        for place, document in _READERS[_format(file, config)](file, config, report, advance):
-            read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
-            if config.max_bytes is not None and read_bytes >= config.max_bytes:
-                return
-            yield place, document
+        with reading_faults(file):
+            size = file.size()
+            content = memory.hash(file.address) if file.filesystem is None else _remote_tag(file)
+        files.append([file.name, size, content])
+        advance(size)
+    memory.save()
+    packages = []
     if PYTHON_ENVIRONMENT in config.paths:
+        packages = [platform.python_version()]
+        packages += sorted(f"{package.name}=={package.version}" for package in find_packages())
+    return fingerprint(files, packages)
+
+
+def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Found:
+    for file in find_files(config):
+        for place, found in _read_file(file, config, advance):
+            read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
+            # Only a document is checked: records that are skipped do not count towards the limit.
+            if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
+                return
+            yield place, found
+    if PYTHON_ENVIRONMENT in config.paths:
+        # The packages' documents are chosen by hash before any is read, so their share of the limit is passed on.
         remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
-        yield from read_python_environment(remaining, config, report, advance)
+        yield from read_python_environment(remaining, advance)
 
 
-def _format(file: InputFile, config: CorpusConfig) -> str:
-    return file.format if config.format == "auto" else config.format
+def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
+    kind, form = (file.format if config.format == "auto" else config.format), TEXT
+    if kind == "megatron":
+        return read_megatron(file, advance)
+    if kind == "tokens":
+        if file.stores_array_records:
+            return read_array_records(file, config, advance)
+        kind, form = file.format, TOKENS
+    if kind == "jsonl":
+        return read_jsonl(file, config, advance, form)
+    if kind == "parquet":
+        return read_parquet(file, config, advance, form)
+    if form is TOKENS:
+        raise UserError(
+            f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; "
+            "rename it to what it is, or set corpus.format."
+        )
+    return read_text(file, advance)
+
+
+def _skip(place: Place, problem: Problem, config: CorpusConfig, report: ReadReport) -> None:
+    if config.strict:
+        raise UserError(
+            f"{place}: {problem.what}; correct the record, or read without corpus.strict to skip such records."
+        )
+    report.skip(place, problem)
 
 
 def _is_empty(document: Document) -> bool:
@@ -107,21 +172,33 @@ def _is_empty(document: Document) -> bool:
     return not document.text or document.text.isspace()
 
 
-def _settle_duplicate(
+def _with_other_id(
     document: Document, place: Place, ids: IdRegistry, config: CorpusConfig, report: ReadReport
 ) -> Document:
-    """A document whose id has come before: rename it or stop."""
+    """A document whose id has come before, with a number after it.
+
+    Raises:
+        UserError: ids are not to be renamed.
+    """
     if config.duplicate_ids == "rename":
         report.num_renamed_ids += 1
         return dataclasses.replace(document, id=ids.add_renamed(document.id))
-    # Only hashes are kept, so the first place is found by reading once more: slow, but then the build is over.
-    lenient = dataclasses.replace(config, strict=False, max_bytes=None)
-    readings = _read_sources(lenient, ReadReport(), ignore)
-    places = (at for at, other in readings if other.id == document.id and not _is_empty(other))
-    first = next(places, place)
+    # Only hashes of ids are kept, so the first place is found by reading again: slow, but then the build is over.
+    readings = _read_sources(dataclasses.replace(config, max_bytes=None), ReadReport(), ignore)
+    first = next(
+        at for at, other in readings if isinstance(other, Document) and other.id == document.id and not _is_empty(other)
+    )
     if first == place:  # no duplicate: two ids with one hash
         return document
     raise UserError(
         f"Expected every document to have an id of its own, found {document.id!r} at {first} and again at {place}; "
         "set corpus.duplicate_ids=rename, or name another field in corpus.id_field."
     )
+
+
+def _remote_tag(file: InputFile) -> str:
+    about = file.filesystem.info(file.address)
+    for name in _REMOTE_TAGS:
+        if about.get(name):
+            return f"{name} {about[name]}"
+    return file.filesystem.ukey(file.address)

@@ -1,40 +1,55 @@
-"""A record's fields -> a document."""
+"""Records with named fields (lines of JSON, rows, examples) -> documents of text, or documents of token ids."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int32
+
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.corpus.report import Place, ReadReport
+from jax_diversity.corpus.report import Place, Problem
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
+Found = Iterator[tuple[Place, Document | Problem]]
+"""What every reader of a file gives, in the file's order: its documents, and the records that are none."""
+_LARGEST_ID = 2**31 - 1
+_MOST_FIELDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDocument(Document):
+    """A document that comes as token ids; its text is empty unless the corpus holds that as well."""
+
+    tokens: Int32[np.ndarray, " token"] = field(default_factory=lambda: np.zeros(0, np.int32), compare=False)
+
 
 @dataclass(frozen=True)
 class RecordForm:
-    """What a record cannot do without, and what is made of it.
+    """What records hold: the field that every record needs, and how its fields become a document.
 
     Attributes:
         setting: the setting of `CorpusConfig` that names the field.
         content: what the field holds, in words.
-        make: the document of a record; None where there is none, which the report counts.
+        make: the document of a record, or what is wrong with the record.
     """
 
     setting: str
     content: str
-    make: Callable[[Mapping[str, Any], Place, CorpusConfig, ReadReport], Document | None]
+    make: Callable[[Mapping[str, Any], Place, CorpusConfig], Document | Problem]
 
     def field(self, config: CorpusConfig) -> str:
         """The field's name."""
         return getattr(config, self.setting)
 
-    def missing(self, file: InputFile, config: CorpusConfig, fields: list[str]) -> UserError:
+    def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """The error of a file in which no record has the field."""
         found = ", ".join(sorted(fields)) or "no fields"
         return UserError(
@@ -42,67 +57,137 @@ class RecordForm:
             f"set corpus.{self.setting}."
         )
 
+    def documents(
+        self, file: InputFile, config: CorpusConfig, records: Iterable[tuple[Place, Mapping[str, Any] | Problem]]
+    ) -> Found:
+        """The documents of a file's records.
 
-def make_document(record: Mapping[str, Any], place: Place, config: CorpusConfig, report: ReadReport) -> Document | None:
-    """Sort a record's fields into a document; None where it has no text, which `report` counts.
+        Raises:
+            UserError: no record has the field.
+        """
+        num_records, num_with_field = 0, 0
+        fields_found: dict[str, None] = {}
+        for place, record in records:
+            if isinstance(record, Problem):
+                yield place, record
+                continue
+            num_records += 1
+            num_with_field += self.field(config) in record
+            # For the message, should no record have the field; records may have different ones.
+            if not num_with_field and len(fields_found) < _MOST_FIELDS:
+                fields_found.update(dict.fromkeys(record))
+            yield place, self.make(record, place, config)
+        if num_records and not num_with_field:
+            raise self.missing(file, config, fields_found)
 
-    A missing id becomes `file:line`, a missing source the file's name without endings. Ids may be integers.
-    What is no usable id, source, language or title stays in the metadata with all other fields.
 
-    Raises:
-        UserError: no text and `config.strict`.
-    """
+def _make_document(record: Mapping[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
     fields = dict(record)
     if config.text_field not in fields:
-        what = f"no field {config.text_field!r} among {listed(fields)}"
-        report.skip("num_without_text", place, what, strict=config.strict)
-        return None
+        return Problem("num_without_text", _no_field(config.text_field, fields))
     text = fields.pop(config.text_field)
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
-        what = f"field {config.text_field!r} holds {kind}, no string"
-        report.skip("num_text_not_string", place, what, strict=config.strict)
-        return None
-    return Document(text=text, **document_labels(fields, place, config))
+        return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, no string")
+    return Document(text=text, **_labels(fields, place, config))
 
 
-TEXT = RecordForm("text_field", "the text", make_document)
+def _make_token_document(record: Mapping[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
+    fields = dict(record)
+    if config.tokens_field not in fields:
+        return Problem("num_broken_records", _no_field(config.tokens_field, fields))
+    try:
+        tokens = token_ids(fields.pop(config.tokens_field))
+    except ValueError as error:
+        return Problem("num_broken_records", f"field {config.tokens_field!r}: {error}")
+    text = fields.pop(config.text_field, None)
+    # Attention masks, positions and the like are as long as the tokens: they would be most of the metadata.
+    fields = {name: value for name, value in fields.items() if not _are_numbers(value)}
+    return TokenDocument(text=text if isinstance(text, str) else "", tokens=tokens, **_labels(fields, place, config))
+
+
+TEXT = RecordForm("text_field", "the text", _make_document)
 """Records that hold a text."""
+TOKENS = RecordForm("tokens_field", "token ids", _make_token_document)
+"""Records that hold token ids."""
 
 
-def document_labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
-    """A document's id, source, language and title, taken from `fields`, and its metadata: what is left there."""
+def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
+    """Token ids from a list of Python's integers or an integer array.
+
+    Raises:
+        ValueError: something else, or an id that is negative or above 2^31 - 1.
+    """
+    if isinstance(values, list | tuple):
+        if not set(map(type, values)) <= {int}:  # `True` is an int to isinstance, but no token
+            bad = next(value for value in values if type(value) is not int)
+            raise ValueError(f"token ids hold {bad!r}, no whole number")
+        try:
+            values = np.array(values, np.int64)
+        except OverflowError:
+            bad = next(value for value in values if not 0 <= value <= _LARGEST_ID)
+            raise ValueError(_out_of_range(bad)) from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        raise ValueError(f"expected a list of token ids, found {'null' if values is None else repr(values)[:40]}")
+    if len(values):  # the least and the largest id are enough: no array of comparisons is made
+        for bad in (int(values.min()), int(values.max())):
+            if not 0 <= bad <= _LARGEST_ID:
+                raise ValueError(_out_of_range(bad))
+    return values.astype(np.int32, copy=False)
+
+
+def _out_of_range(token: int) -> str:
+    return f"expected token ids of 0 to {_LARGEST_ID}, found {token}"
+
+
+def _no_field(name: str, fields: Mapping[str, Any]) -> str:
+    names = sorted(fields)
+    listed = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") if names else "no fields"
+    return f"no field {name!r} among {listed}"
+
+
+def _are_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return True
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, int | float) for entry in value)
+
+
+def _labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
+    """A document's id, source, language and title, taken from `fields`, and its metadata: all other fields.
+
+    A missing id becomes `file:line`, a missing source the file's name without endings.
+    """
     return {
         "id": _take_label(fields, config.id_field) or place.name,
         "source": _take_label(fields, config.source_field) or place.file.stem,
         "language": _take_label(fields, config.language_field),
         "title": _take_label(fields, config.title_field),
-        "metadata": {key: plain_value(value) for key, value in fields.items()},
+        "metadata": {key: _plain_value(value) for key, value in fields.items()},
     }
 
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
-    """Remove and return a field that holds a word or a whole number; leave any other value where it is."""
+    """Remove and return a field that holds a word or a whole number; any other value stays, as metadata."""
     value = fields.get(name) if name is not None else None
     if name is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         return None
     return str(fields.pop(name))
 
 
-def plain_value(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """A value as JSON can hold it.
 
     NaN and the infinities become null, dates and times ISO 8601 text, durations seconds, bytes Base64 text,
-    decimals and whatever else their text; keys become text.
+    decimals and all other values their text; keys become text.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
+        return {str(key): _plain_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_value(item) for item in value]
+        return [_plain_value(entry) for entry in value]
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
@@ -110,9 +195,3 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return str(value)
-
-
-def listed(fields: Mapping[str, Any]) -> str:
-    """The fields' names for a message, the first twenty."""
-    names = sorted(fields)
-    return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") if names else "no fields"

@@ -9,7 +9,7 @@ from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
 
 PYTHON_ENVIRONMENT = "python-environment"
-"""The word in `paths` that stands for the installed Python packages."""
+"""The word in `paths` for the installed Python packages."""
 
 
 @dataclass(frozen=True)

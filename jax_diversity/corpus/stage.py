@@ -10,6 +10,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
+# Counts of records that are no documents.
 _SKIPPED = (
     "num_empty_documents",
     "num_broken_records",
@@ -17,7 +18,6 @@ _SKIPPED = (
     "num_text_not_string",
     "num_invalid_utf8",
 )
-"""Counts of records that are no documents."""
 
 
 def prepare(context: Context, partial: Path) -> Counts:
@@ -27,15 +27,12 @@ def prepare(context: Context, partial: Path) -> Counts:
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
-    report = ReadReport()
+    report = ReadReport()  # filled while the documents are written: no list of them is ever made
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         stored = write_documents(read_documents(config, report, advance), partial, config.file_bytes)
+    # Stored, so that no other stage needs the hashes of all texts.
     write_array(partial / "duplicate_groups.npy", DocumentStore.of_folder(partial).group_duplicates())
-    return dataclasses.asdict(report) | {
-        "num_files": stored.num_files,
-        "metadata_fields": stored.metadata_fields,
-        "has_text": stored.num_texts == stored.num_documents,
-    }
+    return dataclasses.asdict(report) | dataclasses.asdict(stored)
 
 
 def summary(counts: Counts) -> str:
@@ -51,8 +48,7 @@ def _settings(config: Any) -> dict[str, Any]:
 
 
 def _corpus_fingerprint(context: Context) -> str:
-    """A hash of the files (or packages) that `prepare` would read; content hashes are remembered."""
-    from jax_diversity.corpus.fingerprint import input_fingerprint
+    from jax_diversity.corpus.reading import input_fingerprint
 
     cache = context.root / ".cache" / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)

@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.corpus.token_document import TokenDocument
+from jax_diversity.corpus.records import TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(
@@ -53,67 +52,51 @@ class StoredCorpus:
     """What was stored.
 
     Attributes:
-        num_documents: documents in all files.
-        text_bytes: bytes of their text in UTF-8.
         num_files: Parquet files.
-        num_texts: documents that have a text.
+        has_text: whether all documents have a text.
         metadata_fields: metadata field -> documents that have it, the first ten thousand by name.
     """
 
-    num_documents: int
-    text_bytes: int
     num_files: int
-    num_texts: int
+    has_text: bool
     metadata_fields: dict[str, int]
 
 
-def write_documents(
-    documents: Iterable[Document], folder: Path, file_bytes: int, advance: Advance = ignore
-) -> StoredCorpus:
+def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
     """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
 
     Args:
         documents: read once.
         folder: takes the files; made if absent.
         file_bytes: text bytes a file; a document that is longer has a file of its own.
-        advance: told the number of documents taken.
 
     Example:
         >>> stored = write_documents(read_documents(config, ReadReport()), Path("documents"), 16 * 2**20)
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _Writer(folder, file_bytes) as writer:
+    with ExitStack() as open_file:
+        writer = _Writer(folder, file_bytes, open_file)
         for document in documents:
             writer.add(document)
-            advance(1)
-    return StoredCorpus(writer.num_documents, writer.text_bytes, writer.num_files, writer.num_texts, writer.fields())
+        writer.close_file()
+    fields = {name: writer.fields[name] for name in sorted(writer.fields)[:_MOST_FIELDS]}
+    return StoredCorpus(writer.num_files, writer.has_text, fields)
 
 
 class _Writer:
-    """The file that is being written and the row group that is being gathered."""
+    """The file that is being written and the row group that is being gathered.
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
-        self.num_documents, self.text_bytes, self.num_files, self.num_texts = 0, 0, 0, 0
-        self._folder, self._most_file_bytes = folder, file_bytes
+    `open_file` holds the file's temporary path and its Parquet writer: closed well it publishes the file, closed by
+    an error it removes it.
+    """
+
+    def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
+        self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
+        self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
-        self._fields: Counter[str] = Counter()
-        self._open = ExitStack()
         self._parquet: pq.ParquetWriter | None = None
         self._schema = SCHEMA
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            if error[0] is None:
-                self._close_file()
-        except BaseException as fault:
-            error = (type(fault), fault, fault.__traceback__)
-            raise
-        finally:
-            self._open.__exit__(*error)
 
     def add(self, document: Document) -> None:
         encoded = document.text.encode()
@@ -122,28 +105,42 @@ class _Writer:
             self._schema = _TOKEN_SCHEMA  # a corpus has texts or tokens, not some of each
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
+        # Before the document, not after it: no file or group is larger than asked for, except by a single document.
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
-            self._close_file()
+            self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
         self._rows.append(_row(document, hashlib.blake2b(hashed, digest_size=16).digest()))
-        self._fields.update(name for name, value in document.metadata.items() if value is not None)
-        self.num_documents += 1
-        self.num_texts += bool(encoded)
-        self.text_bytes += len(encoded)
+        self.fields.update(name for name, value in document.metadata.items() if value is not None)
+        self.has_text &= bool(encoded)
         self._group_bytes += size
         self._file_bytes += size
+        # At once, not with the next document: that one may be large, and both would be in memory while it is read.
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
-    def fields(self) -> dict[str, int]:
-        return {name: self._fields[name] for name in sorted(self._fields)[:_MOST_FIELDS]}
+    def close_file(self) -> None:
+        if self._rows:
+            self._write_group()
+        if self._parquet is not None:
+            self._open_file.close()
+            self._parquet = None
+            self.num_files += 1
+        self._file_bytes = 0
 
     def _write_group(self) -> None:
         if self._parquet is None:
             path = self._folder / f"documents-{self.num_files:05d}.parquet"
-            temporary = self._open.enter_context(atomic_path(path))
-            self._parquet = self._open.enter_context(_parquet_writer(temporary, self._schema))
+            temporary = self._open_file.enter_context(atomic_path(path))
+            parquet = pq.ParquetWriter(
+                temporary,
+                self._schema,
+                compression="zstd",
+                # Other columns hold different values in every row: a dictionary and statistics of them only take room.
+                use_dictionary=["source", "language"],  # type: ignore[arg-type]
+                write_statistics=False,
+            )
+            self._parquet = self._open_file.enter_context(parquet)
         columns = [
             _lists(column) if field.name == "tokens" else pa.array(column, field.type)
             for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
@@ -151,17 +148,9 @@ class _Writer:
         self._parquet.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         self._rows, self._group_bytes = [], 0
 
-    def _close_file(self) -> None:
-        if self._rows:
-            self._write_group()
-        if self._parquet is not None:
-            self._open.close()
-            self._open, self._parquet = ExitStack(), None
-            self.num_files += 1
-        self._file_bytes = 0
-
 
 def _row(document: Document, text_hash: bytes) -> tuple:
+    # Sorted keys: the stored bytes depend on the fields alone, not on the order in which a record names them.
     metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
     row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
     return (*row, document.tokens) if isinstance(document, TokenDocument) else row
@@ -173,19 +162,11 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, np.concatenate(arrays), type=_TOKENS.type)
 
 
-def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        use_dictionary=["source", "language"],  # type: ignore[arg-type]
-        write_statistics=False,
-    )
-
-
 @dataclass(frozen=True)
 class DocumentStore:
     """Stored documents in their order; as small as its paths, so that it can be sent to worker processes.
+
+    All that reads raises `UserError` where a file is absent or damaged.
 
     Attributes:
         paths: the files that `write_documents` made, in order.
@@ -205,6 +186,7 @@ class DocumentStore:
         Raises:
             UserError: there are none.
         """
+        # By length first: the file after documents-99999 is documents-100000.
         paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
         if not paths:
             raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
@@ -230,17 +212,12 @@ class DocumentStore:
         Args:
             path: one of `paths`; None reads all of them.
             max_characters: give only so many first characters of each text.
-
-        Raises:
-            UserError: absent or damaged.
         """
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
-                for index in range(table.num_row_groups):
-                    texts = table.read_row_group(index, columns=["text"])["text"]
-                    if max_characters is not None:
-                        texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
-                    yield texts.to_pylist()
+        for group in self._groups("text", path):
+            texts = group["text"]
+            if max_characters is not None:  # cut by Arrow, before the texts are objects of Python
+                texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
+            yield texts.to_pylist()
 
     def token_lists(
         self, path: Path | None = None
@@ -251,18 +228,16 @@ class DocumentStore:
             path: one of `paths`; None reads all of them.
 
         Raises:
-            UserError: absent, damaged, or a corpus of texts.
+            UserError: a corpus of texts.
         """
-        for each in self.paths if path is None else (path,):
-            with _stored_file(each) as table:
-                if "tokens" not in table.schema_arrow.names:
-                    raise UserError(
-                        f"Expected documents that came as tokens in {each}, found texts; set corpus.format to megatron "
-                        "or tokens, or tokenizer.kind to what turns texts into tokens."
-                    )
-                for index in range(table.num_row_groups):
-                    for lists in table.read_row_group(index, columns=["tokens"])["tokens"].chunks:
-                        yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
+        for group in self._groups("tokens", path):
+            if "tokens" not in group.column_names:
+                raise UserError(
+                    f"Expected documents that came as tokens in {path or self.paths[0]}, found texts; set "
+                    "corpus.format to megatron or tokens, or tokenizer.kind to what turns texts into tokens."
+                )
+            for lists in group["tokens"].chunks:
+                yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
         """Some columns of all documents in order, as Arrow holds them: meant for the light ones.
@@ -270,9 +245,6 @@ class DocumentStore:
         Args:
             names: which columns.
             path: one of `paths`; None reads all of them.
-
-        Raises:
-            UserError: absent or damaged.
         """
         tables = []
         for each in self.paths if path is None else (path,):
@@ -281,26 +253,15 @@ class DocumentStore:
         return pa.concat_tables(tables)
 
     def ids(self) -> Iterator[str]:
-        """The documents' ids, one file of them in Python's memory at a time.
-
-        Raises:
-            UserError: absent or damaged.
-        """
+        """The documents' ids, one file of them in Python's memory at a time."""
         for path in self.paths:
             yield from self.columns(["id"], path)["id"].to_pylist()
 
     def metadata(self, names: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking.
-
-        Raises:
-            UserError: absent or damaged.
-        """
-        for path in self.paths:
-            with _stored_file(path) as table:
-                for index in range(table.num_row_groups):
-                    stored = table.read_row_group(index, columns=["metadata"])["metadata"].to_pylist()
-                    records = [json.loads(text) for text in stored]
-                    yield {name: [record.get(name) for record in records] for name in names}
+        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking."""
+        for group in self._groups("metadata"):
+            records = [json.loads(text) for text in group["metadata"].to_pylist()]
+            yield {name: [record.get(name) for record in records] for name in names}
 
     def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
@@ -308,9 +269,6 @@ class DocumentStore:
         Args:
             indices: which documents, counted over all files, ascending.
             names: which columns.
-
-        Raises:
-            UserError: absent or damaged.
 
         Example:
             >>> store.rows(np.array([3, 70_000]), ["id", "title"])
@@ -322,7 +280,7 @@ class DocumentStore:
                 for index in range(table.num_row_groups):
                     stop = start + table.metadata.row_group(index).num_rows
                     low, high = np.searchsorted(indices, (start, stop))
-                    if low < high:
+                    if low < high:  # other groups are not read
                         group = table.read_row_group(index, columns=list(names))
                         rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
                     start = stop
@@ -330,17 +288,25 @@ class DocumentStore:
 
     def group_duplicates(self) -> Int64[np.ndarray, " document"]:
         """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
+        # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each.
         halves = np.concatenate(
             [
                 np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
                 for chunk in self.columns(["text_hash"])["text_hash"].chunks
             ]
         )
-        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        order = np.lexsort((halves[:, 1], halves[:, 0]))  # the last key is the first to decide
         is_new = np.diff(halves[order], axis=0, prepend=halves[order[:1]]).any(axis=1)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.cumsum(is_new)
         return groups
+
+    def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
+        """One column, a stored group of at most 1,000 documents at a time; a column that is not stored is left out."""
+        for each in self.paths if path is None else (path,):
+            with _stored_file(each) as table:
+                for index in range(table.num_row_groups):
+                    yield table.read_row_group(index, columns=[column])
 
 
 @contextmanager

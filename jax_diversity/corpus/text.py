@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from jax_diversity.corpus.files import InputFile, read_whole
-from jax_diversity.corpus.report import Place, ReadReport
-from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
+from jax_diversity.corpus.records import Found
+from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
@@ -39,27 +39,28 @@ _PROGRAMMING_LANGUAGES = {
 }
 
 
-def read_text(
-    file: InputFile, config: CorpusConfig, report: ReadReport, advance: Advance
-) -> Iterator[tuple[Place, Document]]:
-    """The file as a document.
+def read_text(file: InputFile, advance: Advance) -> Found:
+    """A reader: the file as one document.
 
-    Its id and title are its name below the glob's fixed folders, its source the folder that holds it (a source a
-    file would be a group a document), its language `code:python` and the like where the ending tells.
+    Its id and title are its name below the glob's fixed folders. Its language is `code:python` and the like for the
+    endings of programming languages. Its source is the folder that holds it: with a source for each file, every
+    document would be a group of its own.
 
     Raises:
-        UserError: the file cannot be read; it is no UTF-8 and `config.strict` is set.
+        UserError: the file cannot be read, or is longer than `MAX_DOCUMENT_BYTES`.
     """
     place = Place(file, None)
-    content, stored_bytes = read_whole(file)
-    advance(stored_bytes)
+    with file.stream() as (stored, content):
+        whole = content.read(MAX_DOCUMENT_BYTES + 1)
+        if len(whole) > MAX_DOCUMENT_BYTES:
+            raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
+        advance(stored.tell())
     try:
-        text = content.decode("utf-8-sig")
+        text = whole.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        what = f"no valid UTF-8: {error.reason} at byte {error.start + 1}"
-        report.skip("num_invalid_utf8", place, what, strict=config.strict)
+        yield place, Problem.of_unicode(error)
         return
-    ending = PurePosixPath(file.name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    ending = PurePosixPath(without_compression(file.name)).suffix.lower()
     language = _PROGRAMMING_LANGUAGES.get(ending)
     yield (
         place,

@@ -152,7 +152,7 @@ class Dataset:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """What made the tokens; None where the corpus came as tokens without it."""
-        from jax_diversity.tokenization.making import load_saved
+        from jax_diversity.tokenization.factory import load_saved
 
         names = [Path(name).name for name in self._names("tokenize", "tokens/tokenizer.", "")]
         for name in names:

@@ -1,7 +1,7 @@
 """Protocol buffers' wire format, read without a schema: a message is its fields, one after another.
 
 Each field is a tag (its number and wire type) and a value: a varint, four or eight bytes, or bytes behind their
-length (https://protobuf.dev/programming-guides/encoding). What a number stands for, the reader of a message knows.
+length (https://protobuf.dev/programming-guides/encoding). The caller knows what each field number means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int64
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types; the others are of no use any more."""
+"""Wire types; the others are no longer used."""
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _LONGEST_VARINT = 10
 _CUT_OFF = "no protocol buffer, or one that is cut off"
@@ -63,7 +63,7 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
         [5, 300]
     """
     octets = np.frombuffer(content, np.uint8)
-    last = octets < 0x80
+    last = octets < 0x80  # the high bit of a byte says that another one follows
     if last.all():
         return octets.astype(np.int64)
     if not last[-1]:
@@ -73,6 +73,8 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
     widths = ends - starts
     if widths.max() > _LONGEST_VARINT:
         raise ValueError(f"an integer of {widths.max()} bytes")
+    # All integers at once, without a loop: each byte's seven bits are shifted to their place, and the bytes of an
+    # integer are joined by `or`.
     shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, widths))
     bits = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
@@ -88,5 +90,5 @@ def _varint(content: memoryview, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & (2**64 - 1), position
+            return value & (2**64 - 1), position  # ten bytes hold 70 bits; readers drop the upper ones
     raise ValueError(f"no protocol buffer: an integer of more than {_LONGEST_VARINT} bytes")

@@ -1,1 +1,1 @@
-"""Text -> token ids: one contract, `Tokenizer`, and one library a file."""
+"""Stage: documents' texts -> token ids in Megatron's indexed format. One class, `Tokenizer`, for all libraries."""

@@ -1,18 +1,23 @@
-"""What a tokenizer is, for the stages that use one: text -> token ids, the end token last, and back."""
+"""What a tokenizer is, whichever library makes the ids: text -> token ids, the end token last, and back."""
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
 
+from jax_diversity.foundation.artifacts import write_json
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
-from jax_diversity.tokenization.saving import write_settings
 
+SETTINGS_NAME = "tokenizer.meta.json"
+# Looked for in this order: a vocabulary may hold several, and those that end nothing but documents come first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -28,70 +33,23 @@ MAX_VOCAB_SIZE = 2**31
 _MAX_UINT16_VOCAB = 65_500
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
+class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
+    All libraries share this class: long texts are encoded in pieces, no text turns into the end token, and texts may
+    be brought into a Unicode normal form first. A subclass implements how pieces are encoded (`_encode`), how ids are
+    decoded (`_decode`), how its file is written (`save_file`), what decides its ids (`_identity`), and perhaps where
+    its texts may be cut (`_cut`).
+
     Attributes:
+        kind: the setting by which `load_saved` knows how to read the tokenizer's file.
         vocab_size: number of ids; all are below it.
         end_id: the token that ends every document and stands nowhere else in it.
         end_token: its name in the vocabulary.
         unknown_id: what text becomes that the vocabulary cannot write; None where there is no such text.
         dtype: the type that ids are stored in.
         implementation: the library that makes the ids, with its version, such as `tokenizers 0.23.1`.
-    """
-
-    vocab_size: int
-    end_id: int
-    end_token: str
-    unknown_id: int | None
-    dtype: np.dtype
-    implementation: str
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all that decides the ids, the library's version apart."""
-        ...
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
-        ...
-
-    def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Tokens of every text (no lone surrogates), each ending in `end_id`: one array of `dtype` a text."""
-        ...
-
-    def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
-        """Text of token ids, end tokens left out.
-
-        Raises:
-            UserError: an id that the vocabulary does not have.
-        """
-        ...
-
-    def save_file(self, folder: Path) -> None:
-        """Write the tokenizer's file alone."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write what `load_saved` makes the same tokenizer of: its file, then its settings."""
-        ...
-
-
-class PiecewiseTokenizer:
-    """What the implementations share: long texts are encoded in pieces, and no text turns into the end token.
-
-    A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how its file is written
-    (`save_file`), and perhaps where its texts may be cut (`_cut`).
-
-    Args:
-        kind: the setting by which `load_saved` knows how to read the tokenizer's file.
-        vocab_size: number of ids.
-        end_token: the end-of-document token's name.
-        end_id: its id.
-        unknown_id: the id of text that cannot be written, if there is one.
-        implementation: library and version.
+        normalization: the normal form that texts are brought into, or `none`.
     """
 
     def __init__(
@@ -107,15 +65,48 @@ class PiecewiseTokenizer:
         self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
         self.end_token, self.end_id = end_token, end_id
         self.unknown_id, self.implementation = unknown_id, implementation
+        self.normalization = "none"
         self._end = np.array([end_id], self.dtype)
         self._text_may_hold_end = True
+
+    def with_normalization(self, form: str) -> Tokenizer:
+        """The same tokenizer, its texts brought into a normal form first by tensorflow-text.
+
+        Args:
+            form: `NFC`, `NFD`, `NFKC` or `NFKD`; `none` changes nothing.
+
+        Raises:
+            UserError: tensorflow-text is not installed.
+        """
+        if form == "none":
+            return self
+        other = copy.copy(self)  # shares the library's tokenizer, which no call changes
+        other.normalization = form
+        other.implementation = f"{self.implementation} after {form} by {tensorflow_text.implementation()}"
+        return other
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that decides the ids, except the library's version."""
+        form = "" if self.normalization == "none" else f"-{self.normalization}"
+        return hashlib.sha256(self._identity()).hexdigest() + form
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
+        return {
+            "kind": self.kind,
+            "end_token": self.end_token,
+            "implementation": self.implementation,
+            "normalization": self.normalization,
+        }
 
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
         """Tokens of every text, each ending in `end_id`.
 
         The library encodes many texts at a time. Texts longer than a piece are cut where a new word begins anyway,
-        so that memory stays a small multiple of a piece and the ids are those of the whole; see the subclass for
-        where they may not be.
+        so that memory stays a small multiple of a piece and the ids are those of the whole; each subclass states the
+        exceptions.
 
         Args:
             texts: valid text (no lone surrogates).
@@ -126,21 +117,25 @@ class PiecewiseTokenizer:
         Raises:
             UserError: the end token stands for other text too.
         """
+        if self.normalization != "none":
+            texts = tensorflow_text.normalize_texts(texts, self.normalization)
         documents: list[np.ndarray] = []
         parts: list[np.ndarray] = []
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
+                # Looked for in the ids, since only the library knows which texts turn into the end token.
                 if self._text_may_hold_end and (ids == self.end_id).any():
                     ids = self._encode_halved(piece)
                 parts.append(ids)
                 if is_last:
+                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way.
                     documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
                     parts = []
         return documents
 
     def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
-        """Text of token ids, end tokens left out; a character cut in two becomes U+FFFD.
+        """Text of token ids, end tokens left out; it stays normalised, and half a character becomes U+FFFD.
 
         Raises:
             UserError: an id that the vocabulary does not have.
@@ -151,24 +146,20 @@ class PiecewiseTokenizer:
             raise UserError(f"Expected token ids of 0 .. {self.vocab_size - 1}, found {bad}.")
         return self._decode(ids[ids != self.end_id].tolist())
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The content of `tokenizer.meta.json`."""
-        return {
-            "kind": self.kind,
-            "end_token": self.end_token,
-            "implementation": self.implementation,
-            "normalization": "none",
-        }
+    def save(self, folder: Path) -> None:
+        """Write what `load_saved` makes the same tokenizer of: its file, then `tokenizer.meta.json`.
+
+        The second is written once and last. If it is there, the whole tokenizer is.
+        """
+        self.save_file(folder)
+        write_json(folder / SETTINGS_NAME, self.settings)
 
     def save_file(self, folder: Path) -> None:
-        """Write the tokenizer's file alone."""
+        """Write the tokenizer's file alone, which other readers of its format take too."""
         raise NotImplementedError
 
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer's file, which other readers of its format take too, and then its settings."""
-        self.save_file(folder)
-        write_settings(folder, self.settings)
+    def _identity(self) -> bytes:
+        raise NotImplementedError
 
     def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
         """Ids of every piece, one after another, without end tokens of their own."""
@@ -181,13 +172,14 @@ class PiecewiseTokenizer:
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str) -> np.ndarray:
-        """Tokens of text in which the end token's letters are a word of the model's own: each is cut in two.
+        """Tokens of text that holds the end token's letters as a word of the model: the word is cut in two.
 
         Raises:
             UserError: the end token stands for other text too, as an unknown token does.
         """
         half = len(self.end_token) // 2
         head, tail = self.end_token[:half], self.end_token[half:]
+        # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
         parts = piece.split(self.end_token)
         parts = [tail * (index > 0) + part + head * (index < len(parts) - 1) for index, part in enumerate(parts)]
         ids = np.concatenate([*self._encode(parts)])
@@ -213,20 +205,27 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size < _MAX_UINT16_VOCAB else np.int32)
 
 
-def usual_end_token(vocabulary: Iterable[str], name: str) -> str:
-    """The first of the usual end tokens that a vocabulary has.
+def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str:
+    """The end-of-document token of a vocabulary.
 
     Args:
         vocabulary: its tokens.
+        wanted: the token that the settings name; None takes the first of `USUAL_END_TOKENS` that there is.
         name: what messages call the tokenizer.
 
     Raises:
-        UserError: it has none of them.
+        UserError: it has no such token.
     """
     tokens = set(vocabulary)
-    for usual in USUAL_END_TOKENS:
-        if usual in tokens:
-            return usual
+    for token in USUAL_END_TOKENS if wanted is None else (wanted,):
+        if token in tokens:
+            return token
+    if wanted is None:
+        raise UserError(
+            f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; name it in "
+            "tokenizer.end_token."
+        )
     raise UserError(
-        f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; name it in tokenizer.end_token."
+        f"Expected the end token {wanted!r} in {name}, found no such token among its {len(tokens)}; "
+        "name one of them in tokenizer.end_token."
     )

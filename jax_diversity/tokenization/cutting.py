@@ -1,29 +1,34 @@
-"""Where texts may be cut: long ones are encoded in pieces, so that memory does not follow the longest document."""
+"""Where texts may be cut: long ones are encoded in pieces, so that memory does not grow with the longest document."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 
 PIECE_CHARACTERS = 2**20
 BATCH_CHARACTERS = 4 * 2**20
 
 # Where a new word begins in any case: after a line end or before a blank that stands between other characters.
+# Blanks and line ends in a row are one word to byte-level BPE, and must not be cut.
 _LINE_END = re.compile(r"(?<=\S\n)(?=\S)")
 _BLANK = re.compile(r"(?<=\S)(?= \S)")
 
 
 def lines_and_blanks(text: str, size: int | None = None) -> Iterator[str]:
-    """The text in pieces of at most `size` characters (`PIECE_CHARACTERS`), cut at a line's end where there is one.
+    """The text in pieces of at most `size` characters (`PIECE_CHARACTERS`), cut at a line's end if there is one.
 
-    Else before a single blank, else wherever the size ends.
+    Otherwise before a single blank, otherwise after `size` characters.
     """
     return _pieces(text, size or PIECE_CHARACTERS, (_LINE_END, _BLANK))
 
 
-def blanks(text: str, size: int | None = None) -> Iterator[str]:
-    """Likewise, but before a single blank where there is one, else at a line's end."""
-    return _pieces(text, size or PIECE_CHARACTERS, (_BLANK, _LINE_END))
+def blanks(text: str, size: int) -> Iterator[str]:
+    """The text in pieces of at most `size` characters, cut before a single blank if there is one.
+
+    Otherwise at a line's end, otherwise after `size` characters.
+    """
+    return _pieces(text, size, (_BLANK, _LINE_END))
 
 
 def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterator[str]:
@@ -36,7 +41,11 @@ def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterat
 
 
 def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ...]) -> int:
-    """Where to cut between `start` and `end`: the last good place, looked for in ever wider parts from the end."""
+    """The last good place between `start` and `end`.
+
+    A regular expression searches forwards only. It is applied to a short part before the end first, then to longer
+    ones: the last place of a piece of a million characters is mostly among its last hundred.
+    """
     for pattern in places:
         window, low = 1024, end
         while low > start + 1:
@@ -48,36 +57,23 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
     return end
 
 
-def batches(
-    texts: Iterable[str], cut: Callable[[str], Iterable[str]], size: int | None = None
-) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces, each with whether it is its text's last, in lists of at most some `size` (`BATCH_CHARACTERS`).
+def batches(texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> Iterator[list[tuple[str, bool]]]:
+    """Pieces, each with whether it is its text's last, in lists of at most about `BATCH_CHARACTERS`.
 
     Args:
         texts: read once.
         cut: gives a text's pieces, at least one.
-        size: characters.
     """
-    size = size or BATCH_CHARACTERS
     batch: list[tuple[str, bool]] = []
     num_characters = 0
     for text in texts:
-        for piece, is_last in _marked(cut(text)):
-            if batch and num_characters + len(piece) > size:
+        # Pieces are copies of parts of the text: one at a time, never all of a text's.
+        for piece, following in pairwise(chain(cut(text), (None,))):
+            assert piece is not None
+            if batch and num_characters + len(piece) > BATCH_CHARACTERS:
                 yield batch
                 batch, num_characters = [], 0
-            batch.append((piece, is_last))
+            batch.append((piece, following is None))
             num_characters += len(piece)
     if batch:
         yield batch
-
-
-def _marked(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Every piece, and whether it is the last."""
-    former: str | None = None
-    for piece in pieces:
-        if former is not None:
-            yield former, False
-        former = piece
-    if former is not None:
-        yield former, True

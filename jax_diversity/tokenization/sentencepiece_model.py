@@ -1,25 +1,143 @@
-"""Text -> token ids by the sentencepiece package, from a .model file."""
+"""SentencePiece's .model files: what they say, and the two libraries that make token ids with them.
+
+The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto: field 1 the pieces (text, score, type),
+field 2 how it was trained (its field 47 the end token's name), field 3 how text is normalised (its field 3 whether
+a blank is put before it). It is read here, so that both libraries get the same bytes and the same end token, and a
+damaged file is reported in one sentence before either library reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64, Integer
 
+from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.tokenization.base import PiecewiseTokenizer
+from jax_diversity.foundation.protobuf import read_fields
+from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import blanks
-from jax_diversity.tokenization.model_file import FILE_NAME, SentencePieceModel
-from jax_diversity.tokenization.saving import write_bytes
+from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
-KIND = "sentencepiece"
+FILE_NAME = "tokenizer.model"
 # A BPE model holds some hundred bytes a character while it merges.
 PIECE_CHARACTERS = 2**18
+# Large enough that a call's fixed cost does not show, and small enough that every thread has some.
+_CALL_CHARACTERS = 2**18
+# Types of pieces in ModelProto.
+_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
 
 
-class ModelTokenizer(PiecewiseTokenizer):
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """The content of a .model file.
+
+    Attributes:
+        content: its bytes.
+        pieces: the vocabulary; a piece's place is its id.
+        types: every piece's type. Text never turns into a piece of the type control.
+        end_token: the end-of-document token.
+        adds_blank: whether a blank is put before every text.
+        name: what messages call it.
+    """
+
+    content: bytes
+    pieces: tuple[str, ...]
+    types: tuple[int, ...]
+    end_token: str
+    adds_blank: bool
+    name: str
+
+    @property
+    def end_id(self) -> int:
+        """The end token's id."""
+        return self.pieces.index(self.end_token)
+
+
+def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceModel:
+    """Read a .model file.
+
+    Args:
+        path: the file.
+        end_token: its end-of-document token; None takes the one that it was trained with (`eos_piece`), or else one
+            of the usual names.
+
+    Raises:
+        UserError: no such file, no model in it, a part of one, no such token, an end token that unknown text
+            becomes.
+    """
+    name = str(path)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"Expected a SentencePiece model at {name}, found: {error.strerror}.") from None
+    try:
+        pieces, types, trained_end, adds_blank = _parse(content)
+    except ValueError as error:
+        raise UserError(
+            f"{name} is no whole SentencePiece model: {error}; name a .model file that SentencePiece's trainer wrote."
+        ) from None
+    if end_token is None and trained_end in pieces:
+        end_token = trained_end
+    model = SentencePieceModel(content, pieces, types, find_end_token(pieces, end_token, name), adds_blank, name)
+    if types[model.end_id] == _UNKNOWN:
+        raise UserError(
+            f"Expected an end token that no text turns into, found {model.end_token!r}, which {name} writes for "
+            "unknown text; name another one in tokenizer.end_token."
+        )
+    return model
+
+
+def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
+    """Pieces, their types, the trained end token's name, whether a blank is put before texts.
+
+    Raises:
+        ValueError: not a whole model.
+    """
+    pieces: list[str] = []
+    types: list[int] = []
+    parts: dict[int, dict[int, int | memoryview]] = {}
+    for number, _, value in read_fields(content):
+        if number == 1:
+            piece = _values(value)
+            pieces.append(_text(piece.get(1, b"")))
+            types.append(_number(piece.get(3, _NORMAL)))
+        elif number in (2, 3):
+            parts[number] = _values(value)
+    if not pieces:
+        raise ValueError("it has no vocabulary")
+    if len(parts) < 2:  # a file cut between two fields is a valid protocol buffer
+        raise ValueError("it ends after its vocabulary")
+    end_token = _text(parts[2].get(47, b"</s>"))
+    return tuple(pieces), tuple(types), end_token, bool(_number(parts[3].get(3, 1)))
+
+
+def _values(message: int | memoryview) -> dict[int, int | memoryview]:
+    """The last value of every field of a message, which is the one that counts."""
+    if isinstance(message, int):
+        raise ValueError("a number stands where a message is expected")
+    return {number: value for number, _, value in read_fields(message)}
+
+
+def _text(value: int | bytes | memoryview) -> str:
+    if isinstance(value, int):
+        raise ValueError("a number stands where text is expected")
+    return str(value, "utf-8")
+
+
+def _number(value: int | memoryview) -> int:
+    if not isinstance(value, int):
+        raise ValueError("text stands where a number is expected")
+    return value
+
+
+class ModelTokenizer(Tokenizer):
     """What both libraries that read .model files share.
 
     Texts of more than 262,144 characters are encoded in pieces, cut before a single blank, or else at a line's end.
@@ -31,37 +149,38 @@ class ModelTokenizer(PiecewiseTokenizer):
         model: the .model file.
         kind: the setting that asks for the library.
         implementation: library and version.
-        cut: gives a text's pieces; None cuts at blanks.
+        cut_at: where long texts are cut: `blanks` or `sentences`.
     """
 
-    def __init__(
-        self,
-        model: SentencePieceModel,
-        kind: str,
-        implementation: str,
-        cut: Callable[[str, int], Iterable[str]] | None = None,
-    ) -> None:
-        super().__init__(kind, len(model.pieces), model.end_token, model.end_id, model.unknown_id, implementation)
-        self.model, self._cutter = model, cut or blanks
-        self._text_may_hold_end = model.end_may_be_text
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the model, the end token and the library's name."""
-        return self.model.fingerprint(self.kind)
+    def __init__(self, model: SentencePieceModel, kind: str, implementation: str, cut_at: str) -> None:
+        unknown_id = model.types.index(_UNKNOWN) if _UNKNOWN in model.types else None
+        super().__init__(kind, len(model.pieces), model.end_token, model.end_id, unknown_id, implementation)
+        self.model, self.cut_at = model, cut_at
+        # Libraries never turn text into a control or unused piece: then the ids need not be searched for the end token.
+        self._text_may_hold_end = model.types[model.end_id] not in (_CONTROL, _UNUSED)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The content of `tokenizer.meta.json`, with where long texts are cut."""
-        return super().settings | {"cut_at": "blanks" if self._cutter is blanks else "sentences"}
+        return super().settings | {"cut_at": self.cut_at}
 
     def save_file(self, folder: Path) -> None:
         """Write the model, a file that any reader of SentencePiece models takes."""
-        write_bytes(folder / FILE_NAME, self.model.content)
+        with atomic_path(folder / FILE_NAME) as temporary:
+            temporary.write_bytes(self.model.content)
+
+    def _identity(self) -> bytes:
+        return b"\0".join([self.kind.encode(), self.end_token.encode(), self.model.content])
 
     def _cut(self, text: str) -> Iterator[str]:
-        for index, piece in enumerate(self._cutter(text, PIECE_CHARACTERS)):
+        cut = sentence_ends if self.cut_at == "sentences" else blanks
+        for index, piece in enumerate(cut(text, PIECE_CHARACTERS)):
+            # The library puts a blank before every piece: with the piece's own there would be two.
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
+
+    def _unreadable(self, error: object) -> UserError:
+        what = " ".join(str(error).split())
+        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {what}.")
 
 
 class SentencePieceTokenizer(ModelTokenizer):
@@ -70,26 +189,26 @@ class SentencePieceTokenizer(ModelTokenizer):
     Args:
         model: the .model file.
         num_threads: threads that encode side by side; None takes as many as there are cores.
-        cut: gives a text's pieces; None cuts at blanks.
+        cut_at: where long texts are cut: `blanks` or `sentences`.
 
     Raises:
         UserError: the package is not installed, or cannot read the model.
     """
 
-    def __init__(
-        self,
-        model: SentencePieceModel,
-        num_threads: int | None = None,
-        cut: Callable[[str, int], Iterable[str]] | None = None,
-    ) -> None:
-        library = _library()
-        super().__init__(model, KIND, f"sentencepiece {library.__version__}", cut)
-        self._num_threads = num_threads or -1
+    def __init__(self, model: SentencePieceModel, num_threads: int | None = None, cut_at: str = "blanks") -> None:
         try:
-            self._processor = library.SentencePieceProcessor(model_proto=model.content)
+            import sentencepiece
+        except ImportError:
+            raise UserError(
+                "Expected the sentencepiece package for tokenizer.kind=sentencepiece, found none; install it with "
+                "`pip install 'jax-diversity[sentencepiece]'`."
+            ) from None
+        super().__init__(model, "sentencepiece", f"sentencepiece {sentencepiece.__version__}", cut_at)
+        self._num_threads = num_threads or -1  # -1: all cores
+        try:
+            self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model.content)
         except (RuntimeError, ValueError) as error:
-            what = " ".join(str(error).split())
-            raise UserError(f"{model.name} is no SentencePiece model that can be read: {what}.") from None
+            raise self._unreadable(error) from None
 
     def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
         return self._processor.encode(
@@ -100,12 +219,58 @@ class SentencePieceTokenizer(ModelTokenizer):
         return self._processor.decode(ids)
 
 
-def _library() -> Any:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise UserError(
-            "Expected the sentencepiece package for tokenizer.kind=sentencepiece, found none; install it with "
-            "`pip install 'jax-diversity[sentencepiece]'`."
-        ) from None
-    return sentencepiece
+class TensorflowTextTokenizer(ModelTokenizer):
+    """A .model file read by tensorflow-text's `SentencepieceTokenizer`.
+
+    Its ids are those of the sentencepiece package, except where several ways of cutting a word have the same score:
+    a unigram model then takes one or the other, as in `***`, which may be `* **` or `** *`.
+
+    Args:
+        model: the .model file.
+        num_threads: threads that encode side by side; None takes as many as there are cores.
+        cut_at: where long texts are cut: `blanks` or `sentences`.
+
+    Raises:
+        UserError: the library is not installed, or cannot read the model.
+    """
+
+    def __init__(self, model: SentencePieceModel, num_threads: int | None = None, cut_at: str = "blanks") -> None:
+        tensorflow, text = import_libraries()
+        super().__init__(model, "tensorflow-text", implementation(), cut_at)
+        self._tensorflow = tensorflow
+        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        try:
+            self._library = text.SentencepieceTokenizer(model=model.content, out_type=tensorflow.int32)
+            self._library.tokenize(["a"])  # the model is not read before the first call
+        except tensorflow.errors.OpError as error:
+            raise self._unreadable(error.message) from None
+
+    def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
+        # The library encodes a call's texts one after another, but lets several calls run at once.
+        with ThreadPoolExecutor(self._num_threads) as threads:
+            for values, splits in threads.map(self._call, _calls(pieces)):
+                yield from (values[splits[i] : splits[i + 1]] for i in range(len(splits) - 1))
+
+    def _call(self, pieces: list[str]) -> tuple[Integer[np.ndarray, " token"], Int64[np.ndarray, " boundary"]]:
+        ragged = self._library.tokenize(pieces)
+        return ragged.values.numpy(), ragged.row_splits.numpy()
+
+    def _decode(self, ids: list[int]) -> str:
+        if not ids:
+            return ""
+        text = self._library.detokenize(self._tensorflow.constant(ids, self._tensorflow.int32))
+        return text.numpy().decode()
+
+
+def _calls(pieces: list[str]) -> Iterator[list[str]]:
+    """Pieces in lists of about `_CALL_CHARACTERS`."""
+    call: list[str] = []
+    num_characters = 0
+    for piece in pieces:
+        call.append(piece)
+        num_characters += len(piece)
+        if num_characters >= _CALL_CHARACTERS:
+            yield call
+            call, num_characters = [], 0
+    if call:
+        yield call

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import at_least, whole_number
 from jax_diversity.foundation.errors import UserError
 
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
@@ -14,7 +14,7 @@ _FILE_KINDS = ("file", *_MODEL_KINDS)
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
-    """The files that `tokenizer.path` stands for: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`.
+    """The files that `tokenizer.path` names: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`.
 
     Example:
         >>> [file.name for file in tokenizer_files("models/gpt2-vocab.json")]
@@ -26,6 +26,11 @@ def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
     return path, path.with_name(path.name.removesuffix("vocab.json") + "merges.txt")
 
 
+def _only_for(kinds: tuple[str, ...], default: Any, advice: str) -> Any:
+    """A field that only some kinds of tokenizers read, and what to do where it is set with another kind."""
+    return field(default=default, metadata={"kinds": kinds, "advice": advice})
+
+
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes token ids."""
@@ -34,26 +39,41 @@ class TokenizerConfig:
     """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or a
     vocab.json with its merges.txt; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
     library of that name; `stored`: the corpus holds tokens already."""
-    path: str | None = None
+    path: str | None = _only_for(
+        (*_FILE_KINDS, "stored"),
+        None,
+        "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a .model, "
+        "or leave the path out",
+    )
     """The tokenizer.json (kind `file`), or a `*vocab.json` with its `*merges.txt` beside it, as GPT-2 has them; or
     the SentencePiece model; for kind `stored` a tokenizer of the first two sorts that turns tokens into text for
     embeddings and reports, where there is one."""
-    end_token: str | None = None
+    end_token: str | None = _only_for(
+        (*_FILE_KINDS, "stored"),
+        None,
+        "leave the setting out: trained BPE and bytes bring an end token of their own",
+    )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
-    end_id: int | None = None
+    end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
     """The end-of-document token's id (kind `stored`); None takes what all documents end with."""
-    vocab_size: int = 16_384
+    vocab_size: int = _only_for(
+        ("bpe",), 16_384, "leave the setting out: only a tokenizer that is trained has a size to choose"
+    )
     """Vocabulary of a trained BPE, the end token included."""
-    train_bytes: int = 16 * 2**20
+    train_bytes: int = _only_for(("bpe",), 16 * 2**20, "leave the setting out: only bpe is trained")
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
-    normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
+    normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
+        ("bpe", "bytes", *_FILE_KINDS),
+        "none",
+        "leave the setting out: tokens that a corpus brings are not made from its text",
+    )
     """Unicode normalisation of the text before it is tokenised, by tensorflow-text; not for kind `stored`."""
-    cut_at: Literal["blanks", "sentences"] = "blanks"
+    cut_at: Literal["blanks", "sentences"] = _only_for(_MODEL_KINDS, "blanks", "leave the setting out")
     """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
     sentence, which tensorflow-text finds."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes as many as there are cores, or none but this one where starting
-    them would cost more than it saves. The result is the same."""
+    """Processes that tokenise side by side; 0 takes as many as there are cores, or only this one where starting
+    others would cost more than it saves. The result is the same."""
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy.
@@ -63,21 +83,23 @@ class TokenizerConfig:
         """
         at_least(1, "tokenizer", self, "train_bytes")
         at_least(0, "tokenizer", self, "num_processes")
-        if self.kind == "bpe" and self.vocab_size < 257:
+        for setting in fields(self):
+            # A default passes with every kind: settings do not record whether a value was given.
+            kinds, value = setting.metadata.get("kinds", (self.kind,)), getattr(self, setting.name)
+            if self.kind not in kinds and value != setting.default:
+                raise UserError(
+                    f"Expected tokenizer.{setting.name} with tokenizer.kind={' or '.join(kinds)} only, found {value!r} "
+                    f"with {self.kind}; {setting.metadata['advice']}."
+                )
+        if self.vocab_size < 257:
             raise UserError(
                 f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {self.vocab_size}."
             )
-        for name, (kinds, advice) in _OPTIONS.items():
-            value = getattr(self, name)
-            if value != getattr(TokenizerConfig, name) and self.kind not in kinds:
-                raise UserError(
-                    f"Expected tokenizer.{name} with tokenizer.kind={' or '.join(kinds)} only, found {value!r} with "
-                    f"{self.kind}; {advice}."
-                )
-        if self.kind in _FILE_KINDS:
-            is_model = self.kind in _MODEL_KINDS
-            self._check_file("a SentencePiece model" if is_model else "a tokenizer.json or vocab.json")
-        if self.kind == "stored":
+        if self.kind in _MODEL_KINDS:
+            self._check_file("a SentencePiece model")
+        elif self.kind == "file":
+            self._check_file("a tokenizer.json or vocab.json")
+        elif self.kind == "stored":
             self._check_stored()
 
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
@@ -103,10 +125,9 @@ class TokenizerConfig:
             )
 
     def _check_stored(self) -> None:
-        at_least(0, "tokenizer", self, "end_id")
-        if self.end_id is not None and self.end_id >= 2**31:
-            raise UserError(f"Expected tokenizer.end_id below 2^31, found {self.end_id}.")
-        if self.end_token is not None and self.end_id is None and self.path is None:
+        if self.end_id is not None:
+            whole_number("tokenizer.end_id", self.end_id, 0, 2**31 - 1)
+        elif self.end_token is not None and self.path is None:
             raise UserError(
                 f"Expected tokenizer.path with tokenizer.end_token, found {self.end_token!r} alone; name the "
                 "tokenizer.json or vocab.json that has it, or set tokenizer.end_id."
@@ -121,32 +142,10 @@ class TokenizerConfig:
             raise UserError(
                 f"Expected tokenizer.path to be {what}, found no file at {self.path}; name a local one that exists."
             )
-        if self.kind not in _MODEL_KINDS:
-            for file in tokenizer_files(self.path):
-                if not file.is_file():
-                    raise UserError(
-                        f"Expected {file.name} beside {self.path}, found no such file; a vocabulary alone does "
-                        "not say how words become tokens: put both files of the tokenizer into one folder."
-                    )
-
-
-_OPTIONS = {
-    "path": (
-        (*_FILE_KINDS, "stored"),
-        "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a "
-        ".model, or leave the path out",
-    ),
-    "end_token": (
-        (*_FILE_KINDS, "stored"),
-        "leave the setting out: trained BPE and bytes bring an end token of their own",
-    ),
-    "end_id": (("stored",), "leave the setting out, or name the token in tokenizer.end_token"),
-    "vocab_size": (("bpe",), "leave the setting out: only a tokenizer that is trained has a size to choose"),
-    "train_bytes": (("bpe",), "leave the setting out: only bpe is trained"),
-    "cut_at": (_MODEL_KINDS, "leave the setting out"),
-    "normalization": (
-        ("bpe", "bytes", *_FILE_KINDS),
-        "leave the setting out: tokens that a corpus brings are not made from its text any more",
-    ),
-}
-"""Fields that some kinds of tokenizers alone have, and what to do where another kind has them."""
+        files = (Path(self.path),) if self.kind in _MODEL_KINDS else tokenizer_files(self.path)
+        for file in files[1:]:
+            if not file.is_file():
+                raise UserError(
+                    f"Expected {file.name} beside {self.path}, found no such file; a vocabulary alone does "
+                    "not say how words become tokens: put both files of the tokenizer into one folder."
+                )

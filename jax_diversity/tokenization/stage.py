@@ -15,48 +15,124 @@ from jax_diversity.tokenization import workers
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 
 if TYPE_CHECKING:
+    from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
 
 # Text below which starting processes costs more than they save: the libraries use all cores by threads anyway.
 _POOL_BYTES = 256 * 2**20
-_POOL_BYTES_TENSORFLOW = 2**30  # whose import takes every process ten seconds and 600 MB
+_POOL_BYTES_TENSORFLOW = 2**30  # its import takes every process ten seconds and 600 MB
 
 
 def tokenize(context: Context, partial: Path) -> Counts:
-    """Train or load the tokenizer and write every document's tokens, one file pair a document file."""
+    """Write every document's tokens, one file pair a document file, and the tokenizer that made them."""
+    from jax_diversity.token_store.megatron import TokenStore
+
+    paths = context.dataset.document_store.paths
+    pairs = [(path, partial / f"tokens-{index:05d}") for index, path in enumerate(paths)]
     if context.config.tokenizer.kind == "stored":
         from jax_diversity.tokenization.stored import store_given_tokens
 
-        return store_given_tokens(context, partial)
+        counts, unknown_id = store_given_tokens(context, partial, pairs), None
+    else:
+        tokenizer = _encode(context, partial, pairs)
+        unknown_id = tokenizer.unknown_id
+        counts = {
+            "vocab_size": tokenizer.vocab_size,
+            "end_id": tokenizer.end_id,
+            "end_token": tokenizer.end_token,
+            "token_dtype": str(tokenizer.dtype),
+            "implementation": tokenizer.implementation,
+        }
+    prepared = context.counts("prepare")
+    text_bytes = prepared["text_bytes"] if prepared["has_text"] else 0
+    return counts | _statistics(TokenStore([prefix for _, prefix in pairs]), text_bytes, unknown_id)
+
+
+def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Tokenizer:
+    """Train or load the tokenizer, and encode the files that an earlier run has not finished."""
     from jax_diversity.token_store.megatron import TokenStore
-    from jax_diversity.tokenization.statistics import token_statistics
 
     prepared = context.counts("prepare")
     tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
+    waiting = [pair for pair in pairs if not workers.is_finished(pair[1])]
+    finished = [prefix for _, prefix in pairs if workers.is_finished(prefix)]
     documents = context.dataset.document_store
-    paths = documents.paths
-    prefixes = [partial / f"tokens-{index:05d}" for index in range(len(paths))]
-    waiting = [pair for pair in zip(paths, prefixes, strict=True) if not _is_finished(pair[1])]
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
-        finished = [prefix for prefix in prefixes if _is_finished(prefix)]
         advance(TokenStore(finished).num_documents if finished else 0)
         num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
         if num_processes > 1:
-            workers.encode_in_processes(documents, partial, waiting, num_processes, advance)
+            workers.encode_in_processes(documents.texts, partial, waiting, num_processes, advance)
         else:
-            workers.encode_here(documents, tokenizer, waiting, advance)
-    return {
-        "vocab_size": tokenizer.vocab_size,
-        "end_id": tokenizer.end_id,
-        "end_token": tokenizer.end_token,
-        "token_dtype": str(tokenizer.dtype),
-        "implementation": tokenizer.implementation,
-        **token_statistics(TokenStore(prefixes), prepared["text_bytes"], tokenizer.unknown_id),
+            workers.encode_here(documents.texts, tokenizer, waiting, advance)
+    return tokenizer
+
+
+def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
+    """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
+    from jax_diversity.tokenization.factory import load_unchanged, make_tokenizer
+
+    config: TokenizerConfig = context.config.tokenizer
+    tokenizer = load_unchanged(partial)
+    if tokenizer is not None:
+        return tokenizer
+    # Tokens of a tokenizer that is made again would not fit it.
+    for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or another version of its library
+        leftover.unlink()
+    with context.progress.task("train tokenizer", None, "documents") as advance:
+        texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
+        tokenizer = make_tokenizer(config, texts)
+    tokenizer.save(partial)
+    return tokenizer
+
+
+def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iterator[str]:
+    from jax_diversity.tokenization.tokenizer_json import spread_texts
+
+    texts = chain.from_iterable(context.dataset.document_store.texts())
+    for text in spread_texts(texts, text_bytes, context.config.tokenizer.train_bytes):
+        advance(1)
+        yield text
+
+
+def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
+    """Processes to work in; 1 is this one."""
+    uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
+    worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
+    wanted = config.num_processes or (workers.num_cores() if worthwhile else 1)
+    return min(wanted, num_files)
+
+
+def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
+    """Counts of all tokens, end tokens included; those of text only where there is text."""
+    import numpy as np
+
+    num_tokens, lengths = store.num_tokens, store.document_lengths
+    unknown = 0
+    if unknown_id is not None:
+        unknown = sum(int(np.count_nonzero(file.tokens == unknown_id)) for file in store.files)
+    counts: Counts = {
+        "num_documents": store.num_documents,
+        "num_tokens": num_tokens,
+        "tokens_per_document": {
+            "mean": _rounded(num_tokens / len(lengths)),
+            "median": _rounded(float(np.median(lengths))),
+            "largest": int(lengths.max()),
+        },
+        "unknown_share": _rounded(unknown / num_tokens),
     }
+    if text_bytes:
+        counts["text_bytes"] = text_bytes
+        counts["bytes_per_token"] = _rounded(text_bytes / num_tokens)
+        counts["tokens_per_byte"] = _rounded(num_tokens / text_bytes)
+    return counts
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")  # six digits: the manifest is read by people
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The settings that decide the tokens; the number of processes is none of them."""
+    """The settings that decide the tokens; the number of processes does not."""
     settings = dataclasses.asdict(config.tokenizer)
     del settings["num_processes"]
     return {"tokenizer": settings}
@@ -70,45 +146,6 @@ def _tokenizer_fingerprint(context: Context) -> str:
         return ""  # trained on the corpus, or reported as missing when it is loaded
     hashes = [file_hash(file) for file in files]
     return hashes[0] if len(hashes) == 1 else fingerprint(*hashes)
-
-
-def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
-    """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
-    from jax_diversity.tokenization.making import load_saved_for, make_tokenizer
-
-    config: TokenizerConfig = context.config.tokenizer
-    tokenizer = load_saved_for(config, partial)
-    if tokenizer is not None:
-        return tokenizer
-    for leftover in partial.iterdir():  # of a try that had no tokenizer yet, or one that makes other tokens
-        leftover.unlink()
-    with context.progress.task("train tokenizer", None, "documents") as advance:
-        texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
-        tokenizer = make_tokenizer(config, texts)
-    tokenizer.save(partial)
-    return tokenizer
-
-
-def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iterator[str]:
-    """Texts for training a tokenizer, spread evenly over the corpus."""
-    from jax_diversity.tokenization.tokenizer_json import spread_texts
-
-    texts = chain.from_iterable(context.dataset.document_store.texts())
-    for text in spread_texts(texts, text_bytes, context.config.tokenizer.train_bytes):
-        advance(1)
-        yield text
-
-
-def _is_finished(prefix: Path) -> bool:
-    return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
-
-
-def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
-    """Processes to work in; 1 is this one."""
-    uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
-    worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
-    wanted = config.num_processes or (workers.num_cores() if worthwhile else 1)
-    return min(wanted, num_files)
 
 
 def summary(counts: Counts) -> str:

@@ -1,13 +1,18 @@
-"""Text -> token ids: a given tokenizer.json or GPT-2's pair of files, byte-level BPE trained here, or plain bytes.
+"""Text -> token ids by the `tokenizers` library: a given tokenizer.json or GPT-2's pair of files, byte-level BPE
+trained here, or plain bytes.
 
 A document's tokens are its text's, then the end token. Text is always text: the letters `<|endoftext|>` in a
 document never become the end token, and what a tokenizer.json says of truncation, padding or tokens to add is
-left aside.
+ignored.
+
+GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, which tokens join to which. Both are written
+in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners").
+Vocabularies of Megatron and of older models come as such a pair. Every line is checked, since a list of merges that is
+cut off, or another vocabulary's, would make other tokens than the model was trained with.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,23 +24,25 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.tokenization.base import PiecewiseTokenizer, usual_end_token
+from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
-from jax_diversity.tokenization.gpt2_files import byte_letters, read_merges, read_text, read_vocabulary
 from jax_diversity.tokenization.settings import tokenizer_files
 
 END_TOKEN = "<|endoftext|>"
 FILE_NAME = "tokenizer.json"
 _TRAIN_PIECE = 2**16
+# Tokens that no merge makes: byte-level vocabularies have some (special tokens, unused ones), a cut file leaves many.
+_MOST_TOKENS_WITHOUT_MERGE = 100
+_MOST_SHARE_WITHOUT_MERGE = 0.05
 
 
-class JsonTokenizer(PiecewiseTokenizer):
+class JsonTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, made by `train_bpe`, `byte_tokenizer` or `load_tokenizer`.
 
     Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank that
     stands between other characters, where byte-level BPE starts a new word anyway: the ids are the same. A
     tokenizer that puts a mark before each text puts one at each cut, and a million characters without any such
-    place are cut wherever the million ends.
+    place are cut after the million.
 
     Args:
         definition: the content of a tokenizer.json.
@@ -49,9 +56,10 @@ class JsonTokenizer(PiecewiseTokenizer):
     def __init__(self, definition: str, end_token: str | None = None, name: str = "The tokenizer") -> None:
         self.definition = definition
         vocabulary = _parse(definition, name).get_vocab(with_added_tokens=True)
-        end_token = _find_end_token(vocabulary, end_token, name)
-        self._is_bytes = _is_byte_tokenizer(definition)
-        unknown = _unknown_token(definition)
+        end_token = find_end_token(vocabulary, end_token, name)
+        content = json.loads(definition)
+        self._is_bytes = _is_byte_tokenizer(content)
+        unknown = _unknown_token(content["model"])
         super().__init__(
             kind="file",
             vocab_size=max(vocabulary.values()) + 1,
@@ -60,19 +68,24 @@ class JsonTokenizer(PiecewiseTokenizer):
             unknown_id=None if unknown is None else vocabulary.get(unknown),
             implementation="UTF-8 bytes" if self._is_bytes else f"tokenizers {tokenizers.__version__}",
         )
-        self._backend = _harmless(definition, self.end_token)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the definition and the end token."""
-        return hashlib.sha256(json.dumps([self.definition, self.end_token]).encode()).hexdigest()
+        # The library finds special tokens before it splits words. With `encode_special_tokens` it treats their
+        # letters as text; the end token has to be special for that.
+        for token in content.get("added_tokens") or []:
+            token["special"] = token["special"] or token["content"] == end_token
+        self._backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+        self._backend.encode_special_tokens = True
+        self._backend.no_truncation()
+        self._backend.no_padding()
 
     def save_file(self, folder: Path) -> None:
         """Write the definition, which any reader of the `tokenizers` library takes."""
         write_text(folder / FILE_NAME, self.definition)
 
+    def _identity(self) -> bytes:
+        return json.dumps([self.definition, self.end_token]).encode()
+
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
-        if self._is_bytes:
+        if self._is_bytes:  # the ids are in the text already
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
@@ -99,7 +112,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
         raise UserError(f"Expected a vocabulary of at least 257 (256 bytes and the end token), found {vocab_size}.")
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
+        vocab_size=vocab_size - 1,  # the end token is added afterwards, so that it gets the last id
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -110,7 +123,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
 
 def byte_tokenizer() -> JsonTokenizer:
     """UTF-8 bytes as ids 0 .. 255, and 256 for the end of a document."""
-    vocabulary = {letter: byte for byte, letter in byte_letters().items()}
+    vocabulary = {letter: byte for byte, letter in _byte_letters().items()}
     return _with_end_token(_byte_level(models.BPE(vocab=vocabulary, merges=[])))
 
 
@@ -126,9 +139,9 @@ def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokeni
     """
     files = tokenizer_files(path)
     if len(files) == 1:
-        return JsonTokenizer(read_text(files[0], "a tokenizer.json"), end_token, str(path))
+        return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, str(path))
     backend = _read_pair(*files)
-    backend.add_special_tokens([_find_end_token(backend.get_vocab(), end_token, str(path))])
+    backend.add_special_tokens([find_end_token(backend.get_vocab(), end_token, str(path))])
     return JsonTokenizer(backend.to_str(), end_token, str(path))
 
 
@@ -140,7 +153,7 @@ def token_name(path: str | Path, token: int) -> str | None:
     """
     files = tokenizer_files(path)
     if len(files) == 1:
-        return _parse(read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
+        return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
     return _read_pair(*files).id_to_token(token)
 
 
@@ -157,15 +170,10 @@ def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Ite
         for piece in lines_and_blanks(text, _TRAIN_PIECE):
             size = len(piece.encode())
             seen += size
+            # A piece is taken if its middle is not ahead of the line from (0, 0) to (total_bytes, keep_bytes).
             if (kept + size / 2) * total_bytes <= seen * keep_bytes:
                 kept += size
                 yield piece
-
-
-def _read_pair(vocab: Path, merges: Path) -> tokenizers.Tokenizer:
-    """GPT-2's two files as the library has them."""
-    vocabulary = read_vocabulary(vocab)
-    return _byte_level(models.BPE(vocab=vocabulary, merges=read_merges(merges, vocabulary)))
 
 
 def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
@@ -182,35 +190,11 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
         raise UserError(f"{name} is no tokenizer.json that can be read: {' '.join(str(error).split())}.") from None
 
 
-def _find_end_token(vocabulary: dict[str, int], end_token: str | None, name: str) -> str:
-    if end_token is not None:
-        if end_token not in vocabulary:
-            raise UserError(
-                f"Expected the end token {end_token!r} in {name}, found no such token among its {len(vocabulary)}; "
-                "name one of them in tokenizer.end_token."
-            )
-        return end_token
-    return usual_end_token(vocabulary, name)
-
-
-def _unknown_token(definition: str) -> str | None:
+def _unknown_token(model: dict[str, Any]) -> str | None:
     """What the model writes for text it has no tokens for, if it has such a token."""
-    model: dict[str, Any] = json.loads(definition)["model"]
     if isinstance(model.get("unk_id"), int):  # Unigram
         return model["vocab"][model["unk_id"]][0]
     return model.get("unk_token")
-
-
-def _harmless(definition: str, end_token: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer, for which special tokens' letters are text, and the end token is special."""
-    content = json.loads(definition)
-    for token in content.get("added_tokens") or []:
-        token["special"] = token["special"] or token["content"] == end_token
-    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-    backend.encode_special_tokens = True
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
@@ -225,14 +209,93 @@ def _with_end_token(backend: tokenizers.Tokenizer) -> JsonTokenizer:
     return JsonTokenizer(backend.to_str(), END_TOKEN)
 
 
-def _is_byte_tokenizer(definition: str) -> bool:
-    """Whether ids are bytes, so that no library is needed to make them."""
-    content: dict[str, Any] = json.loads(definition)
+def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
+    """Tell whether ids are bytes: then no library is needed to make them."""
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
-        model.get("vocab") == {letter: byte for byte, letter in byte_letters().items()}
+        model.get("vocab") == {letter: byte for byte, letter in _byte_letters().items()}
         and not model.get("merges")
         and not content.get("normalizer")
         and words.get("type") == "ByteLevel"
         and not words.get("add_prefix_space")
     )
+
+
+def _read_pair(vocab: Path, merges: Path) -> tokenizers.Tokenizer:
+    """GPT-2's two files as the library has them."""
+    vocabulary = _read_vocabulary(vocab)
+    return _byte_level(models.BPE(vocab=vocabulary, merges=_read_merges(merges, vocabulary)))
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"Expected {what} at {path}, found: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"Expected {what} at {path}, found a file that is no UTF-8 text.") from None
+
+
+def _byte_letters() -> dict[int, str]:
+    """The letter that byte-level BPE writes for each byte: itself where it is printable, else one past 255."""
+    # GPT-2's own table. Blanks and control characters get a letter, so that no token holds white space.
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)}
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """The tokens of a `vocab.json` and their ids.
+
+    Raises:
+        UserError: no such file, no vocabulary in it, or one without a token for each byte, which could not write
+            every text; also one of words that end in `</w>`, which are not split as GPT-2's are.
+    """
+    try:
+        vocabulary = json.loads(_read_text(path, "a vocabulary"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is no vocabulary: no JSON ({error}); name a vocab.json.") from None
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [None]
+    if not all(type(token) is int and 0 <= token < 2**31 for token in ids) or len(set(ids)) < len(ids):
+        raise UserError(
+            f"Expected {path} to be a vocabulary, every token with an id of its own below 2^31, found other "
+            "JSON; a tokenizer.json needs a name that does not end in vocab.json."
+        )
+    letters = _byte_letters().values()
+    num_lacking = sum(letter not in vocabulary for letter in letters)
+    if num_lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
+        found = f"none for {num_lacking} of them" if num_lacking else "tokens that end in </w>"
+        raise UserError(
+            f"Expected a vocabulary of byte-level BPE in {path}, with a token for each of the 256 bytes, found "
+            f"{found}; bring the tokenizer as a tokenizer.json."
+        )
+    return vocabulary
+
+
+def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The pairs of tokens of a `merges.txt`, the first to be joined first.
+
+    Raises:
+        UserError: no such file; a line that is no pair of tokens which make a third; far fewer lines than tokens.
+    """
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(_read_text(path, "a list of merges").split("\n"), 1):
+        if not line or line.startswith("#version"):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
+            raise UserError(
+                f"{path}:{number}: expected two tokens of the vocabulary that join to a third, found "
+                f"{line[:100]!r}; put the two files of one tokenizer side by side."
+            )
+        merges.append((parts[0], parts[1]))
+    # Every line of a file that was cut off at a line's end is correct: only the number of merges shows it.
+    made = {first + second for first, second in merges}
+    longer = sum(len(token) > 1 for token in vocabulary)
+    without = longer - len(made)
+    if without > max(_MOST_TOKENS_WITHOUT_MERGE, _MOST_SHARE_WITHOUT_MERGE * longer):
+        raise UserError(
+            f"Expected merges for the {longer} tokens of more than one byte in {path}, found none for {without} of "
+            "them; the file is cut off, or another vocabulary's: fetch it again."
+        )
+    return merges

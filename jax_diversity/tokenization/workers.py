@@ -1,11 +1,12 @@
 """Document files -> token files, one by one: in this process, or in several side by side.
 
-Every stored document file has a token file of its own, made of nothing but its texts and the tokenizer; so the
-bytes are the same whoever makes them, and what was finished before a kill is kept.
+Every stored document file has a token file of its own, which depends on nothing but its texts and the tokenizer. So
+any number of processes writes the same bytes, and files that were finished before a kill are kept.
 
-Workers are processes that Python starts anew (`spawn`): they share no threads and no locks with this one. Each
-holds the reading end of a pipe, the lifeline, whose only writing end is held here. However this process ends, an
-interrupt and SIGKILL among them, that end closes with it and the workers stop at once.
+Workers are started by `spawn`, as new processes of Python: a fork would copy the locks of this process's threads in
+whatever state they are in. Each worker holds the reading end of a pipe, the lifeline, whose only writing end is held
+here. However this process ends, an interrupt and SIGKILL among them, the operating system closes that end, and the
+workers stop at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
 
 Pair = tuple[Path, Path]
 """A file of documents and the prefix of its .bin and .idx."""
+ReadTexts = Callable[[Path], Iterator[list[str]]]
+"""Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
 
 _FILES_AT_A_TIME = 2
+
+
+def is_finished(prefix: Path) -> bool:
+    """Tell whether both files of a prefix are there: they get their names when they are whole."""
+    return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
 
 
 def num_cores() -> int:
@@ -39,14 +47,14 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
+def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
     """Encode files in this process, where the library's own threads take all cores.
 
     Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
     its tokens written.
 
     Args:
-        documents: the store of the documents.
+        read: gives the texts of a file.
         tokenizer: makes the ids.
         pairs: what to read and where to write.
         advance: told the documents done.
@@ -54,18 +62,18 @@ def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], adv
     Raises:
         UserError: a damaged file of documents, an end token that text turns into.
     """
-    lock = threading.Lock()
+    lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()
 
     def tell(num_documents: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # seen by nobody: whoever set it has an error of its own
+            raise KeyboardInterrupt  # ends this thread; the error that set the event is the one that is reported
         with lock:
             advance(num_documents)
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
         try:
-            futures = [threads.submit(encode_file, documents, tokenizer, *pair, tell) for pair in pairs]
+            futures = [threads.submit(_encode_file, read, tokenizer, *pair, tell) for pair in pairs]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
@@ -75,12 +83,12 @@ def encode_here(documents: Any, tokenizer: Tokenizer, pairs: Sequence[Pair], adv
 
 
 def encode_in_processes(
-    documents: Any, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
+    read: ReadTexts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
 ) -> None:
     """Encode files in worker processes, which share the cores.
 
     Args:
-        documents: the store of the documents, which is sent to the processes.
+        read: gives the texts of a file; sent to the processes.
         folder: holds the tokenizer, as `Tokenizer.save` writes it.
         pairs: what to read and where to write.
         num_processes: workers.
@@ -89,6 +97,7 @@ def encode_in_processes(
     Raises:
         UserError: what a worker found wrong, or a worker that was killed.
     """
+    # The libraries' own threads would multiply with the processes otherwise.
     num_threads = max(1, num_cores() // num_processes)
     context = multiprocessing.get_context("spawn")
     pipe: Any = context.Pipe(duplex=False)  # typed by platform
@@ -96,9 +105,9 @@ def encode_in_processes(
     start = (theirs, num_threads)
     with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
-            futures = [workers.submit(_encode_in_worker, documents, folder, num_threads, *pair) for pair in pairs]
-            # The pool looks for workers that died among those it knew when it was last woken: not among the last
-            # one started, unless something more is submitted.
+            futures = [workers.submit(_encode_in_worker, read, folder, num_threads, *pair) for pair in pairs]
+            # The pool watches for the death of those workers that it knew when it was last woken. This submission
+            # wakes it once more, after the last worker was started; without it, that one could die unnoticed.
             workers.submit(os.getpid)
             for future in as_completed(futures):
                 advance(future.result())
@@ -110,34 +119,24 @@ def encode_in_processes(
                 "guard, and with a smaller tokenizer.num_processes where memory is short."
             ) from None
         except BaseException:
-            ours.close()
+            ours.close()  # ends the workers now: the pool would wait for their files to be finished
             raise
 
 
-def encode_file(documents: Any, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
-    """Encode one stored file of documents; returns their number.
-
-    Args:
-        documents: the store of the documents.
-        tokenizer: makes the ids.
-        path: one of its files.
-        prefix: of the .bin and .idx to write; they get their names when they are whole.
-        advance: told the documents done.
-
-    Raises:
-        UserError: a damaged file of documents, an end token that text turns into.
-    """
+def _encode_file(read: ReadTexts, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
+    """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
     from jax_diversity.token_store.megatron import TokenWriter
 
     with TokenWriter(prefix, tokenizer.dtype) as writer:
-        for texts in documents.texts(path):
+        for texts in read(path):
             writer.add_documents(tokenizer.encode_documents(texts))
             advance(len(texts))
         return writer.num_documents
 
 
 def _start_worker(lifeline: Connection, num_threads: int) -> None:
-    """What a worker does first: leave interrupts to the process that started it, and end when that ends."""
+    """What a worker does first."""
+    # An interrupt of a terminal reaches all processes; the one that started the workers ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # threads of the tokenizers library
@@ -146,15 +145,15 @@ def _start_worker(lifeline: Connection, num_threads: int) -> None:
 
 def _end_with(lifeline: Connection) -> None:
     lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
-    os._exit(1)
+    os._exit(1)  # without clean-up: unfinished files have temporary names, and a lock may be held by another thread
 
 
-def _encode_in_worker(documents: Any, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
-    return encode_file(documents, _worker_tokenizer(folder, num_threads), path, prefix)
+def _encode_in_worker(read: ReadTexts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
+    return _encode_file(read, _worker_tokenizer(folder, num_threads), path, prefix)
 
 
 @cache
 def _worker_tokenizer(folder: Path, num_threads: int) -> Tokenizer:
-    from jax_diversity.tokenization.making import load_saved
+    from jax_diversity.tokenization.factory import load_saved
 
     return load_saved(folder, num_threads)
