@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.measures.placing import Entries, entries
+from jax_diversity.measures.windows import blocks
 
-_BLOCK_POSITIONS = 1 << 18
 _TABLE_ENTRIES = 1 << 24
 _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
@@ -28,13 +27,11 @@ def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
     it; the N mod n largest sums may fall past the last whole window.
     """
-    num_sequences = counts.shape[0]
-    per_sequence = np.empty(num_sequences)
-    for start, block in _blocks(counts):
+    per_sequence = np.empty(counts.shape[0])
+    for rows, block in blocks(counts):
         excess = np.maximum(0.0, block.tokens / (size * sequence_length) - target[block.group])
-        stop = min(start + _BLOCK_POSITIONS, num_sequences)
-        per_sequence[start:stop] = np.bincount(block.position, weights=excess, minlength=stop - start)
-    return _kept(per_sequence, size) / max(num_sequences // size, 1)
+        per_sequence[rows] = np.bincount(block.position, weights=excess, minlength=rows.stop - rows.start)
+    return _kept(per_sequence, size) / max(counts.shape[0] // size, 1)
 
 
 def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
@@ -65,21 +62,15 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     targets = target * (size * sequence_length)
     moduli = _best_moduli(_pieces(counts), targets, num_sequences / size)
     per_sequence = np.empty(num_sequences)
-    for start, block in _blocks(counts):
+    for rows, block in blocks(counts):
         values = _rounded(block.tokens, moduli[block.group], targets[block.group])
-        stop = min(start + _BLOCK_POSITIONS, num_sequences)
-        per_sequence[start:stop] = np.bincount(block.position, weights=values, minlength=stop - start)
+        per_sequence[rows] = np.bincount(block.position, weights=values, minlength=rows.stop - rows.start)
     total = _kept(per_sequence, size) - num_windows * float(_rounded(targets, moduli, targets).sum())
     return max(floor, total / (num_windows * size * sequence_length))
 
 
-def _blocks(counts: csr_array) -> Iterator[tuple[int, Entries]]:
-    for start in range(0, counts.shape[0], _BLOCK_POSITIONS):
-        yield start, entries(counts, start, min(start + _BLOCK_POSITIONS, counts.shape[0]))
-
-
 def _kept(per_sequence: Float64[np.ndarray, " sequence"], size: int) -> float:
-    """The sum without the N mod n largest."""
+    """The sum without the N mod n largest, which may be the sequences after the last whole window."""
     per_sequence = np.sort(per_sequence)
     return float(per_sequence[: len(per_sequence) - len(per_sequence) % size].sum())
 
@@ -106,9 +97,10 @@ class _Pieces(NamedTuple):
 
 def _pieces(counts: csr_array) -> _Pieces:
     num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
+    # Where a table of all (group, size) pairs is small, counting into it is faster than sorting all pieces.
     if num_groups * widest <= _TABLE_ENTRIES:
         table = np.zeros(num_groups * widest, np.int64)
-        for _, block in _blocks(counts):
+        for _, block in blocks(counts):
             keys = block.group.astype(np.int64) * widest + block.tokens
             table += np.bincount(keys, minlength=len(table))
         keys = np.flatnonzero(table)
@@ -130,7 +122,7 @@ def _best_moduli(
     best = np.maximum(targets, largest) + 1.0
     gains = pieces.sums(np.maximum(pieces.size - targets[pieces.group], 0.0))
     for candidate in _candidates(pieces, targets, largest):
-        moduli = np.maximum(candidate, 1.0)
+        moduli = np.maximum(candidate, 1.0)  # φ needs d > 0; a group without tokens has candidates of 0
         values = pieces.sums(_rounded(pieces.size, moduli[pieces.group], targets[pieces.group]))
         values -= num_windows * _rounded(targets, moduli, targets)
         # By more than rounding, so that the floor's own modulus stays where nothing is better.

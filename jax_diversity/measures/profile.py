@@ -16,8 +16,9 @@ from scipy.sparse import csr_array
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Targets, checked, target_shares
-from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.measures.balance import Order, Targets, checked, target_shares
+from jax_diversity.measures.windows import total_variation
+from jax_diversity.schema import Characteristics
 
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
@@ -61,7 +62,7 @@ class GroupTimeline(NamedTuple):
 
 def window_profile(
     characteristics: Characteristics,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     advance: Advance = ignore,
     *,
     targets: Targets | None = None,
@@ -101,7 +102,7 @@ def window_profile(
 def group_timeline(
     characteristics: Characteristics,
     family: str,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     *,
     num_groups: int = 24,
     num_bins: int = 96,
@@ -197,7 +198,8 @@ class _Levels:
 
     def __init__(self, target: Float64[np.ndarray, " group"]) -> None:
         self._target = target
-        self._measured: dict[str, dict[int, _Summary]] = {offset: {} for offset in _OFFSETS}
+        # (offset, level) -> number of windows, sum of their TV, least, largest
+        self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
         # The last window of the block before, whose partner at half an offset is the first of the next.
         self._waiting: dict[int, csr_array] = {}
 
@@ -217,6 +219,7 @@ class _Levels:
             if level in self._waiting:
                 self._measure("half", level + 1, self._waiting[level] + rows[:1])
             num_pairs, num_shifted = rows.shape[0] // 2, (rows.shape[0] - 1) // 2
+            # Aligned windows pair rows 0+1, 2+3 ...; windows at half an offset pair rows 1+2, 3+4 ...
             second = rows[1 : 2 * num_pairs : 2]
             if num_shifted:
                 self._measure("half", level + 1, second[:num_shifted] + rows[2 : 2 * num_shifted + 1 : 2])
@@ -226,51 +229,17 @@ class _Levels:
 
     def profile(self, offset: str) -> WindowProfile:
         """What was measured at one offset."""
-        summaries = sorted(self._measured[offset].items())
+        found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         return WindowProfile(
-            sizes=np.array([1 << level for level, _ in summaries], np.int64),
-            num_windows=np.array([found.number for _, found in summaries], np.int64),
-            mean=np.array([found.total / found.number for _, found in summaries], np.float64),
-            best=np.array([found.least for _, found in summaries], np.float64),
-            worst=np.array([found.most for _, found in summaries], np.float64),
+            sizes=np.array([1 << level for level, *_ in found], np.int64),
+            num_windows=np.array([number for _, number, *_ in found], np.int64),
+            mean=np.array([total / number for _, number, total, *_ in found], np.float64),
+            best=np.array([least for *_, least, _ in found], np.float64),
+            worst=np.array([most for *_, most in found], np.float64),
         )
 
     def _measure(self, offset: str, level: int, windows: csr_array) -> None:
-        tv = _total_variation(windows, self._target)
-        found = _Summary(len(tv), float(tv.sum()), float(tv.min()), float(tv.max()))
-        before = self._measured[offset].get(level)
-        self._measured[offset][level] = found if before is None else before.joined(found)
-
-
-class _Summary(NamedTuple):
-    """Some windows' TV: how many, their sum, the least and the largest."""
-
-    number: int
-    total: float
-    least: float
-    most: float
-
-    def joined(self, other: _Summary) -> _Summary:
-        """Both together."""
-        return _Summary(
-            self.number + other.number,
-            self.total + other.total,
-            min(self.least, other.least),
-            max(self.most, other.most),
-        )
-
-
-def _total_variation(windows: csr_array, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
-    """The sum of the positive parts of share - τ, which is half the L1 distance; 0 without tokens."""
-    widths = np.diff(windows.indptr)
-    held = widths > 0
-    starts = windows.indptr[:-1][held]
-    tv = np.zeros(len(widths))
-    if len(starts):
-        # Rows without entries take no place: what begins at a start ends at the next.
-        tokens = np.add.reduceat(windows.data, starts)
-        excess = windows.data / np.repeat(tokens, widths[held])
-        excess -= target[windows.indices]
-        np.maximum(excess, 0.0, out=excess)
-        tv[held] = np.add.reduceat(excess, starts)
-    return tv
+        tv = total_variation(windows, self._target)
+        number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
+        joined = number + len(tv), total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
+        self._measured[offset, level] = joined

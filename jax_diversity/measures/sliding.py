@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64, Shaped
 from scipy.sparse import csr_array
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.placing import cumulative_tokens, entries, group_sums
+from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
@@ -72,6 +72,8 @@ def _block_tv(
     window_tokens: Int64[np.ndarray, " start"], spans: _Spans, target: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " start"]:
     expected = target[spans.group]
+    # Tokens above τ times even the largest window: the share is above τ at every start of the span, and whole
+    # numbers can be added before the division. Below τ times the smallest window it never is, and adds nothing.
     above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
@@ -135,6 +137,8 @@ def _cut(
     num_groups, num_starts = len(sums), len(window_tokens)
     groups = np.concatenate([np.arange(num_groups), groups])
     begin = np.concatenate([np.zeros(num_groups, np.int64), at])
+    # One sort puts each group's changes side by side, by time: a running sum over all of them gives counts, less
+    # what the sum had reached where the group begins. int32 keys, where they fit, sort twice as fast.
     keys = groups * num_starts + begin
     order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
     groups, begin = groups[order], begin[order]
@@ -143,6 +147,7 @@ def _cut(
     counted = running - np.repeat((running - sums[groups])[first], np.diff(first, append=len(groups)))
     end = np.append(begin[1:], num_starts)
     end[first[1:] - 1] = num_starts
+    # Of several changes at one start only the last one's count is ever seen.
     kept = end > begin
     begin, end = begin[kept], end[kept]
     fewest = _over_ranges(np.minimum, window_tokens, begin, end)
@@ -156,7 +161,11 @@ def _over_ranges(
     begin: Int64[np.ndarray, " span"],
     end: Int64[np.ndarray, " span"],
 ) -> Shaped[np.ndarray, " span"]:
-    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two."""
+    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two.
+
+    Two ranges of the largest power that fits, one from each end, cover any range (a sparse table; Bender and
+    Farach-Colton, "The LCA problem revisited", 2000).
+    """
     if len(values) and (values == values[0]).all():
         return np.full(len(begin), values[0])
     table = [values]
