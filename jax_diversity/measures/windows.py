@@ -79,29 +79,29 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
 class _Differences(NamedTuple):
     """What both distances of windows are made of: one value a non-zero, and the windows' tokens."""
 
-    window: Int64[np.ndarray, " nonzero"]
+    windows: csr_array
     expected: Float64[np.ndarray, " nonzero"]
     difference: Float64[np.ndarray, " nonzero"]
     tokens: Float64[np.ndarray, " window"]
 
     def sums(self, values: np.ndarray) -> Float64[np.ndarray, " window"]:
         """Per window."""
-        return _window_sums(self.window, values, len(self.tokens))
+        return _row_sums(self.windows, values)
 
 
-def _window_sums(
-    window: Int64[np.ndarray, " nonzero"], values: np.ndarray, num_windows: int
-) -> Float64[np.ndarray, " window"]:
-    # Of no entries NumPy makes integers.
-    return np.bincount(window, weights=values, minlength=num_windows).astype(np.float64, copy=False)
+def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
+    """Sums of values that stand in the places of the rows' non-zeros.
+
+    A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
+    """
+    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
 def _differences(windows: csr_array, target: Float64[np.ndarray, " group"]) -> _Differences:
-    num_windows = windows.shape[0]
-    window = np.repeat(np.arange(num_windows), np.diff(windows.indptr))
-    tokens = _window_sums(window, windows.data, num_windows)  # exact below 2^53 tokens a window
+    tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens a window
     expected = target[windows.indices]
-    return _Differences(window, expected, windows.data / np.maximum(tokens, 1)[window] - expected, tokens)
+    share = windows.data / np.repeat(np.maximum(tokens, 1.0), np.diff(windows.indptr))
+    return _Differences(windows, expected, share - expected, tokens)
 
 
 def total_variation(windows: csr_array, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
