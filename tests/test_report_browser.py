@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from jax_diversity.report.inputs import ReportInputs
+
 from jax_diversity.report.page import write_report
 from tests.browser import EXECUTABLE, PATIENCE, Browser
 from tests.report_inputs import HOSTILE, SHUFFLE, make_inputs, many_inputs, nothing_inputs, tiny_inputs

@@ -146,7 +146,7 @@ def difference_values(
     share: Float64[np.ndarray, " group"], target: Float64[np.ndarray, " group"], names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The groups whose share of a batch is farthest from their target; of equals the first."""
-    largest = np.argsort(-np.abs(share - target), kind="stable")[:MAX_DIFFERENCES].tolist()
+    largest: list[int] = np.argsort(-np.abs(share - target), kind="stable")[:MAX_DIFFERENCES].tolist()
     return [
         {
             "name": clean_text(names[group], 60),

@@ -109,12 +109,13 @@ def _profile(profile: WindowProfile) -> dict[str, list[Any]]:
 
 
 def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
+    groups: list[int] = timeline.groups.tolist()
     return {
         "num_bins": timeline.share.shape[1],
         "bin_size": timeline.bin_size,
         "groups": [
             {"name": clean_text(names[group], 60), "target": round_value(target)}
-            for group, target in zip(timeline.groups.tolist(), timeline.target.tolist(), strict=True)
+            for group, target in zip(groups, timeline.target.tolist(), strict=True)
         ],
         # Three digits are more than a colour shows.
         "share": [round_values(shares, 3) for shares in timeline.share],

@@ -129,7 +129,7 @@ def ordering_values(
     }
     batches = batches_values(dataset, names, group_names, context.config.train.batch_size)
     positions = chars.num_sequences * len(chars.families)
-    orders, window_tv, floors = [], {}, {}
+    orders, window_tv, floors, ideal = [], {}, {}, {}
     with context.progress.task("measure orderings", 2 * positions * len(names), "positions") as advance:
         for name in names:
             balance = measurer.measure(dataset.orderings[name], advance)
