@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,25 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.dataset.inspection import Inspector
-from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.records.settings import RecordsConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
-@pytest.fixture(scope="module", params=["packed", "ordered"])
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inspected")
-    config = tiny_config(write_corpus(folder / "corpus", 200), folder / "out")
-    Build(dataclasses.replace(config, records=RecordsConfig(layout=request.param))).run_all()
+    Build(tiny_config(write_corpus(folder / "corpus", 200), folder / "out")).run_all()
     return folder / "out"
+
+
+@pytest.fixture(scope="module", params=["packed", "ordered"])
+def built(request: pytest.FixtureRequest, packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "packed":
+        return packed
+    out = shutil.copytree(packed, tmp_path_factory.mktemp("ordered") / "out")
+    Build(dataclasses.replace(recorded_config(out), records=RecordsConfig(layout="ordered"))).run_stage("write")
+    return out
 
 
 @pytest.mark.parametrize("step", [0, 3, 11, 40])
