@@ -119,7 +119,7 @@ class Use:
 
 
 class Inspector:
-    """Looks into a built dataset through one of its orderings.
+    """Shows what training reads from a built dataset in one of its orderings.
 
     Args:
         dataset: the dataset.
@@ -249,8 +249,8 @@ class Inspector:
         place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
         if place < 0:
             raise UserError(
-                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; ids stand in "
-                f"{path}."
+                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; "
+                f"the ids are in {path}."
             )
         return place
 

@@ -60,7 +60,7 @@ class Balance:
     window_tv_every_start: Mapping[str, Mapping[int, EveryStart]]
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers: family -> prefix_l2_max and, per window size, the rest.
+        """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
         `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
         `tv_worst_every_start` are there where they were asked for.
@@ -116,7 +116,7 @@ def measure(
         advance: told the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
             no target: with one for the first family, their drift is measured against the schedule's own mean.
-        every_start: whether to take the window TV of all start positions as well.
+        every_start: whether to measure the window TV of all start positions, too.
 
     Raises:
         ValueError: an ordering of another dataset, a window size outside its range, targets that are no shares.
@@ -160,7 +160,7 @@ class Measurer:
         for size in self.windows:
             if not 1 <= size <= len(ordering):
                 raise UserError(f"Expected window sizes from 1 to {len(ordering)} sequences, found {size}.")
-        # Prefixes and window maxima, and every start where asked for, each walk over all positions.
+        # Prefixes, each size's window maximum and, where asked for, its every start read all positions once.
         num_walks = 1 + len(self.windows) * (2 if self._every_start else 1)
         measured = {
             family: self._family(family, ordering, _SharedAdvance(advance, num_walks)) for family in self.shares
@@ -207,7 +207,7 @@ class Measurer:
 
 
 class _SharedAdvance:
-    """Tells of positions done where several walks over them are one unit of work."""
+    """Reports every position once where it is read several times, so that progress counts positions."""
 
     def __init__(self, advance: Advance, num_walks: int) -> None:
         self._advance, self._num_walks, self._done = advance, num_walks, 0

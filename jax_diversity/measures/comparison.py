@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets
@@ -29,7 +30,7 @@ class Row:
 
     Attributes:
         ordering: its name.
-        family: the family that was measured; the norm drift stands with the first.
+        family: the family that was measured; the norm drift is a row of the first.
         measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
             max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
             windows at an offset: tv_mean, tv_best, tv_worst.
@@ -104,7 +105,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: under `orderings`, ordering -> family -> measure -> value.
 
-        Measures of windows stand deeper, under `windows` and the size, and there under `offsets` and the offset;
+        Measures of windows are under `windows` and the size, those of an offset there under `offsets` and the offset;
         `relative_to` is `base`.
         """
         nested: dict[str, Any] = {}
@@ -143,7 +144,7 @@ def compare(
     advance: Advance = ignore,
     keep: Callable[[str, Balance], None] = lambda name, balance: None,
 ) -> Comparison:
-    """Measure several orders of one corpus by one yardstick.
+    """Measure several orders of one corpus against the same targets.
 
     Args:
         characteristics: the token counts; weights play no part.
@@ -153,7 +154,7 @@ def compare(
             (which costs as much as the rest together).
         targets: as `measure` takes them.
         advance: told the number of positions done, over all families and orders.
-        keep: given every order's name and all of its measures, whose curves are not kept otherwise.
+        keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
     The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one
     made for the purpose, to the floor.
@@ -169,11 +170,11 @@ def compare(
     """
     if not orderings:
         raise UserError("Expected at least one order to compare, found none; pass {'name': ordering}.")
-    unknown = [offset for offset in offsets if offset not in OFFSETS]
-    if unknown:
-        raise UserError(f"Expected offsets out of {list(OFFSETS)}, found {unknown[0]!r}.")
+    for offset in offsets:
+        one_of("every offset", offset, OFFSETS)
     if windows is None:
-        windows = _fitting_windows(min(map(len, orderings.values())))
+        least = min(map(len, orderings.values()))
+        windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
     for name, ordering in orderings.items():
@@ -184,12 +185,6 @@ def compare(
     shuffled = _shuffle_tvs(characteristics, measurer) if shuffle is None else _mean_tvs(summaries[shuffle])
     rows = [row for name in orderings for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows))
-
-
-def _fitting_windows(num_positions: int) -> tuple[int, ...]:
-    if not num_positions:
-        return ()
-    return tuple(size for size in WINDOWS if size <= num_positions) or (max(num_positions // 2, 1),)
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:
@@ -257,8 +252,18 @@ _OF_WINDOWS = (
 
 _Cells = list[list[str]]
 _OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
-_DECIMALS = {"prefix_l2_max": 2, "norm_drift_max": 1, "groups_per_sequence_mean": 2, "gap_closed": 3} | {
-    f"groups_per_batch_{figure}": 0 for figure in ("mean", "min")
+_TOTALS = {
+    "prefix_l2_max": "prefix L2",
+    "norm_drift_max": "norm drift",
+    "groups_per_sequence_mean": "groups per sequence",
+}
+_DECIMALS = {
+    "prefix_l2_max": 2,
+    "norm_drift_max": 1,
+    "groups_per_sequence_mean": 2,
+    "gap_closed": 3,
+    "groups_per_batch_mean": 0,
+    "groups_per_batch_min": 0,
 }
 _WIDTH, _NAME_WIDTH = 80, 32
 
@@ -266,65 +271,47 @@ _WIDTH, _NAME_WIDTH = 80, 32
 def _blocks(rows: Sequence[Row], base: str | None) -> Iterator[tuple[str, _Cells]]:
     """Every table's title and its cells, the header first."""
     ratio = f", relative to {base}" if base else ""
+    values = {(row.ordering, *row.key): row.value for row in rows}
+    names = list(dict.fromkeys(row.ordering for row in rows))
+    windows = sorted({row.window for row in rows if row.window is not None})
     offsets = dict.fromkeys(row.offset for row in rows if row.offset is not None)
-    for family in dict.fromkeys(row.family for row in rows):
-        of_family = _Family(tuple(row for row in rows if row.family == family), base is not None)
-        yield f"{family}{ratio}", of_family.totals()
-        if not of_family.windows:
-            continue
-        for offset in offsets:
-            cells = of_family.by_window(("tv_mean", "tv_worst"), offset)
-            if offset == "0" and not base:
-                cells += of_family.limits()
-            yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
-        yield f"{family}{ratio}: gap closed between a shuffle and the floor", of_family.by_window(("gap_closed",))
-        groups = ("groups_per_batch_mean", "groups_per_batch_min")
-        yield f"{family}{ratio}: groups per batch, mean / least", of_family.by_window(groups)
 
+    def cell(name: str, family: str, measure: str, window: int | None = None, offset: str | None = None) -> str:
+        value = values.get((name, family, measure, window, offset))
+        return "-" if value is None else f"{value:.{3 if base else _DECIMALS.get(measure, 4)}f}"
 
-class _Family:
-    """One family's rows, by what they say."""
+    def line(name: str, family: str, measures: Sequence[str], offset: str | None = None) -> list[str]:
+        return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
 
-    def __init__(self, rows: tuple[Row, ...], ratios: bool) -> None:
-        self._values = {(row.ordering, row.measure, row.window, row.offset): row.value for row in rows}
-        self._ratios = ratios
-        self.orderings = list(dict.fromkeys(row.ordering for row in rows))
-        self.windows = sorted({row.window for row in rows if row.window is not None})
-
-    def totals(self) -> _Cells:
-        """What needs no window size."""
-        heads = {"prefix_l2_max": "prefix L2", "norm_drift_max": "norm drift"}
-        heads["groups_per_sequence_mean"] = "groups per sequence"
-        held = [measure for measure in heads if (self.orderings[0], measure, None, None) in self._values]
-        lines = [[name, *(self._number(name, measure) for measure in held)] for name in self.orderings]
-        return [["", *(heads[measure] for measure in held)], *lines]
-
-    def by_window(self, measures: tuple[str, ...], offset: str | None = None) -> _Cells:
+    def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> _Cells:
         """An ordering a line, a window size a column."""
-        lines = [[name, *self._line(name, measures, offset)] for name in self.orderings]
-        return [["", *map(str, self.windows)], *lines]
+        return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
-    def limits(self) -> _Cells:
-        """What no ordering's mean can be below; a schedule has limits of its own."""
+    def limits(family: str) -> _Cells:
+        """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
         lines = []
         for limit in ("floor", "bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
-            for name in self.orderings:
-                distinct.setdefault(tuple(self._line(name, (f"tv_{limit}",), None)), []).append(name)
-            for line, names in distinct.items():
-                lines.append([limit if len(distinct) == 1 else f"{limit} of {', '.join(names)}", *line])
+            for name in names:
+                distinct.setdefault(tuple(line(name, family, (f"tv_{limit}",))), []).append(name)
+            for found, sharing in distinct.items():
+                lines.append([limit if len(distinct) == 1 else f"{limit} of {', '.join(sharing)}", *found])
         return lines
 
-    def _line(self, name: str, measures: tuple[str, ...], offset: str | None) -> list[str]:
-        return [
-            " / ".join(self._number(name, measure, window, offset) for measure in measures) for window in self.windows
-        ]
-
-    def _number(self, name: str, measure: str, window: int | None = None, offset: str | None = None) -> str:
-        value = self._values.get((name, measure, window, offset))
-        if value is None:
-            return "-"
-        return f"{value:.{3 if self._ratios else _DECIMALS.get(measure, 4)}f}"
+    for family in dict.fromkeys(row.family for row in rows):
+        totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]
+        lines = [[name, *(cell(name, family, measure) for measure in totals)] for name in names]
+        yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
+        if not windows:
+            continue
+        for offset in offsets:
+            cells = by_window(family, ("tv_mean", "tv_worst"), offset)
+            if offset == "0" and not base:
+                cells += limits(family)
+            yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
+        yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
+        groups = ("groups_per_batch_mean", "groups_per_batch_min")
+        yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, groups)
 
 
 def _aligned(cells: _Cells) -> str:

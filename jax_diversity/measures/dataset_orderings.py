@@ -121,7 +121,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     Args:
         chosen: orderings and window sizes.
         progress: where work is shown.
-        profile: whether to take all powers of two as window sizes as well.
+        profile: whether to add the window TV at all powers of two.
 
     Returns:
         name -> `Balance.summary()`, with `gap_closed` (from the reference to the floor) at every window size, and
@@ -195,7 +195,7 @@ def _num_positions(chosen: Chosen, num_orderings: int) -> int:
 def batch_deviations(
     dataset: Dataset, ordering: str, global_batch_size: int, *, host_index: int = 0, num_hosts: int = 1
 ) -> dict[str, Float64[np.ndarray, " batch"]]:
-    """TV of every whole batch of an epoch, or of a host's rows of it: what one batch is to be judged by.
+    """TV of every whole batch of an epoch, or of a host's rows of it, to compare one batch with.
 
     Args:
         dataset: a built dataset.

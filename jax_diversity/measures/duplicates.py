@@ -50,9 +50,9 @@ def duplicate_gaps(
         ordering: what is trained on, in order; an array must be a bijection.
         groups: the duplicate group of every sequence, or of every document where `segments` are given; negative
             for what has no copies.
-        segments: which sequences hold which documents. A copy then stands wherever a sequence holds any of it, and
-            gaps are counted between different documents of a group: neither the parts of one document nor its
-            return in a later epoch are copies. Without segments, a sequence that comes again is one.
+        segments: which sequences hold which documents. Every sequence that holds a part of a copy counts, and gaps
+            are counted between different documents of a group: neither the parts of one document nor its
+            repetition in a later epoch are copies. Without segments, a repeated sequence is a copy.
 
     Raises:
         ValueError: groups of another number of sequences, of fewer documents than the segments hold, or segments

@@ -1,7 +1,7 @@
-"""What no ordering's windows can go below, what single tokens would reach, and how far an ordering has come.
+"""What no ordering's windows can go below, what independent tokens would reach, and the gap that an ordering closes.
 
 A sequence's tokens of one group are a *piece*: no ordering splits it. The floor counts pieces larger than a
-window's whole target; the bound counts, besides, that windows hold whole numbers of pieces.
+window's whole target; the bound also counts that a window holds whole numbers of pieces.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequen
 
 
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
-    """How much of a shuffle's distance from the floor an ordering takes away: 1 at the floor, 0 at the shuffle.
+    """The part of a shuffle's distance from the floor that an ordering closes: 1 at the floor, 0 at the shuffle.
 
     Not a number where the shuffle is at the floor, for there is no gap to close.
 

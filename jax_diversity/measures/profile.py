@@ -7,6 +7,7 @@ are walked in blocks; what a block leaves is one row, and rows of blocks make th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def group_timeline(
     num_groups: int = 24,
     num_bins: int = 96,
 ) -> GroupTimeline:
-    """How the shares of a family's largest groups go up and down along an order.
+    """The shares of a family's largest groups along an order, in bins of equal size.
 
     Args:
         characteristics: the token counts.
@@ -134,30 +135,16 @@ def group_timeline(
     groups = np.argsort(-target, kind="stable")[:num_groups]
     groups = groups[target[groups] > 0]
     bin_size = max(-(-len(indices) // num_bins), 1)
-    shown, tokens = _binned_tokens(counts, indices, groups, bin_size)
-    return GroupTimeline(bin_size, groups, target[groups], shown / np.maximum(tokens, 1.0))
-
-
-def _binned_tokens(
-    counts: csr_array,
-    indices: Int64[np.ndarray, " position"],
-    groups: Int64[np.ndarray, " group"],
-    bin_size: int,
-) -> tuple[Float64[np.ndarray, "group bin"], Float64[np.ndarray, " bin"]]:
-    """Tokens of some groups in every bin, and all tokens of the bins."""
-    num_groups, num_bins = len(groups), -(-len(indices) // bin_size)
-    # All other groups share one more row.
-    row_of_group = np.full(counts.shape[1], num_groups, np.int64)
-    row_of_group[groups] = np.arange(num_groups)
-    table = np.zeros((num_groups + 1) * num_bins)
-    step = _block_rows(counts)
-    for start in range(0, len(indices), step):
-        rows = _placed(counts, indices[start : start + step])
+    num_bins = -(-len(indices) // bin_size)
+    # All other groups share one more row of the table: they count in the bins' tokens.
+    row_of_group = np.full(counts.shape[1], len(groups), np.int64)
+    row_of_group[groups] = np.arange(len(groups))
+    table = np.zeros((len(groups) + 1) * num_bins)
+    for start, rows in _blocks(counts, indices):
         bins = (start + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))) // bin_size
-        cells = row_of_group[rows.indices] * num_bins + bins
-        table += np.bincount(cells, weights=rows.data, minlength=len(table))
-    table = table.reshape(num_groups + 1, num_bins)
-    return table[:num_groups], table.sum(axis=0)
+        table += np.bincount(row_of_group[rows.indices] * num_bins + bins, weights=rows.data, minlength=len(table))
+    tokens = table.reshape(len(groups) + 1, num_bins)
+    return GroupTimeline(bin_size, groups, target[groups], tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0))
 
 
 def _profile(
@@ -168,13 +155,12 @@ def _profile(
 ) -> dict[str, WindowProfile]:
     """Both offsets' profiles of one family."""
     levels = _Levels(target)
-    step = _block_rows(counts)
-    block_level = step.bit_length() - 1
+    # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
+    block_level = _block_rows(counts).bit_length() - 1
     tops = []
-    for start in range(0, len(indices), step):
-        chosen = indices[start : start + step]
-        tops.append(levels.climb(_placed(counts, chosen), 0, block_level))
-        advance(len(chosen))
+    for _, rows in _blocks(counts, indices):
+        tops.append(levels.climb(rows, 0, block_level))
+        advance(rows.shape[0])
     if tops:
         levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
     return {offset: levels.profile(offset) for offset in _OFFSETS}
@@ -183,14 +169,19 @@ def _profile(
 def _block_rows(counts: csr_array) -> int:
     """Rows of a block, a power of two: about as many non-zeros whatever the corpus."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
-    rows = 1 << (int(_BLOCK_ENTRIES / width).bit_length() - 1) if width < _BLOCK_ENTRIES else 1
+    rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
 
 
-def _placed(counts: csr_array, indices: Int64[np.ndarray, " row"]) -> csr_array:
-    """Rows in the order of positions, as float64, in which whole numbers of tokens add up exactly."""
-    rows = counts[indices]
-    return csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
+def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
+    """Rows in the order of positions, some at a time, each time with the position of the first.
+
+    As float64, in which whole numbers of tokens add up exactly.
+    """
+    step = _block_rows(counts)
+    for start in range(0, len(indices), step):
+        rows = counts[indices[start : start + step]]
+        yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
 class _Levels:

@@ -24,7 +24,7 @@ def measure_stage(name: str) -> Stage:
 
 
 def measure_ordering(context: Context, partial: Path, name: str) -> Counts:
-    """Measure one ordering; its figures and how it was made stand beside it."""
+    """Measure one ordering; write its figures, and how it was made, into the file beside it."""
     from jax_diversity.measures.balance import measure
 
     dataset = context.dataset

@@ -1,6 +1,6 @@
 """Rows in the order of positions, and the windows that they make: what every measure is computed from.
 
-Counts stay sparse. Positions are read in blocks, so that ten million of them need little memory besides the counts.
+Counts stay sparse. Positions are read in blocks, so that ten million of them need little more memory than the counts.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Differences(NamedTuple):
 
 
 def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
-    """Sums of values that stand in the places of the rows' non-zeros.
+    """Row sums of a matrix that has these values in the places of `rows`' non-zeros.
 
     A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
     """

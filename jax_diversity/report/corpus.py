@@ -157,7 +157,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
 def packing_values(
     counts: Mapping[str, Any], method: str, segments: Segments, clusters: Int32[np.ndarray, " document"]
 ) -> dict[str, Any]:
-    """What packing kept, and how documents and clusters meet in sequences.
+    """What packing kept, and how many documents and clusters a sequence holds.
 
     Args:
         counts: what the stage `pack` counted.

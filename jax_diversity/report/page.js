@@ -198,7 +198,7 @@
       `${percent(about.largest_cluster_share)} of a sequence's tokens.`;
     find("packing-bar").append(...stack([[`${noun(about.num_tokens_kept, "token")} kept in sequences`, about.num_tokens_kept, "var(--bar)"],
       [`${noun(about.num_tokens_dropped, "token")} dropped`, about.num_tokens_dropped, "var(--warn)"]]));
-    const others = [["taken by tokens that stand elsewhere too", about.num_tokens_repeated, "var(--good)"],
+    const others = [["taken by tokens that are repeated", about.num_tokens_repeated, "var(--good)"],
       ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--soft)"],
       ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
     const used = others.filter(([, number]) => number > 0).map(([name, number, colour]) => [`${noun(number, "place")} ${name}`, number, colour]);

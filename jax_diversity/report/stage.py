@@ -42,14 +42,14 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 
 def _outside(context: Context) -> str:
-    """A hash of what the page shows besides: the folder's name, the training runs' losses."""
+    """A hash of what the page shows that no stage made: the folder's name, the training runs."""
     from jax_diversity.report.training import training_runs
 
     return fingerprint(report_title(context), training_runs(context, ordering_names(context)))
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The settings that the page depends on, besides those of the stages before."""
+    """The settings that the page depends on and no earlier stage does."""
     return {
         "windows": list(config.windows),
         "main_ordering": config.train.ordering,
