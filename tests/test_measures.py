@@ -158,6 +158,16 @@ def test_windows_of_unequal_sequences(chars: Characteristics, size: int, offset:
     assert sliding.window_maximum(placed, share, size) == pytest.approx(largest, abs=1e-12)
 
 
+@given(corpora(), st.integers(0, 2**16))
+def test_one_batch_of_dense_counts_has_the_tv_of_its_window(chars: Characteristics, seed: int) -> None:
+    """What `inspect` and the loader ask of one batch is what `measure` says of all."""
+    placed, share = placed_of(chars)
+    rows = np.random.default_rng(seed).permutation(chars.num_sequences)[:8]
+    tokens = placed.toarray()[rows].sum(axis=0)
+    expected = windows.window_deviation(windows.place(placed, rows), share, len(rows))
+    assert windows.total_variation(tokens[None], share) == pytest.approx(expected, abs=1e-15)
+
+
 @given(corpora())
 def test_prefixes_of_unequal_sequences(chars: Characteristics) -> None:
     placed, share = placed_of(chars)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.sparse import csr_array
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
@@ -234,7 +233,7 @@ class Inspector:
             codes = np.array([segment.codes[family] for segment in segments], np.int64)
             tokens = np.bincount(codes, weights=num_tokens, minlength=len(names))
             share, target = tokens / max(tokens.sum(), 1.0), totals / max(totals.sum(), 1)
-            tv = float(total_variation(csr_array(tokens[None]), target)[0])
+            tv = float(total_variation(tokens[None], target)[0])
             families[family] = FamilyView(tv, share, target, names)
         return families
 

@@ -18,6 +18,6 @@ sequence length:
 - *duplicate gaps*: positions between the copies of what is in the corpus more than once;
 - *ideal token shuffle*: the TV to expect if single tokens could be shuffled.
 
-`measure` measures one ordering, `compare` several; `dataset_orderings` does both for a built dataset, by name or
+`measure` measures one ordering, `compare` several; `dataset.measuring` does both for a built dataset, by name or
 file. Counts stay sparse, and every running sum costs what the non-zeros cost, not positions times groups.
 """

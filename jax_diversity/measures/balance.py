@@ -152,6 +152,7 @@ class Measurer:
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in (targets or {})
         self._norms = row_norms(characteristics.counts[first]) / self._length
+        # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
         self._limits_of_corpus: dict[str, dict[int, _Limits]] = {}
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
@@ -173,6 +174,7 @@ class Measurer:
 
     def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
         """A family's part of `Balance`, by the names of its attributes."""
+        # One family's rows are placed at a time: with several, all of them would be held twice.
         target, length = self.shares[family], self._length
         placed = place(self._characteristics.counts[family], ordering.indices)
         aligned = {size: aligned_windows(placed, target, size) for size in self.windows}
@@ -251,6 +253,7 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
         if family not in targets:
             shares[family] = characteristics.target_share(family)
             continue
+        # Shares typed in by hand add up to 1 only nearly: within 1e-6 they are scaled, beyond that it is a mistake.
         given = np.asarray(targets[family], np.float64)
         if given.shape != (num_groups,) or not np.isfinite(given).all() or given.min() < 0:
             raise UserError(

@@ -178,6 +178,7 @@ def compare(
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
     for name, ordering in orderings.items():
+        # Only the summary is kept: the curves of many orders of ten million sequences would not fit into memory.
         balance = measurer.measure(ordering, advance)
         keep(name, balance)
         summaries[name] = balance.summary()
@@ -205,6 +206,7 @@ def _mean_tvs(summary: Mapping[str, Any]) -> _MeanTVs:
 
 def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> _MeanTVs:
     """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a schedule may have."""
+    # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
     means = {}
     for family, target in measurer.shares.items():

@@ -97,6 +97,8 @@ class _Pieces(NamedTuple):
 
 def _pieces(counts: csr_array) -> _Pieces:
     num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
+    # The search for moduli needs each distinct size of a group's pieces once, with how often it comes: real corpora
+    # repeat sizes (whole sequences of one group, quantile bins), so that this is far less than all pieces.
     # Where a table of all (group, size) pairs is small, counting into it is faster than sorting all pieces.
     if num_groups * widest <= _TABLE_ENTRIES:
         table = np.zeros(num_groups * widest, np.int64)
@@ -117,6 +119,7 @@ def _best_moduli(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], num_windows: float
 ) -> Float64[np.ndarray, " group"]:
     """Of every group's candidates the modulus with the largest gain, leftovers aside."""
+    # Start from the floor: a modulus above the target and all pieces makes φ(p) = max(0, p - T).
     largest = np.zeros(pieces.num_groups, np.int64)
     np.maximum.at(largest, pieces.group, pieces.size)
     best = np.maximum(targets, largest) + 1.0
@@ -135,7 +138,10 @@ def _candidates(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], largest: Int64[np.ndarray, " group"]
 ) -> Iterator[Float64[np.ndarray, " group"]]:
     """Moduli per group: parts of the largest piece, quantiles of the pieces by tokens, fractions of the target."""
+    # Any d > 0 gives a valid bound, so that the candidates decide how tight it is and never whether it holds. A good
+    # d makes many pieces whole multiples of it and leaves the target just below one.
     yield from (largest / parts for parts in (1, 2, 3, 4))
+    # Quantiles of a group's pieces by tokens: positions in one running sum over all groups, each from its own start.
     tokens = np.cumsum(pieces.times * pieces.size)
     totals = pieces.sums(pieces.size)
     before = np.cumsum(totals) - totals

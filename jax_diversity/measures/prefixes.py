@@ -75,7 +75,7 @@ def _block_squares(
     along = np.bincount(block.position, weights=block.tokens * share, minlength=length)
     squares = np.bincount(block.position, weights=block.tokens.astype(np.float64) ** 2, minlength=length)
     target_square = target @ target
-    # <D, τ> before every position.
+    # <D, τ> before every position: it changes by <v, τ> = <c, τ> - t ||τ||² at each.
     steps = along - tokens * target_square
     level = target @ excess + np.cumsum(steps) - steps
     own_squares = squares - 2 * tokens * along + tokens.astype(np.float64) ** 2 * target_square
@@ -84,6 +84,8 @@ def _block_squares(
 
 def _counts_before(block: Entries) -> Int64[np.ndarray, " nonzero"]:
     """Tokens of a non-zero's group at the block's earlier positions."""
+    # Stable, so that a group's non-zeros stay in the order of positions; their running sum, less what it was at the
+    # group's first one, is what the group had before.
     order = np.argsort(block.group, kind="stable")
     groups, tokens = block.group[order], block.tokens[order]
     before = np.cumsum(tokens) - tokens
@@ -104,6 +106,7 @@ def _dense_norms(
     target: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
     """`||D||` after the positions from `start` up to `stop`, from all of D."""
+    # Some rows at a time: with 100,000 groups, a block's 1,024 dense rows would be 800 MB.
     norms = np.empty(stop - start)
     step = max(1, _DENSE_ENTRIES // len(target))
     for first in range(start, stop, step):
@@ -111,7 +114,7 @@ def _dense_norms(
         rows = entries(placed, first, last)
         running = np.zeros((last - first, len(target)), np.int64)
         running[rows.position, rows.group] = rows.tokens
-        running = sums + np.cumsum(running, axis=0)
+        running = sums + np.cumsum(running, axis=0)  # whole numbers: no error adds up
         running_tokens = total + np.cumsum(tokens[first:last])
         excess = running - running_tokens[:, None] * target
         norms[first - start : last - start] = np.sqrt(np.einsum("sg,sg->s", excess, excess))

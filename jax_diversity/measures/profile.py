@@ -205,8 +205,11 @@ class _Levels:
         Returns:
             The windows at the level `top`.
         """
+        # Counts of a window are the sum of its two halves' counts, so that each level adds what the level below has
+        # already summed. Groups merge on the way up: a level has at most as many non-zeros as the one below.
         while level < top and rows.shape[0]:
             self._measure("0", level, rows)
+            # A window that begins half a window later spans two blocks where the first block ends with its first half.
             if level in self._waiting:
                 self._measure("half", level + 1, self._waiting[level] + rows[:1])
             num_pairs, num_shifted = rows.shape[0] // 2, (rows.shape[0] - 1) // 2

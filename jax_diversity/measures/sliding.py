@@ -16,6 +16,8 @@ from scipy.sparse import csr_array
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
+# A block has this many (group, start) cells at most, though only spans are stored: it bounds the sort keys, and the
+# one span that every group has at a block's first start.
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
 
@@ -61,6 +63,7 @@ def window_maximum(
     """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
     largest = 0.0
     for _, spans in _blocks(placed, size, advance):
+        # A span's share is extreme where the window has the fewest or the most tokens: two candidates a span.
         expected = target[spans.group]
         above = spans.tokens / np.maximum(spans.fewest, 1) - expected
         below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
@@ -78,6 +81,7 @@ def _block_tv(
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
 
+    # A span adds its value at `begin` and takes it back at `end`: one running sum gives all starts.
     def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
         """The sum of the values of the spans that hold a start position."""
         changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
@@ -106,6 +110,7 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
     if num_starts < 1:
         return
     before = cumulative_tokens(placed)
+    # `sums` is the window's count of every group at the block's first start; blocks update it by their changes.
     sums = np.zeros(num_groups, np.int64)
     for first in range(0, size, _MOST_STARTS):
         sums += group_sums(entries(placed, first, min(first + _MOST_STARTS, size)), num_groups)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, Integer
+from jaxtyping import Float64, Int64, Integer, Num
 from scipy.sparse import csr_array
 
 _BLOCK_POSITIONS = 1 << 18
@@ -25,6 +25,7 @@ class Entries(NamedTuple):
 
 def place(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> csr_array:
     """Rows (sequence, group) in the order of positions (position, group), in the narrowest types that hold them."""
+    # int32 where it holds the counts halves the memory of the largest array of measuring.
     widths = np.diff(counts.indptr)
     starts = np.zeros(len(indices) + 1, np.int64)
     np.cumsum(widths[indices], out=starts[1:])
@@ -104,20 +105,22 @@ def _differences(windows: csr_array, target: Float64[np.ndarray, " group"]) -> _
     return _Differences(windows, expected, share - expected, tokens)
 
 
-def total_variation(windows: csr_array, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
+def total_variation(
+    windows: csr_array | Num[np.ndarray, "window group"], target: Float64[np.ndarray, " group"]
+) -> Float64[np.ndarray, " window"]:
     """TV of every window: half the L1 distance between its token shares and the targets; 0 without tokens.
 
     The one definition of TV: of a batch, of aligned windows, of windows of every size.
 
     Args:
-        windows: token counts (window, group); one batch of dense counts is `csr_array(tokens[None])`.
+        windows: token counts, sparse or dense; one batch is `tokens[None]`.
         target: τ, shares that add up to 1.
 
     Example:
-        >>> total_variation(csr_array([[3, 1], [2, 2]]), np.array([0.5, 0.5]))
+        >>> total_variation(np.array([[3, 1], [2, 2]]), np.array([0.5, 0.5]))
         array([0.25, 0.  ])
     """
-    return _half_l1(_differences(windows, target), target)
+    return _half_l1(_differences(csr_array(windows), target), target)
 
 
 def _half_l1(parts: _Differences, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
@@ -183,6 +186,11 @@ def window_deviation(
     return tv
 
 
+def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
+    """The window sizes that fit twice; all sequences as one window where none does."""
+    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
+
+
 def _num_windows(placed: csr_array, size: int, offset: int) -> int:
     return max(placed.shape[0] - offset, 0) // size
 
@@ -195,6 +203,7 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[tuple[
         last = min(first + step, num_windows)
         block = entries(placed, offset + first * size, offset + last * size)
         shape = (last - first, placed.shape[1])
+        # Rows that share a window become entries of one row; `sum_duplicates` adds those of one group.
         windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
         windows.sum_duplicates()
         yield slice(first, last), windows

@@ -75,6 +75,7 @@ def batches_values(
         for name in orderings
     }
     batches = [batch for families in chosen.values() for both in families.values() for kind in both for batch in kind]
+    # How many rows a batch shows depends on the number of batches, which is known only now.
     for batch in batches:
         batch.rows = _rows(segments, batch.sequences, len(batches))
     # The documents of all batches are read in one pass over the files.
@@ -129,6 +130,7 @@ def _extremes(
     counts, target = chars.counts[family], chars.target_share(family)
     placed = place(counts, indices)
     tv = window_deviation(placed, target, size)
+    # Where there are few batches none is shown twice; an odd one is a worst one, which a reader looks for first.
     num_best = min(MOST_BATCHES, len(tv) // 2)
     best = np.argsort(tv, kind="stable")[:num_best]
     worst = np.argsort(-tv, kind="stable")
@@ -161,6 +163,7 @@ def _rows(
     segments: Segments, sequences: Int64[np.ndarray, " row"], num_batches: int
 ) -> list[tuple[int, Int64[np.ndarray, " segment"], int]]:
     """The rows that are shown: number, first segments, how many more there are."""
+    # Segments are sorted by sequence: a sequence's are a run of rows.
     starts, stops = (np.searchsorted(segments.sequence_index, sequences, side) for side in ("left", "right"))
     widths = (stops - starts).tolist()
     held = [starts[row] + np.arange(min(width, MAX_SEGMENTS)) for row, width in enumerate(widths)]

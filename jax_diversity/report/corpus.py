@@ -62,6 +62,7 @@ def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicat
         num_duplicates: documents whose text occurs before them.
     """
     lengths = documents["num_tokens"].to_numpy()
+    # Groups count from 0 without gaps, so that each one's size is a bin.
     copies = np.bincount(documents["duplicate_group"].to_numpy())
     names = ("shortest", "median", "nine_tenths", "longest")
     quantiles = np.quantile(lengths, [0, 0.5, 0.9, 1], method="higher").tolist() if len(lengths) else [None] * 4
@@ -135,6 +136,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
     """The circles of the map, the largest first, which is drawn first; labels beyond the commonest are one."""
     shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
     labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
+    # A map with more colours than readers can tell apart says nothing: labels are ranked by the tokens they colour.
     tokens_of: dict[str, int] = {}
     for index in shown:
         tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])

@@ -77,6 +77,7 @@ def order_values(
         for family, by_size in balance.window_tv.items()
         for size, tv in sorted(by_size.items())
     ]
+    # One pass over all sizes: `measure` would take a pass for each of them.
     profiles = window_profile(characteristics, ordering, advance)
     return {
         "name": clean_text(about["name"]),
@@ -129,6 +130,7 @@ def reference_values(characteristics: Characteristics, advance: Advance) -> dict
         characteristics: the token counts.
         advance: told the positions done, over all families and shuffles.
     """
+    # One shuffle would not tell what is chance. Five profiles are cheap; all else is measured of the dataset's own.
     shuffles = [
         window_profile(characteristics, order(characteristics, SHUFFLE, seed=seed), advance)
         for seed in range(NUM_SEEDS)
@@ -210,6 +212,7 @@ def _verdict(
         "baseline_mean": baseline_mean,
         "gap_closed": gap_or_none(mean, baseline_mean, floor),
     }
+    # The sentence shows as many digits as tell the two figures apart: it is made before rounding.
     sentence = verdict_sentence(verdict)
     rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
     return {**rounded, "sentence": sentence}
@@ -225,9 +228,11 @@ def main_verdicts(verdicts: Sequence[dict[str, Any]], main_ordering: str | None)
     Returns:
         Those of the window size that is nearest to 256.
     """
+    # The settings' ordering may be a shuffle, or have too few windows to be judged.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
     sizes = {verdict["window_size"] for verdict in own}
+    # Near on a logarithmic scale; of two equally near sizes the smaller.
     nearest = min(sizes, key=lambda size: (abs(math.log(size / 256)), size), default=0)
     return [verdict for verdict in own if verdict["window_size"] == nearest]

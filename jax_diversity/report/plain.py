@@ -55,6 +55,7 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
         return {"edges": [], "frequency": []}
     low, high = int(counts.min()), int(counts.max())
     width = -(-(high - low + 1) // max_bins)
+    # Whole widths: bins of 1.5 counts would hold one and two values in turn and look like a comb.
     frequency = np.bincount((counts - low) // width)
     edges = low + width * np.arange(len(frequency) + 1)
     return {"edges": edges.tolist(), "frequency": frequency.tolist()}

@@ -35,6 +35,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     runs = {}
     for name in orderings:
         header, steps = read_log(context.root / "training" / name / "log.jsonl")
+        # A folder's name is only the ordering's: the log of a former dataset or ordering may still be there.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
             runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]
@@ -44,10 +45,12 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
 def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
     """Curves of what a run's log holds; None for what it does not."""
     values: dict[str, Any] = {"ordering": clean_text(ordering), "num_nonfinite": 0}
+    # A log may lack steps (a writer that writes every tenth): the number of steps follows from the last one.
     values["num_steps"] = int(max((row["step"] for row in steps), default=-1)) + 1
     for name in _LOSSES:
         at, losses = _column(steps, name)
         finite = losses[np.isfinite(losses)]
+        # Curves leave out what is not finite; a run that diverged must not look like one that did not.
         values["num_nonfinite"] += len(losses) - len(finite)
         values[name] = {**_curve(at, losses), "best": round_value(finite.min()) if len(finite) else None}
     for name, logged in _EXTRAS.items():

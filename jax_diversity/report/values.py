@@ -52,7 +52,7 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.stage import Context
 from jax_diversity.measures.balance import Measurer
 from jax_diversity.measures.comparison import SHUFFLE
-from jax_diversity.measures.stage import usable_windows
+from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
@@ -127,6 +127,7 @@ def ordering_values(
         family: [cluster["name"] for cluster in dataset.clusters(family)] if family in clusterings else found
         for family, found in dataset.group_names.items()
     }
+    # First what may fail on damaged files, then the measuring, which takes most of the time.
     batches = batches_values(dataset, names, group_names, context.config.train.batch_size)
     positions = chars.num_sequences * len(chars.families)
     orders, window_tv, floors, ideal = [], {}, {}, {}
@@ -137,6 +138,8 @@ def ordering_values(
             orders.append(
                 order_values(chars, dataset.orderings[name], balance, about, group_names, len(names), advance)
             )
+            # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
+            # ideals belong to the sequences and are the same for every ordering.
             window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
     shuffles = [name for name in names if context.counts(f"order/{name}")["method"] == SHUFFLE]
     with context.progress.task("measure shuffles", NUM_SEEDS * positions, "positions") as advance:

@@ -20,8 +20,7 @@ from jax_diversity.measures.comparison import SHUFFLE, Comparison, compare, gap_
 from jax_diversity.measures.curves import envelope
 from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.profile import window_profile
-from jax_diversity.measures.stage import usable_windows
-from jax_diversity.measures.windows import place, window_deviation
+from jax_diversity.measures.windows import place, usable_windows, window_deviation
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Characteristics, Ordering
 
@@ -76,6 +75,7 @@ def choose_orderings(
     chars = dataset.characteristics
     named = {name: load_ordering(Path(name)) if name.endswith(".npy") else dataset.orderings[name] for name in names}
     chosen = (named or dict(dataset.orderings)) | {file: load_ordering(Path(file)) for file in files}
+    # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
     of_dataset = {SHUFFLE: dataset.orderings[SHUFFLE]} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]
     reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
@@ -207,6 +207,7 @@ def batch_deviations(
     Returns:
         family -> (num_sequences // B,), in the order of training.
     """
+    # The window contract: host h of H reads rows [h B / H, (h + 1) B / H) of every global batch.
     chars, indices = dataset.characteristics, dataset.find_ordering(ordering).indices
     num_batches, num_rows = len(indices) // global_batch_size, global_batch_size // num_hosts
     batches = indices[: num_batches * global_batch_size].reshape(num_batches, num_hosts, num_rows)
