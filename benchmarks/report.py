@@ -27,8 +27,8 @@ import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.dataset.dataset import open_dataset
+from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
