@@ -27,8 +27,7 @@ import results_file
 import verdicts
 
 import jax_diversity as jd
-from jax_diversity.measures.placing import place
-from jax_diversity.measures.windows import window_deviation
+from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.running import STEPS_PER_CALL
 

@@ -27,6 +27,7 @@ import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.dataset.dataset import open_dataset
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.progress import Progress
@@ -35,7 +36,7 @@ from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.report.stage import report
+from jax_diversity.report.stage import draw_report
 from jax_diversity.tokenization.settings import TokenizerConfig
 
 SEQUENCE_LENGTH = 128
@@ -79,7 +80,7 @@ def build(num_sequences: int, folder: Path) -> Path:
         characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=100),
         orders=(OrderConfig("uniform_shuffle"), OrderConfig("balance")),
     )
-    Build(config, Progress()).run_all()
+    Build(config, Progress(quiet=True)).run_all()
     return Path(config.out)
 
 
@@ -88,9 +89,9 @@ def report_figures(dataset: Path) -> dict[str, float]:
     # Its libraries are loaded before the clock starts, as they are in a build.
     import pyarrow.parquet  # noqa: F401
 
-    context = Context(recorded_config(dataset), OutputFolder(dataset), Progress(quiet=True))
+    context = Context(recorded_config(dataset), OutputFolder(dataset), Progress(quiet=True), open_dataset)
     with tempfile.TemporaryDirectory() as folder:
-        figures = timed(lambda: report(context, Path(folder)))
+        figures = timed(lambda: draw_report(context, Path(folder)))
         sizes = {name: (Path(folder) / f"report.{name}").stat().st_size for name in ("html", "json")}
     chars = jd.open_dataset(dataset).characteristics
     return {

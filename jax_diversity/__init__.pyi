@@ -14,7 +14,7 @@ from .measures.balance import Balance as Balance
 from .measures.balance import measure as measure
 from .measures.comparison import Comparison as Comparison
 from .measures.comparison import compare as compare
-from .measures.counting import duplicate_gaps as duplicate_gaps
+from .measures.duplicates import duplicate_gaps as duplicate_gaps
 from .measures.profile import group_timeline as group_timeline
 from .measures.profile import window_profile as window_profile
 from .ordering.base import order as order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,25 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.dataset.inspection import Inspector
-from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.records.settings import RecordsConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
 
-@pytest.fixture(scope="module", params=["packed", "ordered"])
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inspected")
-    config = tiny_config(write_corpus(folder / "corpus", 200), folder / "out")
-    Build(dataclasses.replace(config, records=RecordsConfig(layout=request.param))).run_all()
+    Build(tiny_config(write_corpus(folder / "corpus", 200), folder / "out")).run_all()
     return folder / "out"
+
+
+@pytest.fixture(scope="module", params=["packed", "ordered"])
+def built(request: pytest.FixtureRequest, packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "packed":
+        return packed
+    out = shutil.copytree(packed, tmp_path_factory.mktemp("ordered") / "out")
+    Build(dataclasses.replace(recorded_config(out), records=RecordsConfig(layout="ordered"))).run_stage("write")
+    return out
 
 
 @pytest.mark.parametrize("step", [0, 3, 11, 40])
@@ -115,7 +124,7 @@ def test_the_verb_prints_tables_and_json(built: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--step", "-1"], "a step >= 0"),
+        (["--step", "-1"], "step to be a whole number >= 0, found -1"),
         (["--ordering", "nothing"], "Unknown ordering 'nothing'"),
         (["--batch-size", "0"], "global batch size in 1 .."),
         (["--rank", "2", "--num-hosts", "2"], "host 2 of 2"),

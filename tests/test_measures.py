@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity import Characteristics, Schedule, Segments, duplicate_gaps, measure, measures, order
-from jax_diversity.measures import floors, placing, prefixes, sliding, windows
+from jax_diversity import Characteristics, Schedule, Segments, duplicate_gaps, measure, order
+from jax_diversity.measures import floors, prefixes, sliding, windows
 from tests.synthetic import synthetic_characteristics
 
 
@@ -70,10 +70,9 @@ def slow_floor(counts: np.ndarray, size: int, length: int) -> float:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small corpora are walked over in many blocks."""
-    for module in (placing, prefixes, windows, floors):
+    for module in (prefixes, windows):
         monkeypatch.setattr(module, "_BLOCK_POSITIONS", 11)
     monkeypatch.setattr(prefixes, "_DENSE_ENTRIES", 40)
-    monkeypatch.setattr(prefixes, "_ROWS", 7)
     monkeypatch.setattr(sliding, "_BLOCK_ENTRIES", 64)
     monkeypatch.setattr(sliding, "_FEWEST_STARTS", 5)
 
@@ -133,7 +132,7 @@ def corpora(draw: st.DrawFn, max_sequences: int = 40) -> Characteristics:
 
 def placed_of(chars: Characteristics) -> tuple:
     counts = chars.counts["topic"]
-    return measures.place(counts, np.arange(chars.num_sequences)), chars.target_share("topic")
+    return windows.place(counts, np.arange(chars.num_sequences)), chars.target_share("topic")
 
 
 def dense_tvs(counts: np.ndarray, share: np.ndarray, size: int) -> np.ndarray:
@@ -148,15 +147,25 @@ def test_windows_of_unequal_sequences(chars: Characteristics, size: int, offset:
     size = min(size, chars.num_sequences)
     placed, share = placed_of(chars)
     tvs = dense_tvs(placed.toarray(), share, size)
-    every_start = measures.window_tv_all(placed, share, size)
+    every_start = sliding.window_tv_all(placed, share, size)
     assert every_start == pytest.approx((tvs.mean(), tvs.max()), abs=1e-12)
-    aligned = measures.window_deviation(placed, share, size, offset)
+    aligned = windows.window_deviation(placed, share, size, offset)
     np.testing.assert_allclose(aligned, tvs[offset::size], atol=1e-12)
     largest = 0.0
     for start in range(len(tvs)):
         sums = placed.toarray()[start : start + size].sum(axis=0)
         largest = max(largest, np.abs(sums / sums.sum() - share).max() if sums.sum() else 0.0)
-    assert measures.window_maximum(placed, share, size) == pytest.approx(largest, abs=1e-12)
+    assert sliding.window_maximum(placed, share, size) == pytest.approx(largest, abs=1e-12)
+
+
+@given(corpora(), st.integers(0, 2**16))
+def test_one_batch_of_dense_counts_has_the_tv_of_its_window(chars: Characteristics, seed: int) -> None:
+    """What `inspect` and the loader ask of one batch is what `measure` says of all."""
+    placed, share = placed_of(chars)
+    rows = np.random.default_rng(seed).permutation(chars.num_sequences)[:8]
+    tokens = placed.toarray()[rows].sum(axis=0)
+    expected = windows.window_deviation(windows.place(placed, rows), share, len(rows))
+    assert windows.total_variation(tokens[None], share) == pytest.approx(expected, abs=1e-15)
 
 
 @given(corpora())
@@ -164,7 +173,7 @@ def test_prefixes_of_unequal_sequences(chars: Characteristics) -> None:
     placed, share = placed_of(chars)
     counts = placed.toarray()
     excess = np.cumsum(counts - counts.sum(axis=1, keepdims=True) * share, axis=0)
-    found = measures.prefix_deviation(placed, counts.sum(axis=1), share, chars.sequence_length)
+    found = prefixes.prefix_deviation(placed, counts.sum(axis=1), share, chars.sequence_length)
     np.testing.assert_allclose(found, np.linalg.norm(excess, axis=1) / chars.sequence_length, atol=1e-12)
 
 
@@ -199,8 +208,8 @@ def test_no_permutation_is_below_the_bound(chars: Characteristics, size: int, do
     placed, share = placed_of(chars)
     size, length = min(size, chars.num_sequences), chars.sequence_length * (2 if doubled else 1)
     lowest = all_mean_tvs(placed.toarray(), share, size).min()
-    floor = measures.window_floor(placed, share, size, length)
-    bound = measures.window_bound(placed, share, size, length)
+    floor = floors.window_floor(placed, share, size, length)
+    bound = floors.window_bound(placed, share, size, length)
     assert floor - 1e-12 <= bound <= lowest + 1e-9
 
 
@@ -214,7 +223,7 @@ def test_no_permutation_of_whole_documents_is_below_the_bound(
     rows = rng.multinomial(pieces, [0.5, 0.3, 0.2], sequences) * 12
     placed, share = placed_of(Characteristics.from_counts({"topic": rows}))
     size = min(size, sequences)
-    bound = measures.window_bound(placed, share, size, pieces * 12)
+    bound = floors.window_bound(placed, share, size, pieces * 12)
     assert bound <= all_mean_tvs(rows, share, size).min() + 1e-9
 
 
@@ -222,36 +231,36 @@ def test_the_bound_sees_what_the_floor_does_not() -> None:
     """Two of three sequences are of the first group: a window of two holds one or two, never four thirds."""
     rows = np.array([[6, 0], [6, 0], [0, 6]] * 2)
     placed, share = placed_of(Characteristics.from_counts({"topic": rows}))
-    assert measures.window_floor(placed, share, 2, 6) == pytest.approx(1 / 9)
+    assert floors.window_floor(placed, share, 2, 6) == pytest.approx(1 / 9)
     lowest = all_mean_tvs(rows, share, 2).min()
     assert lowest == pytest.approx(2 / 9)
-    assert measures.window_bound(placed, share, 2, 6) == pytest.approx(lowest)
+    assert floors.window_bound(placed, share, 2, 6) == pytest.approx(lowest)
 
 
 def test_pieces_of_any_size_make_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     chars = synthetic_characteristics(300, sequence_length=512)
     arguments = chars.counts["length"], chars.target_share("length"), 16, 512
-    expected = measures.window_bound(*arguments)
+    expected = floors.window_bound(*arguments)
     monkeypatch.setattr(floors, "_TABLE_ENTRIES", 0)
-    assert measures.window_bound(*arguments) == expected > measures.window_floor(*arguments)
+    assert floors.window_bound(*arguments) == expected > floors.window_floor(*arguments)
 
 
 def test_gap_closed() -> None:
-    assert measures.gap_closed(0.5, shuffle_tv=0.5, floor=0.1) == 0
-    assert measures.gap_closed(0.1, shuffle_tv=0.5, floor=0.1) == 1
-    assert measures.gap_closed(0.7, shuffle_tv=0.5, floor=0.1) == pytest.approx(-0.5)
-    assert math.isnan(measures.gap_closed(0.1, shuffle_tv=0.1, floor=0.1))
+    assert floors.gap_closed(0.5, shuffle_tv=0.5, floor=0.1) == 0
+    assert floors.gap_closed(0.1, shuffle_tv=0.5, floor=0.1) == 1
+    assert floors.gap_closed(0.7, shuffle_tv=0.5, floor=0.1) == pytest.approx(-0.5)
+    assert math.isnan(floors.gap_closed(0.1, shuffle_tv=0.1, floor=0.1))
 
 
 def test_placed_rows_are_the_permuted_rows() -> None:
     chars = synthetic_characteristics(50, num_clusters=9, num_bins=3)
     counts = chars.counts["cluster"]
     indices = np.random.default_rng(0).integers(0, chars.num_sequences, 80)
-    placed = measures.place(counts, indices)
+    placed = windows.place(counts, indices)
     np.testing.assert_array_equal(placed.toarray(), counts.toarray()[indices])
     assert (placed.data.dtype, placed.indices.dtype, placed.indptr.dtype) == (np.int32,) * 3
     huge = Characteristics.from_counts({"topic": [[2**40, 1], [0, 2**40]]}).counts["topic"]
-    np.testing.assert_array_equal(measures.place(huge, np.array([1, 0])).toarray(), [[0, 2**40], [2**40, 1]])
+    np.testing.assert_array_equal(windows.place(huge, np.array([1, 0])).toarray(), [[0, 2**40], [2**40, 1]])
 
 
 @pytest.mark.parametrize(
@@ -326,9 +335,9 @@ def test_progress_counts_every_position_once_a_family() -> None:
 def test_groups_per_batch_and_per_sequence() -> None:
     chars = Characteristics.from_counts({"topic": [[1, 2, 0], [0, 3, 0], [0, 0, 3], [1, 1, 1], [3, 0, 0]]})
     counts = chars.counts["topic"]
-    np.testing.assert_array_equal(measures.groups_per_sequence(counts), [2, 1, 1, 3, 1])
-    np.testing.assert_array_equal(measures.groups_per_batch(counts, 2), [2, 3])
-    np.testing.assert_array_equal(measures.groups_per_batch(counts, 2, offset=1), [2, 3])
+    for offset in (0, 1):
+        aligned = windows.aligned_windows(counts, chars.target_share("topic"), 2, offset)
+        np.testing.assert_array_equal(aligned.num_groups, [2, 3])
     balance = measure(chars, np.arange(5), windows=(2,))
     assert balance.groups_per_sequence["topic"] == 8 / 5
     figures = balance.summary()["families"]["topic"]["windows"]["2"]
@@ -398,8 +407,8 @@ def test_duplicate_groups_of_another_dataset() -> None:
 def test_offsets_shift_the_windows() -> None:
     chars = synthetic_characteristics(60, num_clusters=8, num_bins=3)
     counts = chars.counts["cluster"]
-    shifted = measures.window_deviation(counts, chars.target_share("cluster"), 8, offset=4)
-    expected = measures.window_deviation(counts[4:], chars.target_share("cluster"), 8)
+    shifted = windows.window_deviation(counts, chars.target_share("cluster"), 8, offset=4)
+    expected = windows.window_deviation(counts[4:], chars.target_share("cluster"), 8)
     np.testing.assert_allclose(shifted, expected)
 
 
@@ -452,7 +461,7 @@ def test_ideal_token_shuffle_is_what_single_tokens_would_give() -> None:
     target = np.array([0.5, 0.3, 0.2])
     drawn = rng.multinomial(256 * 64, target, 2000) / (256 * 64)
     expected = 0.5 * np.abs(drawn - target).sum(axis=1).mean()
-    assert measures.ideal_token_shuffle(target, 256, 64) == pytest.approx(expected, rel=0.05)
+    assert floors.ideal_token_shuffle(target, 256, 64) == pytest.approx(expected, rel=0.05)
 
 
 def test_orderings_of_another_dataset_and_windows_out_of_range() -> None:

@@ -22,8 +22,7 @@ from jax_diversity.lab.log import read_log
 from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.pipeline.build import Build
-from jax_diversity.report.inputs import TrainingInputs
-from jax_diversity.report.training_values import training_values
+from jax_diversity.report.training import training_values
 from tests.test_training import KillError
 from tests.test_watching import assert_same_values, expected_values
 from tests.tiny_corpus import tiny_config, write_corpus
@@ -241,7 +240,7 @@ def test_the_verb_writes_them(tmp_path, capsys):
 
 
 def test_the_report_reads_the_records(whole):
-    values = training_values(TrainingInputs("balance", whole[0].steps))
+    values = training_values("balance", whole[0].steps)
     for name in ("gradient_diversity", "stable_rank", "input_wait"):
         assert values[name] is not None, name
     assert values["num_steps"] == 7

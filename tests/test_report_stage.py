@@ -1,4 +1,4 @@
-"""The report of built datasets: what the stage gathers, checked against the dataset's own files."""
+"""The report of built datasets: its values, checked against the dataset's own files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.measures.floors import window_floor
-from jax_diversity.measures.placing import place
-from jax_diversity.measures.windows import window_deviation
+from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from tests.report_inputs import HOSTILE
+from tests.report_values import HOSTILE
 from tests.tiny_corpus import TOPICS, tiny_config
 
 BATCH_SIZE = 4
@@ -202,12 +201,18 @@ def test_gradients_and_waits_of_a_run_are_drawn(built: Path, tmp_path: Path) -> 
     folder = out / "training" / "balance"
     folder.mkdir(parents=True)
     header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
-    steps: list[dict[str, Any]] = [{"step": step, "loss": 5.0 / step, "input_wait_seconds": 0.25} for step in (1, 2)]
+    steps: list[dict[str, Any]] = [
+        {"step": step, "loss": 5.0 / (step + 1), "input_wait_seconds": 0.25} for step in (0, 1)
+    ]
     steps[1] |= {"gradient_diversity": 1.5, "stable_rank": 3.25, "validation_loss": 4.5}
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, *steps)))
     Build(recorded_config(out)).run_stage("report")
     (run,) = json.loads((out / "report.json").read_text())["training"]
-    assert run["loss"]["curve"]["mean"] == [5.0, 2.5]
+    assert run["num_steps"] == 2
+    assert {key: run["loss"]["curve"][key] for key in ("position", "mean")} == {
+        "position": [0.0, 1.0],
+        "mean": [5.0, 2.5],
+    }
     assert (run["gradient_diversity"]["last"], run["stable_rank"]["last"]) == (1.5, 3.25)
     assert run["input_wait"]["curve"]["mean"] == [0.25, 0.25]
 

@@ -22,8 +22,8 @@ from jax_diversity.cli.main import main
 from jax_diversity.cli.tables import show
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
+from jax_diversity.dataset.measuring import batch_deviations
 from jax_diversity.measures.comparison import compare
-from jax_diversity.measures.dataset import batch_deviations
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig

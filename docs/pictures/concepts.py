@@ -22,8 +22,7 @@ from scipy.sparse import csr_array
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.measures.placing import place
-from jax_diversity.measures.windows import aligned_windows
+from jax_diversity.measures.windows import aligned_windows, place
 
 FOLDER = Path(__file__).parent.parent / "images"
 NUM_DOCUMENTS, NUM_TOPICS, SEQUENCE_LENGTH = 6_000, 60, 256

@@ -229,7 +229,7 @@ def _measure(arguments: list[str]) -> None:
     if options.json and (options.markdown or options.relative_to):
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
-    from jax_diversity.measures import dataset as measuring
+    from jax_diversity.dataset import measuring
 
     chosen = measuring.choose_orderings(_made(options.out), options.orderings, options.order, options.windows)
     progress = Progress(options.quiet)
@@ -260,7 +260,7 @@ def _inspect(arguments: list[str]) -> None:
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.dataset import inspection, open_dataset
-    from jax_diversity.measures.dataset import batch_deviations
+    from jax_diversity.dataset.measuring import batch_deviations
 
     dataset = open_dataset(_made(options.out))
     inspector = inspection.Inspector(dataset, options.ordering, options.batch_size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jax_diversity.cli.curves import Series, plot, size_label, sparkline, speaks_unicode
 
 if TYPE_CHECKING:
-    from jax_diversity.measures.dataset import Chosen, Curves
+    from jax_diversity.dataset.measuring import Chosen, Curves
 
 _NAME_WIDTH, _RANGE_WIDTH = 22, 19
 

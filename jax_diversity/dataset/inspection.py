@@ -1,6 +1,6 @@
 """What training sees: the documents of a step's batch, and where a document is used.
 
-Nothing is read but what is asked for: a batch's records, their documents' rows, the ordering's positions.
+Only what is asked for is read: a batch's records, their documents' rows, the ordering's positions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.dataset import Dataset
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.measures.windows import total_variation
 from jax_diversity.records.codec import document_indices
 from jax_diversity.records.decoding import segment_lengths
 
@@ -26,7 +28,7 @@ class SegmentView:
     Attributes:
         document_index: the document, counted over the corpus.
         num_tokens: its tokens in this sequence.
-        about: what `characteristics/documents.parquet` knows of it: id, tokens in all, source, language ...
+        about: its row of `characteristics/documents.parquet`: id, tokens in all, source, language ...
         codes: family -> number of its group.
     """
 
@@ -56,7 +58,7 @@ class FamilyView:
     """How a batch's tokens are divided in one family.
 
     Attributes:
-        total_variation: half the L1 distance between the batch's shares and the corpus's.
+        total_variation: TV of the batch, as `measures.windows.total_variation` defines it.
         share: every group's share of the batch's tokens.
         target: every group's share of the corpus's.
         names: the groups' names.
@@ -69,8 +71,8 @@ class FamilyView:
 
     def largest_differences(self, number: int) -> list[tuple[str, float, float]]:
         """Groups whose share is farthest from the corpus's: name, share, target; ties to the first."""
-        order = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
-        return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in order]
+        groups = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
+        return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class BatchView:
 
     Attributes:
         ordering: the ordering's name.
-        step: steps before it, over all epochs.
+        step: its number, from 0 over all epochs.
         epoch: the epoch in which the batch begins.
         position: global position of its first row.
         sequences: its rows.
@@ -96,7 +98,7 @@ class BatchView:
 
 @dataclass(frozen=True)
 class Use:
-    """One place where training meets a document.
+    """One place where training reads a document.
 
     Attributes:
         sequence_index: the sequence that holds a part of it.
@@ -116,7 +118,7 @@ class Use:
 
 
 class Inspector:
-    """Looks into a built dataset through one of its orderings.
+    """Shows what training reads from a built dataset in one of its orderings.
 
     Args:
         dataset: the dataset.
@@ -146,23 +148,22 @@ class Inspector:
         Raises:
             UserError: a negative step, hosts that do not divide the batch, records that are damaged.
         """
-        size = self.global_batch_size
-        if step < 0:
-            raise UserError(f"Expected a step >= 0, found {step}.")
+        size, step = self.global_batch_size, whole_number("step", step)
         if num_hosts < 1 or size % num_hosts or not 0 <= host_index < num_hosts:
             raise UserError(
                 f"Expected a host index below a number of hosts that divides the global batch of {size}, found "
                 f"host {host_index} of {num_hosts}."
             )
+        # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
         rows = np.arange(size // num_hosts) + host_index * (size // num_hosts)
         sequences = self._order[(step * size + rows) % len(self._order)]
         records = self.dataset.records.read(self._places(sequences))
         views = self._sequences(rows.tolist(), sequences.tolist(), records)
-        epoch, _ = divmod(step * size, len(self._order))
+        epoch = step * size // len(self._order)
         return BatchView(self.ordering, step, epoch, step * size, views, self._families(views))
 
     def uses(self, document: str) -> list[Use]:
-        """Where training meets a document, by its id; empty where it is kept for validation or left out.
+        """Where training reads a document, by its id; empty where it is kept for validation or left out.
 
         Raises:
             UserError: no document of this id.
@@ -197,7 +198,9 @@ class Inspector:
         layout = self.dataset.layout_ordering
         if layout is None:
             return sequences
-        positions = np.flatnonzero(np.isin(lies := self.dataset.orderings[layout].indices, sequences))
+        # The inverse of the layout at these sequences only: an inverse of all of them would take as long as reading it.
+        lies = self.dataset.orderings[layout].indices
+        positions = np.flatnonzero(np.isin(lies, sequences))
         by_sequence = positions[np.argsort(lies[positions])]
         return by_sequence[np.searchsorted(lies[by_sequence], sequences)]
 
@@ -223,14 +226,15 @@ class Inspector:
 
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
         segments = [segment for sequence in sequences for segment in sequence.segments]
-        families = {}
         num_tokens = [segment.num_tokens for segment in segments]
+        families = {}
         for family in self.dataset.families:
             names, totals = self.dataset.group_names[family], self.dataset.group_tokens[family]
             codes = np.array([segment.codes[family] for segment in segments], np.int64)
             tokens = np.bincount(codes, weights=num_tokens, minlength=len(names))
             share, target = tokens / max(tokens.sum(), 1.0), totals / max(totals.sum(), 1)
-            families[family] = FamilyView(float(np.abs(share - target).sum() / 2), share, target, names)
+            tv = float(total_variation(tokens[None], target)[0])
+            families[family] = FamilyView(tv, share, target, names)
         return families
 
     def _table(self, name: str) -> Path:
@@ -244,8 +248,8 @@ class Inspector:
         place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
         if place < 0:
             raise UserError(
-                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; ids stand in "
-                f"{path}."
+                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; "
+                f"the ids are in {path}."
             )
         return place
 

@@ -12,12 +12,12 @@ sequence length:
 - *window L2* of n: the Euclidean distance between the same, the error of a batch of n sequences;
 - *window maximum*: the largest |share - τ| of a group over all start positions;
 - *floor* and *bound of the mean window TV*: what no ordering's mean can be below, since pieces cannot be split;
-- *gap closed*: the part of a shuffle's distance from the floor that an ordering takes away;
+- *gap closed*: the part of a shuffle's distance from the floor that an ordering closes;
 - *norm drift*: the running sum of `||c_s||₂ / L` of the first family minus its mean, in sequences;
 - *groups per batch* and *per sequence*: distinct groups with tokens;
 - *duplicate gaps*: positions between the copies of what is in the corpus more than once;
 - *ideal token shuffle*: the TV to expect if single tokens could be shuffled.
 
-`measure` takes them of one ordering, `compare` of several. Counts stay sparse, and every running sum costs what the
-non-zeros cost, not positions times groups.
+`measure` measures one ordering, `compare` several; `dataset.measuring` does both for a built dataset, by name or
+file. Counts stay sparse, and every running sum costs what the non-zeros cost, not positions times groups.
 """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +13,15 @@ from scipy.sparse import csr_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
-from jax_diversity.measures.placing import cumulative_tokens, place
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation, row_norms
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.windows import aligned_windows
+from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, window_deviation
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
+Order = Ordering | Schedule | Int64[np.ndarray, " position"]
+"""What is trained on, in order; an array has to be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
+"""Family -> shares of its groups to measure against."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,13 @@ class Balance:
     window_max: Mapping[str, Mapping[int, float]]
     ideal_tv: Mapping[str, Mapping[int, float]]
     norm_drift: Float64[np.ndarray, " sequence"]
-    window_tv_bound: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    groups_per_batch: Mapping[str, Mapping[int, Int64[np.ndarray, " window"]]] = field(default_factory=dict)
-    groups_per_sequence: Mapping[str, float] = field(default_factory=dict)
-    window_tv_every_start: Mapping[str, Mapping[int, EveryStart]] = field(default_factory=dict)
+    window_tv_bound: Mapping[str, Mapping[int, float]]
+    groups_per_batch: Mapping[str, Mapping[int, Int64[np.ndarray, " window"]]]
+    groups_per_sequence: Mapping[str, float]
+    window_tv_every_start: Mapping[str, Mapping[int, EveryStart]]
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers: family -> prefix_l2_max and, per window size, the rest.
+        """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
         `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
         `tv_worst_every_start` are there where they were asked for.
@@ -98,7 +100,7 @@ class Balance:
 
 def measure(
     characteristics: Characteristics,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     windows: Sequence[int] = (256,),
     advance: Advance = ignore,
     *,
@@ -114,7 +116,7 @@ def measure(
         advance: told the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
             no target: with one for the first family, their drift is measured against the schedule's own mean.
-        every_start: whether to take the window TV of all start positions as well.
+        every_start: whether to measure the window TV of all start positions, too.
 
     Raises:
         ValueError: an ordering of another dataset, a window size outside its range, targets that are no shares.
@@ -124,121 +126,90 @@ def measure(
         >>> float(measure(chars, np.arange(4), windows=(2,)).window_tv["topic"][2].max())
         0.0
     """
-    shares = target_shares(characteristics, targets or {})
-    return measure_by(
-        Yardstick(tuple(windows), shares, set(targets or {}), every_start), characteristics, ordering, advance
-    )
+    return Measurer(characteristics, windows, targets, every_start=every_start).measure(ordering, advance)
 
 
-class Limits(NamedTuple):
+class _Limits(NamedTuple):
     """What the mean window TV cannot be below."""
 
     floor: float
     bound: float
 
 
-@dataclass(frozen=True)
-class Yardstick:
-    """What orders are measured by, the same for all that are compared.
+class Measurer:
+    """Measures several orders of one corpus against the same targets; `measure` says what its arguments mean."""
 
-    Attributes:
-        windows: window sizes.
-        shares: family -> τ.
-        given: the families whose shares are not the corpus's own.
-        every_start: whether to take the window TV of all start positions as well.
-        limits: family -> window size -> those of the corpus's orderings, where they are known already.
-    """
+    def __init__(
+        self,
+        characteristics: Characteristics,
+        windows: Sequence[int],
+        targets: Targets | None = None,
+        *,
+        every_start: bool = False,
+    ) -> None:
+        self.windows, self.shares = tuple(windows), target_shares(characteristics, targets or {})
+        self._characteristics, self._every_start = characteristics, every_start
+        first, self._length = characteristics.families[0], characteristics.sequence_length
+        self._has_own_mean = first in (targets or {})
+        self._norms = row_norms(characteristics.counts[first]) / self._length
+        # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
+        self._limits_of_corpus: dict[str, dict[int, _Limits]] = {}
 
-    windows: tuple[int, ...]
-    shares: Mapping[str, Float64[np.ndarray, " group"]]
-    given: Set[str]
-    every_start: bool
-    limits: Mapping[str, Mapping[int, Limits]] | None = None
-
-    def known_limits(self, characteristics: Characteristics) -> Yardstick:
-        """The same with the limits of all the corpus's orderings."""
-        length = characteristics.sequence_length
-        limits = {
-            family: _limits(characteristics.counts[family], share, length, self.windows)
-            for family, share in self.shares.items()
+    def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
+        """All measures of one of the orders."""
+        ordering = checked(self._characteristics, ordering)
+        for size in self.windows:
+            if not 1 <= size <= len(ordering):
+                raise UserError(f"Expected window sizes from 1 to {len(ordering)} sequences, found {size}.")
+        # Prefixes, each size's window maximum and, where asked for, its every start read all positions once.
+        num_walks = 1 + len(self.windows) * (2 if self._every_start else 1)
+        measured = {
+            family: self._family(family, ordering, _SharedAdvance(advance, num_walks)) for family in self.shares
         }
-        return replace(self, limits=limits)
+        by_name: dict[str, Any] = {
+            name: {family: values[name] for family, values in measured.items()}
+            for name in next(iter(measured.values()))
+        }
+        return Balance(**by_name, norm_drift=norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean))
+
+    def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
+        """A family's part of `Balance`, by the names of its attributes."""
+        # One family's rows are placed at a time: with several, all of them would be held twice.
+        target, length = self.shares[family], self._length
+        placed = place(self._characteristics.counts[family], ordering.indices)
+        aligned = {size: aligned_windows(placed, target, size) for size in self.windows}
+        limits = self._limits(family, ordering, placed)
+
+        def by_size(value: Callable[[int], Any]) -> dict[int, Any]:
+            return {size: value(size) for size in self.windows}
+
+        return {
+            "prefix_l2": prefix_deviation(placed, np.diff(cumulative_tokens(placed)), target, length, advance),
+            "window_tv": by_size(lambda size: aligned[size].tv),
+            "window_tv_shifted": by_size(lambda size: window_deviation(placed, target, size, size // 2)),
+            "window_l2": by_size(lambda size: aligned[size].l2),
+            "window_tv_floor": by_size(lambda size: limits[size].floor),
+            "window_tv_bound": by_size(lambda size: limits[size].bound),
+            "window_max": by_size(lambda size: window_maximum(placed, target, size, advance)),
+            "ideal_tv": by_size(lambda size: ideal_token_shuffle(target, size, length)),
+            "groups_per_batch": by_size(lambda size: aligned[size].num_groups),
+            "groups_per_sequence": len(placed.data) / max(len(ordering), 1),
+            "window_tv_every_start": by_size(lambda size: window_tv_all(placed, target, size, advance))
+            if self._every_start
+            else {},
+        }
+
+    def _limits(self, family: str, ordering: Ordering | Schedule, placed: csr_array) -> dict[int, _Limits]:
+        """By window size. All orderings of a corpus share them; a schedule's are those of its own positions."""
+        known = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
+        if family not in known:
+            arguments = [(placed, self.shares[family], size, self._length) for size in self.windows]
+            known[family] = {each[2]: _Limits(window_floor(*each), window_bound(*each)) for each in arguments}
+        return known[family]
 
 
-def measure_by(
-    yardstick: Yardstick,
-    characteristics: Characteristics,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
-    advance: Advance,
-) -> Balance:
-    """Measure one ordering; `measure` says what its arguments mean and what it raises."""
-    ordering = checked(characteristics, ordering)
-    for size in yardstick.windows:
-        if not 1 <= size <= len(ordering):
-            raise UserError(f"Expected window sizes from 1 to {len(ordering)} sequences, found {size}.")
-    # Prefixes and window maxima, and every start where asked for, each walk over all positions.
-    num_walks = 1 + len(yardstick.windows) * (2 if yardstick.every_start else 1)
-    measured = {
-        family: _measure_family(yardstick, characteristics, family, ordering, _Shared(advance, num_walks))
-        for family in characteristics.families
-    }
-    first, length = characteristics.families[0], characteristics.sequence_length
-    norms = row_norms(characteristics.counts[first]) / length
-    drift = norm_drift(norms, ordering.indices, own_mean=first in yardstick.given)
-    by_name: dict[str, Any] = {
-        name: {family: values[name] for family, values in measured.items()} for name in measured[first]
-    }
-    return Balance(**by_name, norm_drift=drift)
-
-
-def _measure_family(
-    yardstick: Yardstick,
-    characteristics: Characteristics,
-    family: str,
-    ordering: Ordering | Schedule,
-    advance: Advance,
-) -> dict[str, Any]:
-    """A family's part of `Balance`, by the names of its attributes."""
-    target, length, windows = yardstick.shares[family], characteristics.sequence_length, yardstick.windows
-    placed = place(characteristics.counts[family], ordering.indices)
-    tokens = np.diff(cumulative_tokens(placed))
-    aligned = {size: aligned_windows(placed, target, size) for size in windows}
-    if yardstick.limits is not None and isinstance(ordering, Ordering):
-        limits = yardstick.limits[family]
-    else:
-        limits = _limits(placed, target, length, windows)
-
-    def by_size(value: Callable[[int], Any]) -> dict[int, Any]:
-        return {size: value(size) for size in windows}
-
-    every_start = by_size(lambda size: window_tv_all(placed, target, size, advance)) if yardstick.every_start else {}
-    return {
-        "prefix_l2": prefix_deviation(placed, tokens, target, length, advance),
-        "window_tv": by_size(lambda size: aligned[size].tv),
-        "window_tv_shifted": by_size(lambda size: aligned_windows(placed, target, size, size // 2).tv),
-        "window_l2": by_size(lambda size: aligned[size].l2),
-        "window_tv_floor": by_size(lambda size: limits[size].floor),
-        "window_tv_bound": by_size(lambda size: limits[size].bound),
-        "window_max": by_size(lambda size: window_maximum(placed, target, size, advance)),
-        "ideal_tv": by_size(lambda size: ideal_token_shuffle(target, size, length)),
-        "groups_per_batch": by_size(lambda size: aligned[size].num_groups),
-        "groups_per_sequence": len(placed.data) / max(len(ordering), 1),
-        "window_tv_every_start": every_start,
-    }
-
-
-def _limits(
-    rows: csr_array, target: Float64[np.ndarray, " group"], length: int, windows: Sequence[int]
-) -> dict[int, Limits]:
-    """By window size, of all orders of the rows."""
-    return {
-        size: Limits(window_floor(rows, target, size, length), window_bound(rows, target, size, length))
-        for size in windows
-    }
-
-
-class _Shared:
-    """Tells of positions done where several walks over them are one unit of work."""
+class _SharedAdvance:
+    """Reports every position once where it is read several times, so that progress counts positions."""
 
     def __init__(self, advance: Advance, num_walks: int) -> None:
         self._advance, self._num_walks, self._done = advance, num_walks, 0
@@ -249,10 +220,12 @@ class _Shared:
         self._advance(self._done // self._num_walks - before)
 
 
-def checked(
-    characteristics: Characteristics, ordering: Ordering | Schedule | Int64[np.ndarray, " position"]
-) -> Ordering | Schedule:
-    """An ordering or schedule of the same dataset as the characteristics."""
+def checked(characteristics: Characteristics, ordering: Order) -> Ordering | Schedule:
+    """An ordering or schedule of the same dataset as the characteristics.
+
+    Raises:
+        UserError: it is of another number of sequences.
+    """
     ordering = ordering if isinstance(ordering, Ordering | Schedule) else Ordering(ordering)
     if ordering.num_sequences != characteristics.num_sequences:
         raise UserError(
@@ -280,6 +253,7 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
         if family not in targets:
             shares[family] = characteristics.target_share(family)
             continue
+        # Shares typed in by hand add up to 1 only nearly: within 1e-6 they are scaled, beyond that it is a mistake.
         given = np.asarray(targets[family], np.float64)
         if given.shape != (num_groups,) or not np.isfinite(given).all() or given.min() < 0:
             raise UserError(

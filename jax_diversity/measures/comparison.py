@@ -1,4 +1,4 @@
-"""Many orders of one corpus beside one another: plain numbers, and tables of them."""
+"""Several orders of one corpus compared: plain numbers, and tables of them that are at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -8,28 +8,53 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Balance, Targets, Yardstick, measure_by, target_shares
+from jax_diversity.measures.balance import Balance, Measurer, Order, Targets
 from jax_diversity.measures.floors import gap_closed
-from jax_diversity.measures.placing import place
-from jax_diversity.measures.tables import Row, as_markdown, as_text
-from jax_diversity.measures.windows import window_deviation
-from jax_diversity.schema import Characteristics, Ordering, Schedule
-
-Compared = Mapping[str, Ordering | Schedule | Int64[np.ndarray, " position"]]
+from jax_diversity.measures.windows import place, window_deviation
+from jax_diversity.schema import Characteristics, Ordering
 
 WINDOWS = (64, 192, 256, 1024)
 OFFSETS = ("0", "half", "every")
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start"}
-_SHUFFLE = "uniform_shuffle"
+SHUFFLE = "uniform_shuffle"
+"""The method that gaps are closed from."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a comparison.
+
+    Attributes:
+        ordering: its name.
+        family: the family that was measured; the norm drift is a row of the first.
+        measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
+            max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
+            windows at an offset: tv_mean, tv_best, tv_worst.
+        value: None where it is not defined (no window fits, no gap to close).
+        window: the window size, where there is one.
+        offset: "0", "half" a window later, or "every" start position, where there is one.
+    """
+
+    ordering: str
+    family: str
+    measure: str
+    value: float | None
+    window: int | None = None
+    offset: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int | None, str | None]:
+        """What the row says of an ordering: family, measure, window, offset."""
+        return self.family, self.measure, self.window, self.offset
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Orders beside one another; smaller is better but for `gap_closed` and the groups.
+    """Measures of several orders; smaller is better but for `gap_closed` and the groups.
 
     Attributes:
         rows: one number each, by ordering, then family, then measure.
@@ -80,7 +105,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: under `orderings`, ordering -> family -> measure -> value.
 
-        Measures of windows stand deeper, under `windows` and the size, and there under `offsets` and the offset;
+        Measures of windows are under `windows` and the size, those of an offset there under `offsets` and the offset;
         `relative_to` is `base`.
         """
         nested: dict[str, Any] = {}
@@ -94,12 +119,16 @@ class Comparison:
         return {"relative_to": self.base, "orderings": nested}
 
     def table(self) -> str:
-        """Aligned text for terminals: per family prefixes, windows at every offset, gaps closed, groups."""
-        return as_text(self.rows, self.base)
+        """Text of aligned columns, per family: prefixes, windows at every offset, gaps closed, groups.
+
+        At most 80 columns wide; what does not fit follows below.
+        """
+        blocks = _blocks(self.rows, self.base)
+        return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in blocks)
 
     def markdown(self) -> str:
-        """The same as Markdown tables."""
-        return as_markdown(self.rows, self.base)
+        """The same as Markdown tables under bold titles."""
+        return "\n\n".join(f"**{title}**\n\n{_piped(cells)}" for title, cells in _blocks(self.rows, self.base))
 
     def __str__(self) -> str:
         return self.table()
@@ -107,7 +136,7 @@ class Comparison:
 
 def compare(
     characteristics: Characteristics,
-    orderings: Compared,
+    orderings: Mapping[str, Order],
     windows: Sequence[int] | None = None,
     offsets: Sequence[str] = ("0", "half"),
     *,
@@ -115,7 +144,7 @@ def compare(
     advance: Advance = ignore,
     keep: Callable[[str, Balance], None] = lambda name, balance: None,
 ) -> Comparison:
-    """Measure several orders of one corpus by one yardstick.
+    """Measure several orders of one corpus against the same targets.
 
     Args:
         characteristics: the token counts; weights play no part.
@@ -125,7 +154,7 @@ def compare(
             (which costs as much as the rest together).
         targets: as `measure` takes them.
         advance: told the number of positions done, over all families and orders.
-        keep: given every order's name and all of its measures, whose curves are not kept otherwise.
+        keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
     The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one
     made for the purpose, to the floor.
@@ -141,34 +170,27 @@ def compare(
     """
     if not orderings:
         raise UserError("Expected at least one order to compare, found none; pass {'name': ordering}.")
-    unknown = [offset for offset in offsets if offset not in OFFSETS]
-    if unknown:
-        raise UserError(f"Expected offsets out of {list(OFFSETS)}, found {unknown[0]!r}.")
+    for offset in offsets:
+        one_of("every offset", offset, OFFSETS)
     if windows is None:
-        windows = _fitting_windows(min(map(len, orderings.values())))
-    shares = target_shares(characteristics, targets or {})
-    yardstick = Yardstick(tuple(windows), shares, set(targets or {}), "every" in offsets)
-    if all(1 <= size <= characteristics.num_sequences for size in windows):
-        yardstick = yardstick.known_limits(characteristics)
+        least = min(map(len, orderings.values()))
+        windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)
+    measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
     for name, ordering in orderings.items():
-        balance = measure_by(yardstick, characteristics, ordering, advance)
+        # Only the summary is kept: the curves of many orders of ten million sequences would not fit into memory.
+        balance = measurer.measure(ordering, advance)
         keep(name, balance)
         summaries[name] = balance.summary()
-    shuffle = next((name for name, ordering in orderings.items() if _is_shuffle(name, ordering)), None)
-    shuffled = _mean_tvs(summaries[shuffle]) if shuffle is not None else _shuffle_tvs(characteristics, windows, shares)
+    shuffle = next((name for name, ordering in orderings.items() if is_shuffle(name, ordering)), None)
+    shuffled = _shuffle_tvs(characteristics, measurer) if shuffle is None else _mean_tvs(summaries[shuffle])
     rows = [row for name in orderings for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows))
 
 
-def _fitting_windows(num_positions: int) -> tuple[int, ...]:
-    if not num_positions:
-        return ()
-    return tuple(size for size in WINDOWS if size <= num_positions) or (max(num_positions // 2, 1),)
-
-
-def _is_shuffle(name: str, ordering: Any) -> bool:
-    return name == _SHUFFLE or (isinstance(ordering, Ordering) and ordering.info.get("method") == _SHUFFLE)
+def is_shuffle(name: str, ordering: Order) -> bool:
+    """Tell whether an ordering is a uniform shuffle, by its name or its method."""
+    return name == SHUFFLE or (isinstance(ordering, Ordering) and ordering.info.get("method") == SHUFFLE)
 
 
 _MeanTVs = Mapping[tuple[str, int], float]
@@ -182,20 +204,23 @@ def _mean_tvs(summary: Mapping[str, Any]) -> _MeanTVs:
     }
 
 
-def _shuffle_tvs(
-    characteristics: Characteristics,
-    windows: Sequence[int],
-    shares: Mapping[str, Float64[np.ndarray, " group"]],
-) -> _MeanTVs:
+def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> _MeanTVs:
     """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a schedule may have."""
+    # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
     means = {}
-    for family, target in shares.items():
+    for family, target in measurer.shares.items():
         placed = place(characteristics.counts[family], indices)
-        for size in windows:
+        for size in measurer.windows:
             tv = window_deviation(placed, target, size)
             means[family, size] = float(tv.mean()) if len(tv) else math.nan
     return means
+
+
+def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
+    """`gap_closed` for JSON: None where there is no gap."""
+    closed = gap_closed(tv, shuffle_tv, floor)
+    return None if math.isnan(closed) else closed
 
 
 def _rows(name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffled: _MeanTVs) -> Iterator[Row]:
@@ -208,8 +233,8 @@ def _rows(name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffle
             window = int(size)
             for measured in _OF_WINDOWS:
                 yield Row(name, family, measured, values[measured], window)
-            closed = gap_closed(values["tv_mean"], shuffled[family, window], values["tv_floor"])
-            yield Row(name, family, "gap_closed", None if math.isnan(closed) else closed, window)
+            closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
+            yield Row(name, family, "gap_closed", closed, window)
             for offset in offsets:
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
@@ -223,3 +248,102 @@ _OF_WINDOWS = (
     "groups_per_batch_mean",
     "groups_per_batch_min",
 )
+
+
+# ---- tables
+
+_Cells = list[list[str]]
+_OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
+_TOTALS = {
+    "prefix_l2_max": "prefix L2",
+    "norm_drift_max": "norm drift",
+    "groups_per_sequence_mean": "groups per sequence",
+}
+_DECIMALS = {
+    "prefix_l2_max": 2,
+    "norm_drift_max": 1,
+    "groups_per_sequence_mean": 2,
+    "gap_closed": 3,
+    "groups_per_batch_mean": 0,
+    "groups_per_batch_min": 0,
+}
+_WIDTH, _NAME_WIDTH = 80, 32
+
+
+def _blocks(rows: Sequence[Row], base: str | None) -> Iterator[tuple[str, _Cells]]:
+    """Every table's title and its cells, the header first."""
+    ratio = f", relative to {base}" if base else ""
+    values = {(row.ordering, *row.key): row.value for row in rows}
+    names = list(dict.fromkeys(row.ordering for row in rows))
+    windows = sorted({row.window for row in rows if row.window is not None})
+    offsets = dict.fromkeys(row.offset for row in rows if row.offset is not None)
+
+    def cell(name: str, family: str, measure: str, window: int | None = None, offset: str | None = None) -> str:
+        value = values.get((name, family, measure, window, offset))
+        return "-" if value is None else f"{value:.{3 if base else _DECIMALS.get(measure, 4)}f}"
+
+    def line(name: str, family: str, measures: Sequence[str], offset: str | None = None) -> list[str]:
+        return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
+
+    def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> _Cells:
+        """An ordering a line, a window size a column."""
+        return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
+
+    def limits(family: str) -> _Cells:
+        """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
+        lines = []
+        for limit in ("floor", "bound"):
+            distinct: dict[tuple[str, ...], list[str]] = {}
+            for name in names:
+                distinct.setdefault(tuple(line(name, family, (f"tv_{limit}",))), []).append(name)
+            for found, sharing in distinct.items():
+                lines.append([limit if len(distinct) == 1 else f"{limit} of {', '.join(sharing)}", *found])
+        return lines
+
+    for family in dict.fromkeys(row.family for row in rows):
+        totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]
+        lines = [[name, *(cell(name, family, measure) for measure in totals)] for name in names]
+        yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
+        if not windows:
+            continue
+        for offset in offsets:
+            cells = by_window(family, ("tv_mean", "tv_worst"), offset)
+            if offset == "0" and not base:
+                cells += limits(family)
+            yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
+        yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
+        groups = ("groups_per_batch_mean", "groups_per_batch_min")
+        yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, groups)
+
+
+def _aligned(cells: _Cells) -> str:
+    """The columns side by side as long as there is room; the others, with the names again, in further parts."""
+    cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    parts: list[list[int]] = [[]]
+    room = left = _WIDTH - widths[0]
+    for column, width in enumerate(widths[1:], start=1):
+        if width + 2 > left and parts[-1]:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= width + 2
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in columns)])
+        for columns in parts
+        for line in cells
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
+    if len(text) <= width:
+        return text
+    tail = width // 2
+    return f"{text[: width - tail - 3]}...{text[-tail:]}"
+
+
+def _piped(cells: _Cells) -> str:
+    header, *lines = [[cell.replace("|", "\\|") for cell in line] for line in cells]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))

@@ -1,7 +1,7 @@
-"""What no ordering's windows can go below, what single tokens would reach, and how far an ordering has come.
+"""What no ordering's windows can go below, what independent tokens would reach, and the gap that an ordering closes.
 
 A sequence's tokens of one group are a *piece*: no ordering splits it. The floor counts pieces larger than a
-window's whole target; the bound counts, besides, that windows hold whole numbers of pieces.
+window's whole target; the bound also counts that a window holds whole numbers of pieces.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.measures.placing import Entries, entries
+from jax_diversity.measures.windows import blocks
 
-_BLOCK_POSITIONS = 1 << 18
 _TABLE_ENTRIES = 1 << 24
 _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
@@ -28,13 +27,11 @@ def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
     it; the N mod n largest sums may fall past the last whole window.
     """
-    num_sequences = counts.shape[0]
-    per_sequence = np.empty(num_sequences)
-    for start, block in _blocks(counts):
+    per_sequence = np.empty(counts.shape[0])
+    for rows, block in blocks(counts):
         excess = np.maximum(0.0, block.tokens / (size * sequence_length) - target[block.group])
-        stop = min(start + _BLOCK_POSITIONS, num_sequences)
-        per_sequence[start:stop] = np.bincount(block.position, weights=excess, minlength=stop - start)
-    return _kept(per_sequence, size) / max(num_sequences // size, 1)
+        per_sequence[rows] = np.bincount(block.position, weights=excess, minlength=rows.stop - rows.start)
+    return _kept(per_sequence, size) / max(counts.shape[0] // size, 1)
 
 
 def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
@@ -65,21 +62,15 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     targets = target * (size * sequence_length)
     moduli = _best_moduli(_pieces(counts), targets, num_sequences / size)
     per_sequence = np.empty(num_sequences)
-    for start, block in _blocks(counts):
+    for rows, block in blocks(counts):
         values = _rounded(block.tokens, moduli[block.group], targets[block.group])
-        stop = min(start + _BLOCK_POSITIONS, num_sequences)
-        per_sequence[start:stop] = np.bincount(block.position, weights=values, minlength=stop - start)
+        per_sequence[rows] = np.bincount(block.position, weights=values, minlength=rows.stop - rows.start)
     total = _kept(per_sequence, size) - num_windows * float(_rounded(targets, moduli, targets).sum())
     return max(floor, total / (num_windows * size * sequence_length))
 
 
-def _blocks(counts: csr_array) -> Iterator[tuple[int, Entries]]:
-    for start in range(0, counts.shape[0], _BLOCK_POSITIONS):
-        yield start, entries(counts, start, min(start + _BLOCK_POSITIONS, counts.shape[0]))
-
-
 def _kept(per_sequence: Float64[np.ndarray, " sequence"], size: int) -> float:
-    """The sum without the N mod n largest."""
+    """The sum without the N mod n largest, which may be the sequences after the last whole window."""
     per_sequence = np.sort(per_sequence)
     return float(per_sequence[: len(per_sequence) - len(per_sequence) % size].sum())
 
@@ -106,9 +97,12 @@ class _Pieces(NamedTuple):
 
 def _pieces(counts: csr_array) -> _Pieces:
     num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
+    # The search for moduli needs each distinct size of a group's pieces once, with how often it comes: real corpora
+    # repeat sizes (whole sequences of one group, quantile bins), so that this is far less than all pieces.
+    # Where a table of all (group, size) pairs is small, counting into it is faster than sorting all pieces.
     if num_groups * widest <= _TABLE_ENTRIES:
         table = np.zeros(num_groups * widest, np.int64)
-        for _, block in _blocks(counts):
+        for _, block in blocks(counts):
             keys = block.group.astype(np.int64) * widest + block.tokens
             table += np.bincount(keys, minlength=len(table))
         keys = np.flatnonzero(table)
@@ -125,12 +119,13 @@ def _best_moduli(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], num_windows: float
 ) -> Float64[np.ndarray, " group"]:
     """Of every group's candidates the modulus with the largest gain, leftovers aside."""
+    # Start from the floor: a modulus above the target and all pieces makes φ(p) = max(0, p - T).
     largest = np.zeros(pieces.num_groups, np.int64)
     np.maximum.at(largest, pieces.group, pieces.size)
     best = np.maximum(targets, largest) + 1.0
     gains = pieces.sums(np.maximum(pieces.size - targets[pieces.group], 0.0))
     for candidate in _candidates(pieces, targets, largest):
-        moduli = np.maximum(candidate, 1.0)
+        moduli = np.maximum(candidate, 1.0)  # φ needs d > 0; a group without tokens has candidates of 0
         values = pieces.sums(_rounded(pieces.size, moduli[pieces.group], targets[pieces.group]))
         values -= num_windows * _rounded(targets, moduli, targets)
         # By more than rounding, so that the floor's own modulus stays where nothing is better.
@@ -143,7 +138,10 @@ def _candidates(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], largest: Int64[np.ndarray, " group"]
 ) -> Iterator[Float64[np.ndarray, " group"]]:
     """Moduli per group: parts of the largest piece, quantiles of the pieces by tokens, fractions of the target."""
+    # Any d > 0 gives a valid bound, so that the candidates decide how tight it is and never whether it holds. A good
+    # d makes many pieces whole multiples of it and leaves the target just below one.
     yield from (largest / parts for parts in (1, 2, 3, 4))
+    # Quantiles of a group's pieces by tokens: positions in one running sum over all groups, each from its own start.
     tokens = np.cumsum(pieces.times * pieces.size)
     totals = pieces.sums(pieces.size)
     before = np.cumsum(totals) - totals
@@ -160,7 +158,7 @@ def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequen
 
 
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
-    """How much of a shuffle's distance from the floor an ordering takes away: 1 at the floor, 0 at the shuffle.
+    """The part of a shuffle's distance from the floor that an ordering closes: 1 at the floor, 0 at the shuffle.
 
     Not a number where the shuffle is at the floor, for there is no gap to close.
 

@@ -7,12 +7,12 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.placing import Entries, entries, group_sums
+from jax_diversity.measures.windows import Entries, blocks, entries, group_sums
 
 _BLOCK_POSITIONS = 1024
 _DENSE_ENTRIES = 4_000_000
-_ROWS = 1 << 18
-_SMALL = 0.05  # of a sequence length, and of the largest deviation of a block
+# Below this part of a sequence length, or of the largest deviation of its block, a norm is computed from D itself.
+_SMALL = 0.05
 
 
 def prefix_deviation(
@@ -26,7 +26,7 @@ def prefix_deviation(
 
     Running sums are exact integers, so that no error builds up over any number of positions. Within a block of
     positions `||D + v||² = ||D||² + 2<D, v> + ||v||²` needs D only at the groups of v and along τ. Where the norm
-    is so small that this loses digits, it is taken from D itself.
+    is so small that this loses digits, it is computed from D itself.
 
     Args:
         placed: token counts (position, group).
@@ -44,6 +44,8 @@ def prefix_deviation(
         excess = sums - total * target
         squares = _block_squares(block, block_tokens, excess, target)
         norms = np.sqrt(np.maximum(squares, 0.0))
+        # A small norm is a difference of large squares, of which only rounding errors are left: do these positions
+        # again with dense rows. All positions up to the last small one are needed, for D is a running sum.
         small = norms <= _SMALL * max(sequence_length, norms.max(initial=0.0))
         if small.any():
             last = int(np.flatnonzero(small)[-1]) + 1
@@ -64,6 +66,8 @@ def _block_squares(
 ) -> Float64[np.ndarray, " position"]:
     """`||D||²` after every position of a block, from D = `excess` before it."""
     length = len(tokens)
+    # v = c - τ t is not sparse, but τ is the same at every position: <D, v> = <D, c> - t <D, τ>, of which the first
+    # part visits non-zeros only and the second is one running number.
     tokens_before = np.cumsum(tokens) - tokens
     share = target[block.group]
     own = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
@@ -71,7 +75,7 @@ def _block_squares(
     along = np.bincount(block.position, weights=block.tokens * share, minlength=length)
     squares = np.bincount(block.position, weights=block.tokens.astype(np.float64) ** 2, minlength=length)
     target_square = target @ target
-    # <D, τ> before every position.
+    # <D, τ> before every position: it changes by <v, τ> = <c, τ> - t ||τ||² at each.
     steps = along - tokens * target_square
     level = target @ excess + np.cumsum(steps) - steps
     own_squares = squares - 2 * tokens * along + tokens.astype(np.float64) ** 2 * target_square
@@ -80,6 +84,8 @@ def _block_squares(
 
 def _counts_before(block: Entries) -> Int64[np.ndarray, " nonzero"]:
     """Tokens of a non-zero's group at the block's earlier positions."""
+    # Stable, so that a group's non-zeros stay in the order of positions; their running sum, less what it was at the
+    # group's first one, is what the group had before.
     order = np.argsort(block.group, kind="stable")
     groups, tokens = block.group[order], block.tokens[order]
     before = np.cumsum(tokens) - tokens
@@ -100,6 +106,7 @@ def _dense_norms(
     target: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
     """`||D||` after the positions from `start` up to `stop`, from all of D."""
+    # Some rows at a time: with 100,000 groups, a block's 1,024 dense rows would be 800 MB.
     norms = np.empty(stop - start)
     step = max(1, _DENSE_ENTRIES // len(target))
     for first in range(start, stop, step):
@@ -107,7 +114,7 @@ def _dense_norms(
         rows = entries(placed, first, last)
         running = np.zeros((last - first, len(target)), np.int64)
         running[rows.position, rows.group] = rows.tokens
-        running = sums + np.cumsum(running, axis=0)
+        running = sums + np.cumsum(running, axis=0)  # whole numbers: no error adds up
         running_tokens = total + np.cumsum(tokens[first:last])
         excess = running - running_tokens[:, None] * target
         norms[first - start : last - start] = np.sqrt(np.einsum("sg,sg->s", excess, excess))
@@ -123,7 +130,7 @@ def norm_drift(
     Args:
         norms: `||c_s||₂ / L` of every sequence.
         indices: the sequence at every position.
-        own_mean: whether to take away the mean over the positions instead of the corpus's; only a schedule, which
+        own_mean: whether to subtract the mean over the positions instead of the corpus's; only a schedule, which
             repeats or omits sequences, has another.
     """
     placed = norms[indices]
@@ -134,12 +141,8 @@ def norm_drift(
 
 def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
     """Euclidean norm of every row, in tokens."""
-    num_rows = counts.shape[0]
-    norms = np.empty(num_rows)
-    for start in range(0, num_rows, _ROWS):
-        stop = min(start + _ROWS, num_rows)
-        rows = entries(counts, start, stop)
-        norms[start:stop] = np.bincount(
-            rows.position, weights=rows.tokens.astype(np.float64) ** 2, minlength=stop - start
-        )
+    norms = np.empty(counts.shape[0])
+    for rows, block in blocks(counts):
+        squares = block.tokens.astype(np.float64) ** 2
+        norms[rows] = np.bincount(block.position, weights=squares, minlength=rows.stop - rows.start)
     return np.sqrt(norms, out=norms)

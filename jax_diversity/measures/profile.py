@@ -7,6 +7,7 @@ are walked in blocks; what a block leaves is one row, and rows of blocks make th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from scipy.sparse import csr_array
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Targets, checked, target_shares
-from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.measures.balance import Order, Targets, checked, target_shares
+from jax_diversity.measures.windows import total_variation
+from jax_diversity.schema import Characteristics
 
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
@@ -61,7 +63,7 @@ class GroupTimeline(NamedTuple):
 
 def window_profile(
     characteristics: Characteristics,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     advance: Advance = ignore,
     *,
     targets: Targets | None = None,
@@ -101,12 +103,12 @@ def window_profile(
 def group_timeline(
     characteristics: Characteristics,
     family: str,
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     *,
     num_groups: int = 24,
     num_bins: int = 96,
 ) -> GroupTimeline:
-    """How the shares of a family's largest groups go up and down along an order.
+    """The shares of a family's largest groups along an order, in bins of equal size.
 
     Args:
         characteristics: the token counts.
@@ -133,30 +135,16 @@ def group_timeline(
     groups = np.argsort(-target, kind="stable")[:num_groups]
     groups = groups[target[groups] > 0]
     bin_size = max(-(-len(indices) // num_bins), 1)
-    shown, tokens = _binned_tokens(counts, indices, groups, bin_size)
-    return GroupTimeline(bin_size, groups, target[groups], shown / np.maximum(tokens, 1.0))
-
-
-def _binned_tokens(
-    counts: csr_array,
-    indices: Int64[np.ndarray, " position"],
-    groups: Int64[np.ndarray, " group"],
-    bin_size: int,
-) -> tuple[Float64[np.ndarray, "group bin"], Float64[np.ndarray, " bin"]]:
-    """Tokens of some groups in every bin, and all tokens of the bins."""
-    num_groups, num_bins = len(groups), -(-len(indices) // bin_size)
-    # All other groups share one more row.
-    row_of_group = np.full(counts.shape[1], num_groups, np.int64)
-    row_of_group[groups] = np.arange(num_groups)
-    table = np.zeros((num_groups + 1) * num_bins)
-    step = _block_rows(counts)
-    for start in range(0, len(indices), step):
-        rows = _placed(counts, indices[start : start + step])
+    num_bins = -(-len(indices) // bin_size)
+    # All other groups share one more row of the table: they count in the bins' tokens.
+    row_of_group = np.full(counts.shape[1], len(groups), np.int64)
+    row_of_group[groups] = np.arange(len(groups))
+    table = np.zeros((len(groups) + 1) * num_bins)
+    for start, rows in _blocks(counts, indices):
         bins = (start + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))) // bin_size
-        cells = row_of_group[rows.indices] * num_bins + bins
-        table += np.bincount(cells, weights=rows.data, minlength=len(table))
-    table = table.reshape(num_groups + 1, num_bins)
-    return table[:num_groups], table.sum(axis=0)
+        table += np.bincount(row_of_group[rows.indices] * num_bins + bins, weights=rows.data, minlength=len(table))
+    tokens = table.reshape(len(groups) + 1, num_bins)
+    return GroupTimeline(bin_size, groups, target[groups], tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0))
 
 
 def _profile(
@@ -167,13 +155,12 @@ def _profile(
 ) -> dict[str, WindowProfile]:
     """Both offsets' profiles of one family."""
     levels = _Levels(target)
-    step = _block_rows(counts)
-    block_level = step.bit_length() - 1
+    # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
+    block_level = _block_rows(counts).bit_length() - 1
     tops = []
-    for start in range(0, len(indices), step):
-        chosen = indices[start : start + step]
-        tops.append(levels.climb(_placed(counts, chosen), 0, block_level))
-        advance(len(chosen))
+    for _, rows in _blocks(counts, indices):
+        tops.append(levels.climb(rows, 0, block_level))
+        advance(rows.shape[0])
     if tops:
         levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
     return {offset: levels.profile(offset) for offset in _OFFSETS}
@@ -182,14 +169,19 @@ def _profile(
 def _block_rows(counts: csr_array) -> int:
     """Rows of a block, a power of two: about as many non-zeros whatever the corpus."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
-    rows = 1 << (int(_BLOCK_ENTRIES / width).bit_length() - 1) if width < _BLOCK_ENTRIES else 1
+    rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
 
 
-def _placed(counts: csr_array, indices: Int64[np.ndarray, " row"]) -> csr_array:
-    """Rows in the order of positions, as float64, in which whole numbers of tokens add up exactly."""
-    rows = counts[indices]
-    return csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
+def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
+    """Rows in the order of positions, some at a time, each time with the position of the first.
+
+    As float64, in which whole numbers of tokens add up exactly.
+    """
+    step = _block_rows(counts)
+    for start in range(0, len(indices), step):
+        rows = counts[indices[start : start + step]]
+        yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
 class _Levels:
@@ -197,7 +189,8 @@ class _Levels:
 
     def __init__(self, target: Float64[np.ndarray, " group"]) -> None:
         self._target = target
-        self._measured: dict[str, dict[int, _Summary]] = {offset: {} for offset in _OFFSETS}
+        # (offset, level) -> number of windows, sum of their TV, least, largest
+        self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
         # The last window of the block before, whose partner at half an offset is the first of the next.
         self._waiting: dict[int, csr_array] = {}
 
@@ -212,11 +205,15 @@ class _Levels:
         Returns:
             The windows at the level `top`.
         """
+        # Counts of a window are the sum of its two halves' counts, so that each level adds what the level below has
+        # already summed. Groups merge on the way up: a level has at most as many non-zeros as the one below.
         while level < top and rows.shape[0]:
             self._measure("0", level, rows)
+            # A window that begins half a window later spans two blocks where the first block ends with its first half.
             if level in self._waiting:
                 self._measure("half", level + 1, self._waiting[level] + rows[:1])
             num_pairs, num_shifted = rows.shape[0] // 2, (rows.shape[0] - 1) // 2
+            # Aligned windows pair rows 0+1, 2+3 ...; windows at half an offset pair rows 1+2, 3+4 ...
             second = rows[1 : 2 * num_pairs : 2]
             if num_shifted:
                 self._measure("half", level + 1, second[:num_shifted] + rows[2 : 2 * num_shifted + 1 : 2])
@@ -226,51 +223,17 @@ class _Levels:
 
     def profile(self, offset: str) -> WindowProfile:
         """What was measured at one offset."""
-        summaries = sorted(self._measured[offset].items())
+        found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         return WindowProfile(
-            sizes=np.array([1 << level for level, _ in summaries], np.int64),
-            num_windows=np.array([found.number for _, found in summaries], np.int64),
-            mean=np.array([found.total / found.number for _, found in summaries], np.float64),
-            best=np.array([found.least for _, found in summaries], np.float64),
-            worst=np.array([found.most for _, found in summaries], np.float64),
+            sizes=np.array([1 << level for level, *_ in found], np.int64),
+            num_windows=np.array([number for _, number, *_ in found], np.int64),
+            mean=np.array([total / number for _, number, total, *_ in found], np.float64),
+            best=np.array([least for *_, least, _ in found], np.float64),
+            worst=np.array([most for *_, most in found], np.float64),
         )
 
     def _measure(self, offset: str, level: int, windows: csr_array) -> None:
-        tv = _total_variation(windows, self._target)
-        found = _Summary(len(tv), float(tv.sum()), float(tv.min()), float(tv.max()))
-        before = self._measured[offset].get(level)
-        self._measured[offset][level] = found if before is None else before.joined(found)
-
-
-class _Summary(NamedTuple):
-    """Some windows' TV: how many, their sum, the least and the largest."""
-
-    number: int
-    total: float
-    least: float
-    most: float
-
-    def joined(self, other: _Summary) -> _Summary:
-        """Both together."""
-        return _Summary(
-            self.number + other.number,
-            self.total + other.total,
-            min(self.least, other.least),
-            max(self.most, other.most),
-        )
-
-
-def _total_variation(windows: csr_array, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
-    """The sum of the positive parts of share - τ, which is half the L1 distance; 0 without tokens."""
-    widths = np.diff(windows.indptr)
-    held = widths > 0
-    starts = windows.indptr[:-1][held]
-    tv = np.zeros(len(widths))
-    if len(starts):
-        # Rows without entries take no place: what begins at a start ends at the next.
-        tokens = np.add.reduceat(windows.data, starts)
-        excess = windows.data / np.repeat(tokens, widths[held])
-        excess -= target[windows.indices]
-        np.maximum(excess, 0.0, out=excess)
-        tv[held] = np.add.reduceat(excess, starts)
-    return tv
+        tv = total_variation(windows, self._target)
+        number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
+        joined = number + len(tv), total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
+        self._measured[offset, level] = joined

@@ -14,8 +14,10 @@ from jaxtyping import Float64, Int64, Shaped
 from scipy.sparse import csr_array
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.placing import cumulative_tokens, entries, group_sums
+from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
+# A block has this many (group, start) cells at most, though only spans are stored: it bounds the sort keys, and the
+# one span that every group has at a block's first start.
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
 
@@ -61,6 +63,7 @@ def window_maximum(
     """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
     largest = 0.0
     for _, spans in _blocks(placed, size, advance):
+        # A span's share is extreme where the window has the fewest or the most tokens: two candidates a span.
         expected = target[spans.group]
         above = spans.tokens / np.maximum(spans.fewest, 1) - expected
         below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
@@ -72,10 +75,13 @@ def _block_tv(
     window_tokens: Int64[np.ndarray, " start"], spans: _Spans, target: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " start"]:
     expected = target[spans.group]
+    # Tokens above τ times even the largest window: the share is above τ at every start of the span, and whole
+    # numbers can be added before the division. Below τ times the smallest window it never is, and adds nothing.
     above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
 
+    # A span adds its value at `begin` and takes it back at `end`: one running sum gives all starts.
     def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
         """The sum of the values of the spans that hold a start position."""
         changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
@@ -104,6 +110,7 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
     if num_starts < 1:
         return
     before = cumulative_tokens(placed)
+    # `sums` is the window's count of every group at the block's first start; blocks update it by their changes.
     sums = np.zeros(num_groups, np.int64)
     for first in range(0, size, _MOST_STARTS):
         sums += group_sums(entries(placed, first, min(first + _MOST_STARTS, size)), num_groups)
@@ -135,6 +142,8 @@ def _cut(
     num_groups, num_starts = len(sums), len(window_tokens)
     groups = np.concatenate([np.arange(num_groups), groups])
     begin = np.concatenate([np.zeros(num_groups, np.int64), at])
+    # One sort puts each group's changes side by side, by time: a running sum over all of them gives counts, less
+    # what the sum had reached where the group begins. int32 keys, where they fit, sort twice as fast.
     keys = groups * num_starts + begin
     order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
     groups, begin = groups[order], begin[order]
@@ -143,6 +152,7 @@ def _cut(
     counted = running - np.repeat((running - sums[groups])[first], np.diff(first, append=len(groups)))
     end = np.append(begin[1:], num_starts)
     end[first[1:] - 1] = num_starts
+    # Of several changes at one start only the last one's count is ever seen.
     kept = end > begin
     begin, end = begin[kept], end[kept]
     fewest = _over_ranges(np.minimum, window_tokens, begin, end)
@@ -156,7 +166,11 @@ def _over_ranges(
     begin: Int64[np.ndarray, " span"],
     end: Int64[np.ndarray, " span"],
 ) -> Shaped[np.ndarray, " span"]:
-    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two."""
+    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two.
+
+    Two ranges of the largest power that fits, one from each end, cover any range (a sparse table; Bender and
+    Farach-Colton, "The LCA problem revisited", 2000).
+    """
     if len(values) and (values == values[0]).all():
         return np.full(len(begin), values[0])
     table = [values]

@@ -24,8 +24,9 @@ def measure_stage(name: str) -> Stage:
 
 
 def measure_ordering(context: Context, partial: Path, name: str) -> Counts:
-    """Measure one ordering; its figures and how it was made stand beside it."""
+    """Measure one ordering; write its figures, and how it was made, into the file beside it."""
     from jax_diversity.measures.balance import measure
+    from jax_diversity.measures.windows import usable_windows
 
     dataset = context.dataset
     chars = dataset.characteristics
@@ -34,8 +35,3 @@ def measure_ordering(context: Context, partial: Path, name: str) -> Counts:
         summary = measure(chars, dataset.orderings[name], windows, advance).summary()
     write_json(partial / f"{name}.json", {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}
-
-
-def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
-    """The window sizes that fit twice; all sequences as one window where none does."""
-    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)

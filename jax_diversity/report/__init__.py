@@ -1,9 +1,8 @@
 """The report on a built dataset: values first, then one self-contained page.
 
-    ReportInputs --report_values--> plain values --render--> HTML
+    dataset --report_values--> plain values --render--> HTML
 
-The pipeline gathers arrays into `ReportInputs`; `report_values` aggregates them into a JSON-able dictionary (curves
-with their envelopes, histograms, tables, sentences in words); `render` draws that dictionary as one HTML page that
-needs no network. `write_report` does both and leaves `report.html` and `report.json` in a folder. The package
-imports no stage.
+`values.report_values` computes from the dataset what the page shows, as a dictionary that JSON can hold: curves with
+their envelopes, histograms, tables, sentences. `page.render` draws that dictionary as one HTML page that needs no
+network. The stage writes both: `report.json` and `report.html`.
 """

@@ -32,7 +32,7 @@ const batches = (() => {
     return element("div", { class: "opened" },
       element("div", {}, element("h5", {}, "Largest differences from the corpus"),
         element("ul", { class: "differences" }, batch.differences.map((about) => difference(about, largest)))),
-      element("div", {}, element("h5", {}, "What stands in it"),
+      element("div", {}, element("h5", {}, "Its sequences and their documents"),
         element("ol", { class: "sequences", tabindex: "0", role: "group", "aria-label": "Rows of the batch" }, batch.rows.map(row)), more));
   }
 
@@ -40,7 +40,7 @@ const batches = (() => {
   function opening(batch) {
     const node = element("details", { class: "batch" }, element("summary", {},
       element("span", { class: "tv" }, `TV ${decimal(batch.tv, 3)}`),
-      element("span", {}, `Batch ${count(batch.step)}`), element("span", { class: "meta" }, `from position ${count(batch.position)}`)));
+      element("span", {}, `Step ${count(batch.step)}`), element("span", { class: "meta" }, `from position ${count(batch.position)}`)));
     node.addEventListener("toggle", () => { if (node.open && node.children.length === 1) node.append(content(batch)); });
     return node;
   }

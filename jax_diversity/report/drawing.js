@@ -36,7 +36,7 @@ const drawing = (() => {
     return figure;
   }
 
-  // Where there is too little to draw, a sentence stands in the figure's place.
+  // Where there is too little to draw, a sentence is shown instead of the figure.
   const insteadOf = (figure) => figure.instead ?? look.undrawable(figure);
 
   function drawOne(name) {

@@ -28,38 +28,24 @@ const orderFigures = (() => {
       layout: layout(palette, { switched: true, x: read(rows.map(([, row]) => row.curve)), y: { title: "TV of a window", rangemode: "tozero" } }) };
   }
 
-  // An ordering's windows of every size; a report without them has the few sizes that were measured.
-  function profileOf(order, { family, half }) {
-    const profile = order.profile?.[family];
-    if (profile) return profile[half ? "half" : "0"];
-    if (half) return null;
-    const rows = order.windows.filter((row) => row.family === family);
-    const column = (name) => rows.map((row) => row[name]);
-    return rows.length ? { sizes: column("window_size"), mean: column("mean"), best: column("best"), worst: column("worst") } : null;
-  }
-
-  function referencesOf(values, { family }) {
-    const given = values.ordering.profile_references?.[family];
-    if (given) return given;
-    const rows = values.ordering.references.filter((row) => row.family === family);
-    return { sizes: rows.map((row) => row.window_size), floor: rows.map((row) => row.floor), ideal: rows.map((row) => row.ideal_token_tv) };
-  }
+  const profileOf = (order, { family, half }) => order.profile[family]?.[half ? "half" : "0"];
+  const referencesOf = (values, { family }) => values.ordering.profile_references[family] ?? { sizes: [], floor: [], ideal: [] };
 
   // What a logarithmic axis can show: a deviation of zero (all sequences in one window) has no place on it.
   const LEAST = 1e-7;
-  const onLog = (list) => (list ?? []).map((value) => (value > LEAST ? value : null));
+  const onLog = (list) => list.map((value) => (value > LEAST ? value : null));
 
   function shuffleBands(values, palette, state) {
     const references = referencesOf(values, state);
     const band = references.shuffle?.[state.half ? "half" : "0"];
     if (!band || !state.shown.has(values.ordering.baseline)) return [];
-    const sizes = band.sizes ?? references.sizes;
+    const { sizes } = band;
     const draw = (low, high, alpha) => {
-      const kept = sizes.map((_, at) => at).filter((at) => low?.[at] > LEAST && high?.[at] > LEAST);
+      const kept = sizes.map((_, at) => at).filter((at) => low[at] > LEAST && high[at] > LEAST);
       return edges(kept.map((at) => sizes[at]), kept.map((at) => low[at]), kept.map((at) => high[at]), palette.baseline, alpha, "seeds");
     };
     const traces = [...draw(band.worst_low, band.worst_high, 0.22), ...draw(band.mean_low, band.mean_high, 0.4)];
-    const name = `${values.ordering.baseline}, ${noun(references.shuffle.num_seeds ?? 0, "seed")}`;
+    const name = `${values.ordering.baseline}, ${noun(references.shuffle.num_seeds, "seed")}`;
     traces.push({ x: [sizes[0]], y: [null], name: label(name), legendgroup: "seeds", mode: "markers", hoverinfo: "skip",
       marker: { symbol: "square", size: 11, color: faded(palette.baseline, 0.4) } });
     return traces;
@@ -71,7 +57,7 @@ const orderFigures = (() => {
       { ...shared, y: onLog(profile.worst), name: label(`${order.name}, worst window`), mode: "lines", showlegend: false, hoverinfo: "skip",
         line: { color: style.colour, dash: "4px,3px", width: 1.4 } },
       { ...shared, y: onLog(profile.mean), name: label(order.name), mode: "lines+markers", line: { color: style.colour, width: 2 },
-        marker: { color: style.colour, symbol: style.symbol, size: 7 }, customdata: profile.sizes.map((_, at) => [profile.best?.[at], profile.worst?.[at]]),
+        marker: { color: style.colour, symbol: style.symbol, size: 7 }, customdata: profile.sizes.map((_, at) => [profile.best[at], profile.worst[at]]),
         hovertemplate: "<b>%{y:.3~g}</b> (best %{customdata[0]:.3~g}, worst %{customdata[1]:.3~g})" },
     ];
   }
@@ -83,12 +69,12 @@ const orderFigures = (() => {
     const data = rows.length ? [...shuffleBands(values, palette, state),
       ...rows.flatMap(([order, about]) => profileTraces(order, about, style.get(order.name)))] : [];
     for (const [key, name, colour, dash] of [["floor", "floor of the mean", palette.floor, FLOOR], ["ideal", "ideal token shuffle", palette.ideal, IDEAL]])
-      if (rows.length && references[key]?.some((value) => value > LEAST))
+      if (rows.length && references[key].some((value) => value > LEAST))
         data.push({ x: references.sizes, y: onLog(references[key]), name, mode: "lines",
           line: { color: colour, dash, width: 1.5 }, hovertemplate: "%{y:.3~g}" });
     const sizes = [...new Set(rows.flatMap(([, about]) => about.sizes))].sort((first, second) => first - second);
     const ticks = powers(sizes[0] ?? 1, sizes.at(-1) ?? 1, state.narrow ? 6 : 12);
-    const at = (about, size, key) => fixed(about[key]?.[about.sizes.indexOf(size)] ?? null);
+    const at = (about, size, key) => fixed(about[key][about.sizes.indexOf(size)]);
     return { data,
       about: `Line chart with two logarithmic axes: mean and worst TV of windows of ${count(sizes[0] ?? 1)} to ${noun(sizes.at(-1) ?? 1, "sequence")} ` +
         `by ${state.family}, ${state.half ? "each window beginning half a window later" : "windows side by side"}, for ${listing(rows.map(([order]) => order.name))}.`,

@@ -1,113 +1,238 @@
-"""What the report draws of the orderings: measures at all scales and over time, and what they are drawn beside."""
+"""The values of the orderings: curves, profiles over window sizes, heat maps, and verdicts against a shuffle."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.measures.balance import measure
-from jax_diversity.measures.curves import shorten
+from jax_diversity.measures.balance import Balance
+from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
+from jax_diversity.measures.curves import MAX_POINTS, envelope
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
-from jax_diversity.measures.profile import WindowProfile, group_timeline, window_profile
-from jax_diversity.report.batches import Opened
-from jax_diversity.report.inputs import HeatMapInputs, OrderingInputs, ProfileInputs, ReferenceInputs
-from jax_diversity.report.ordering_values import heat_map_bins
-from jax_diversity.schema import Characteristics
+from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
+from jax_diversity.ordering.base import order
+from jax_diversity.report.plain import as_json, clean_text, round_value, round_values
+from jax_diversity.report.words import verdict_sentence
+from jax_diversity.schema import Characteristics, Ordering
 
 NUM_SEEDS = 5
-_MOST_POINTS = 2400
+# Many orderings and families have shorter curves, so that the page stays small enough to be sent by mail.
+FEWEST_POINTS, ALL_POINTS = 60, 14_000
+FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
 
-GroupNames = Mapping[str, Sequence[str]]
-"""Family -> names of its groups."""
-
-
-def measured_orderings(
-    dataset: Dataset,
-    about: Mapping[str, Mapping[str, Any]],
-    windows: Sequence[int],
-    group_names: GroupNames,
-    opened: Opened,
-    advance: Advance,
-) -> list[OrderingInputs]:
-    """Measure orderings one after another; of each no more is kept than the report can draw.
-
-    Args:
-        dataset: what holds them and the counts.
-        about: ordering -> how it was made, in the order in which they are drawn.
-        windows: window sizes.
-        group_names: names of the families' groups.
-        opened: the orderings' batches; may be empty.
-        advance: told the positions done, twice over all families and orderings.
-    """
-    return [
-        _measured(dataset, name, of_name, windows, group_names, opened.get(name, {}), len(about), advance)
-        for name, of_name in about.items()
-    ]
+WindowTVs = Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
+"""Family -> window size -> TV of every window of one ordering."""
 
 
-def _measured(
-    dataset: Dataset,
-    name: str,
+def curve_points(num_curves: int) -> int:
+    """Points of a curve on a page of so many curves."""
+    return min(max(ALL_POINTS // max(num_curves, 1), FEWEST_POINTS), MAX_POINTS)
+
+
+def heat_map_bins(num_heat_maps: int) -> int:
+    """Stretches of training in a heat map on a page of so many."""
+    return min(max(ALL_BINS // max(num_heat_maps, 1), FEWEST_BINS), MOST_BINS)
+
+
+def order_values(
+    characteristics: Characteristics,
+    ordering: Ordering,
+    balance: Balance,
     about: Mapping[str, Any],
-    windows: Sequence[int],
-    group_names: GroupNames,
-    batches: Mapping[str, Any],
+    group_names: Mapping[str, Sequence[str]],
     num_orderings: int,
     advance: Advance,
-) -> OrderingInputs:
-    chars, ordering = dataset.characteristics, dataset.orderings[name]
-    balance = measure(chars, ordering, windows, advance)
-    profiles = window_profile(chars, ordering, advance)
-    num_bins = heat_map_bins(num_orderings * len(chars.families))
-    heat_maps = {}
-    for family in chars.families:
-        timeline = group_timeline(chars, family, ordering, num_bins=num_bins)
-        names = [group_names[family][int(group)] for group in timeline.groups]
-        heat_maps[family] = HeatMapInputs(timeline.bin_size, names, timeline.target, timeline.share)
-    return OrderingInputs(
-        name=name,
-        method=about["method"],
-        prefix_l2={family: shorten(curve, max_points=_MOST_POINTS) for family, curve in balance.prefix_l2.items()},
-        window_tv=balance.window_tv,
-        window_tv_floor=balance.window_tv_floor,
-        window_max=balance.window_max,
-        norm_drift=shorten(balance.norm_drift, max_points=_MOST_POINTS),
-        info={key: about[key] for key in ("seed", "objective", "options") if key in about},
-        profile={family: _inputs(offsets) for family, offsets in profiles.items()},
-        heat_maps=heat_maps,
-        batches=batches,
-    )
-
-
-def profile_references(chars: Characteristics, advance: Advance) -> dict[str, ReferenceInputs]:
-    """What profiles are drawn beside: uniform shuffles of five seeds, the floor, the ideal token shuffle.
+) -> dict[str, Any]:
+    """What the page shows of one ordering; of its curves no more is kept than can be drawn.
 
     Args:
-        chars: the counts.
+        characteristics: the token counts.
+        ordering: the ordering.
+        balance: its measures.
+        about: its `name`, its `method`, and how else it was made.
+        group_names: family -> names of its groups.
+        num_orderings: orderings on the page.
+        advance: told the positions of the profiles done, over all families.
+    """
+    families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
+    points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
+    num_bins = heat_map_bins(num_orderings * len(families))
+    windows = [
+        {
+            "family": clean_text(family),
+            "window_size": size,
+            "num_windows": len(tv),
+            "mean": round_value(tv.mean()),
+            "best": round_value(tv.min()),
+            "worst": round_value(tv.max()),
+            "worst_position": int(np.argmax(tv)) * size,
+            "window_max": round_value(balance.window_max[family][size]),
+            "curve": envelope(tv, (np.arange(len(tv)) + 0.5) * size, points),
+        }
+        for family, by_size in balance.window_tv.items()
+        for size, tv in sorted(by_size.items())
+    ]
+    # One pass over all sizes: `measure` would take a pass for each of them.
+    profiles = window_profile(characteristics, ordering, advance)
+    return {
+        "name": clean_text(about["name"]),
+        "method": clean_text(about["method"]),
+        "is_baseline": about["method"] == SHUFFLE,
+        "info": as_json({key: about[key] for key in ("seed", "objective", "options") if key in about}),
+        "prefix": [{"family": clean_text(family), **_curve(curve, points)} for family, curve in families.items()],
+        "windows": windows,
+        "profile": {
+            clean_text(family): {offset: _profile(profile) for offset, profile in offsets.items()}
+            for family, offsets in profiles.items()
+        },
+        "heat_map": {
+            clean_text(family): _heat_map(
+                group_timeline(characteristics, family, ordering, num_bins=num_bins), group_names[family]
+            )
+            for family in families
+        },
+        "norm_drift": _curve(balance.norm_drift, points),
+    }
+
+
+def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:
+    """A curve and its largest distance from zero, which shortening would keep but for its last digits."""
+    return {"max": round_value(np.abs(values).max()), "curve": envelope(values, max_points=points)}
+
+
+def _profile(profile: WindowProfile) -> dict[str, list[Any]]:
+    return {name: round_values(values) for name, values in profile._asdict().items()}
+
+
+def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
+    groups: list[int] = timeline.groups.tolist()
+    return {
+        "num_bins": timeline.share.shape[1],
+        "bin_size": timeline.bin_size,
+        "groups": [
+            {"name": clean_text(names[group], 60), "target": round_value(target)}
+            for group, target in zip(groups, timeline.target.tolist(), strict=True)
+        ],
+        # Three digits are more than a colour shows.
+        "share": [round_values(shares, 3) for shares in timeline.share],
+    }
+
+
+def reference_values(characteristics: Characteristics, advance: Advance) -> dict[str, Any]:
+    """What profiles are drawn beside: the floor, the ideal token shuffle, the band of uniform shuffles of five seeds.
+
+    Args:
+        characteristics: the token counts.
         advance: told the positions done, over all families and shuffles.
     """
-    from jax_diversity.ordering.base import order
-
-    shuffles = [window_profile(chars, order(chars, "uniform_shuffle", seed=seed), advance) for seed in range(NUM_SEEDS)]
+    # One shuffle would not tell what is chance. Five profiles are cheap; all else is measured of the dataset's own.
+    shuffles = [
+        window_profile(characteristics, order(characteristics, SHUFFLE, seed=seed), advance)
+        for seed in range(NUM_SEEDS)
+    ]
     references = {}
-    for family in chars.families:
-        sizes, target = shuffles[0][family]["0"].sizes, chars.target_share(family)
-        limits = [
-            (
-                window_floor(chars.counts[family], target, size, chars.sequence_length),
-                ideal_token_shuffle(target, size, chars.sequence_length),
-            )
-            for size in sizes.tolist()
-        ]
-        floor, ideal = np.array(limits, np.float64).reshape(-1, 2).T
-        bands = [_inputs(shuffle[family]) for shuffle in shuffles]
-        references[family] = ReferenceInputs(sizes, floor, ideal, bands)
+    for family in characteristics.families:
+        counts, target = characteristics.counts[family], characteristics.target_share(family)
+        sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
+        bands = {
+            offset: shuffle_band([shuffle[family][offset] for shuffle in shuffles]) for offset in shuffles[0][family]
+        }
+        references[clean_text(family)] = {
+            "sizes": sizes,
+            "floor": [round_value(window_floor(counts, target, size, length)) for size in sizes],
+            "ideal": [round_value(ideal_token_shuffle(target, size, length)) for size in sizes],
+            "shuffle": {"num_seeds": NUM_SEEDS, **bands},
+        }
     return references
 
 
-def _inputs(offsets: Mapping[str, WindowProfile]) -> dict[str, ProfileInputs]:
-    return {offset: ProfileInputs(*profile) for offset, profile in offsets.items()}
+def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
+    """Where the shuffles' means, worst and best windows lie, over seeds."""
+    mean, best, worst = (
+        np.stack([getattr(profile, name) for profile in profiles]) for name in ("mean", "best", "worst")
+    )
+    curves = {
+        "mean": mean.mean(axis=0),
+        "mean_low": mean.min(axis=0),
+        "mean_high": mean.max(axis=0),
+        "worst_low": worst.min(axis=0),
+        "worst_high": worst.max(axis=0),
+        "best_low": best.min(axis=0),
+    }
+    return {"sizes": profiles[0].sizes.tolist(), **{name: round_values(curve) for name, curve in curves.items()}}
+
+
+# ---- verdicts
+
+
+def verdict_values(
+    window_tv: Mapping[str, WindowTVs], floors: Mapping[str, Mapping[int, float]], shuffles: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Every ordering that is no shuffle against the first shuffle: its worst window and the shuffle's best.
+
+    Figures are compared before they are rounded.
+
+    Args:
+        window_tv: ordering -> family -> window size -> TV of every window.
+        floors: family -> window size -> the lowest mean that any ordering can have.
+        shuffles: the orderings that are uniform shuffles.
+    """
+    if not shuffles:
+        return []
+    baseline = shuffles[0]
+    return [
+        _verdict(name, baseline, family, size, tv, window_tv[baseline][family][size], floors[family][size])
+        for name, families in window_tv.items()
+        if name not in shuffles
+        for family, by_size in families.items()
+        for size, tv in sorted(by_size.items())
+        if len(tv) >= 2
+    ]
+
+
+def _verdict(
+    name: str, baseline: str, family: str, size: int, tv: np.ndarray, shuffled: np.ndarray, floor: float
+) -> dict[str, Any]:
+    mean, baseline_mean = float(tv.mean()), float(shuffled.mean())
+    verdict: dict[str, Any] = {
+        "ordering": clean_text(name),
+        "baseline": clean_text(baseline),
+        "family": clean_text(family),
+        "window_size": size,
+        "num_windows": len(tv),
+        "holds": bool(tv.max() < shuffled.min()),
+        "worst": float(tv.max()),
+        "baseline_best": float(shuffled.min()),
+        "mean": mean,
+        "baseline_mean": baseline_mean,
+        "gap_closed": gap_or_none(mean, baseline_mean, floor),
+    }
+    # The sentence shows as many digits as tell the two figures apart: it is made before rounding.
+    sentence = verdict_sentence(verdict)
+    rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
+    return {**rounded, "sentence": sentence}
+
+
+def main_verdicts(verdicts: Sequence[dict[str, Any]], main_ordering: str | None) -> list[dict[str, Any]]:
+    """The verdicts that the summary is about, one a family.
+
+    Args:
+        verdicts: all of them.
+        main_ordering: the ordering that is judged; the first that has a verdict where this one has none.
+
+    Returns:
+        Those of the window size that is nearest to 256.
+    """
+    # The settings' ordering may be a shuffle, or have too few windows to be judged.
+    judged = [verdict["ordering"] for verdict in verdicts]
+    name = clean_text(main_ordering or "")
+    own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
+    sizes = {verdict["window_size"] for verdict in own}
+    # Near on a logarithmic scale; of two equally near sizes the smaller.
+    nearest = min(sizes, key=lambda size: (abs(math.log(size / 256)), size), default=0)
+    return [verdict for verdict in own if verdict["window_size"] == nearest]

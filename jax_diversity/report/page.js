@@ -72,9 +72,8 @@
       ? choice("Window", "size", ordering.window_sizes, state.size, count, (size) => redraw({ size })) : null;
     find("ordering-controls").append(...[orderingSwitches(), families, sizes].filter(Boolean));
     find("log").addEventListener("change", (event) => change({ log: event.target.checked }, ["prefix"]));
-    if (ordering.orders.some((order) => order.profile))
-      find("half").append(choice("Windows", "half", [false, true], false, (half) => (half ? "half a window later" : "aligned"),
-        (half) => change({ half }, ["profile"])));
+    find("half").append(choice("Windows", "half", [false, true], false, (half) => (half ? "half a window later" : "aligned"),
+      (half) => change({ half }, ["profile"])));
     focusChoices();
   }
 
@@ -132,8 +131,8 @@
 
   function duplicates({ num_duplicates: copies, num_duplicate_groups: texts, largest_duplicate_group: most }) {
     if (!copies) return "No text occurs twice.";
-    const repeat = `${noun(copies, "document")} repeat${copies === 1 ? "s" : ""} the text of another`;
-    return texts == null ? `${repeat}.` : `${repeat}: ${noun(texts, "text")} occur${texts === 1 ? "s" : ""} more than once, one of them ${noun(most, "time")}.`;
+    return `${noun(copies, "document")} repeat${copies === 1 ? "s" : ""} the text of another: ${noun(texts, "text")} ` +
+      `occur${texts === 1 ? "s" : ""} more than once, one of them ${noun(most, "time")}.`;
   }
 
   function corpus() {
@@ -142,7 +141,7 @@
     const span = about.length_summary;
     if (span.median != null) words.push(`The median document has ${noun(span.median, "token")}, nine in ten have ` +
       `at most ${count(span.nine_tenths)}, the longest has ${count(span.longest)}.`);
-    if (about.num_duplicates != null) words.push(duplicates(about));
+    words.push(duplicates(about));
     if (about.num_empty) words.push(`${noun(about.num_empty, "document")} ${about.num_empty === 1 ? "holds" : "hold"} no token.`);
     find("corpus-words").textContent = words.join(" ");
     groups("sources", about.sources);
@@ -160,8 +159,7 @@
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
     find("clusters-words").textContent = `Documents with similar vocabulary were put into ${noun(about.num_clusters, "cluster")}. ` +
       `The terms are those that tell a cluster from the rest of the corpus.${empty}${rest}`;
-    find("purity").append(...(about.purity ? sentence(about.purity).childNodes : []));
-    find("purity").hidden = !about.purity;
+    find("purity").append(...sentence(about.purity).childNodes);
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
     const rows = about.rows.map((row) => ({
       text: [...row.terms, ...row.titles].join("\n").toLowerCase(),
@@ -200,7 +198,7 @@
       `${percent(about.largest_cluster_share)} of a sequence's tokens.`;
     find("packing-bar").append(...stack([[`${noun(about.num_tokens_kept, "token")} kept in sequences`, about.num_tokens_kept, "var(--bar)"],
       [`${noun(about.num_tokens_dropped, "token")} dropped`, about.num_tokens_dropped, "var(--warn)"]]));
-    const others = [["taken by tokens that stand elsewhere too", about.num_tokens_repeated, "var(--good)"],
+    const others = [["taken by tokens that are repeated", about.num_tokens_repeated, "var(--good)"],
       ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--soft)"],
       ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
     const used = others.filter(([, number]) => number > 0).map(([name, number, colour]) => [`${noun(number, "place")} ${name}`, number, colour]);

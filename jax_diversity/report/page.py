@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation import artifacts
-from jax_diversity.report.inputs import ReportInputs
-from jax_diversity.report.values import report_values
 
 # What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
@@ -66,14 +64,12 @@ def embed_json(values: Mapping[str, Any]) -> str:
     return text.translate(_ESCAPES)
 
 
-def write_report(folder: Path, inputs: ReportInputs) -> dict[str, Any]:
-    """Write `report.json` and `report.html` into an existing folder, each atomically; returns the values."""
-    values = report_values(inputs)
-    # Thousands of numbers: one a line, as `write_json` would have it, would treble the file.
+def write_report(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write values as `report.json` and, drawn, as `report.html` into an existing folder, each atomically."""
+    # Thousands of numbers: one a line, as `write_json` writes them, would make the file three times as large.
     text = json.dumps(values, allow_nan=False, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     artifacts.write_text(folder / "report.json", text + "\n")
     artifacts.write_text(folder / "report.html", render(values))
-    return values
 
 
 def _resource(name: str) -> str:

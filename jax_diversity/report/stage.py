@@ -11,15 +11,27 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 
 def draw_report(context: Context, partial: Path) -> Counts:
     """Measure every ordering again and draw the page."""
-    from jax_diversity.report.gathering import gather_inputs
     from jax_diversity.report.page import write_report
+    from jax_diversity.report.values import report_values
 
-    inputs = gather_inputs(context)
-    write_report(partial, inputs)
+    values = report_values(context)
+    write_report(partial, values)
     return {
-        "orderings": [ordering.name for ordering in inputs.orderings],
-        "training_runs": [run.ordering for run in inputs.training],
+        "orderings": [order["name"] for order in values["ordering"]["orders"]],
+        "training_runs": [run["ordering"] for run in values["training"]],
     }
+
+
+def report_title(context: Context) -> str:
+    """The page's title: the name of the dataset's folder."""
+    return context.root.resolve().name
+
+
+def ordering_names(context: Context) -> list[str]:
+    """The finished orderings, those of the settings first and in their order."""
+    finished = {name.removeprefix("order/") for name in context.folder.stages if name.startswith("order/")}
+    wanted = [order.file_name for order in context.config.orders if order.file_name in finished]
+    return [*wanted, *sorted(finished - set(wanted))]
 
 
 def _inputs(context: Context) -> tuple[str, ...]:
@@ -30,15 +42,14 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 
 def _outside(context: Context) -> str:
-    """A hash of what the page shows besides: the folder's name, the training runs' losses."""
-    from jax_diversity.report.gathering import report_title, training_runs
+    """A hash of what the page shows that no stage made: the folder's name, the training runs."""
+    from jax_diversity.report.training import training_runs
 
-    runs = [[run.ordering, list(run.steps)] for run in training_runs(context)]
-    return fingerprint(report_title(context), runs)
+    return fingerprint(report_title(context), training_runs(context, ordering_names(context)))
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The settings that the page depends on, besides those of the stages before."""
+    """The settings that the page depends on and no earlier stage does."""
     return {
         "windows": list(config.windows),
         "main_ordering": config.train.ordering,
@@ -58,5 +69,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=2,
+    version=3,
 )

@@ -3,7 +3,7 @@
 const trainingFigures = (() => {
   const { decimal, listing } = wording;
   const { layout, styles, curveTraces, curveNumbers, wholeTicks, label } = look;
-  const steps = (curves) => ({ title: "optimiser steps", tickformat: ",d", hoverformat: ",d", ...wholeTicks(curves.flatMap((curve) => curve.position)) });
+  const steps = (curves) => ({ title: "optimiser step, the first is 0", tickformat: ",d", hoverformat: ",d", ...wholeTicks(curves.flatMap((curve) => curve.position)) });
 
   const runsOf = (values, state) => values.training.filter((run) => state.shown.has(run.ordering)
     || !values.ordering.orders.some((order) => order.name === run.ordering));

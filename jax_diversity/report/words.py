@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_diversity.report.inputs import PurityInputs
-
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
     """Two numbers with just so many decimals (three to six) that different numbers look different.
@@ -69,23 +67,24 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
     )
 
 
-def purity_sentence(purity: PurityInputs) -> str:
-    """How many documents lie among their own kind, and what that is worth.
+def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
+    """How many documents lie in a cluster of their own label, and what that is worth.
 
-    Example:
-        >>> purity_sentence(PurityInputs("domain", 19, 0.2, {1000: 0.97, 100: 0.95}, "tfidf_svd"))[:75]
-        '97 % of documents lie in a cluster whose majority domain is their own, with'
+    Args:
+        counts: what the stage `cluster` counted.
+        embedding: the method that made the vectors.
     """
-    field, embedding = purity.field, purity.embedding
-    if purity.num_labels < 2:
-        return f"The documents have no two different values of `{field}` that clusters could be compared with."
-    (number, share), *others = purity.shares.items()
-    further = [f"{percent(part)} with {counted(count, 'cluster')}" for count, part in others]
+    label = counts["label_field"]
+    if counts["num_labels"] < 2:
+        return f"The documents have no two different values of `{label}` that clusters could be compared with."
+    shares = [(counts["purity"][family], number) for family, number in counts["clusterings"].items()]
+    (share, number), *others = shares
+    further = [f"{percent(part)} with {counted(count, 'cluster')}" for part, count in others]
     among = f"; {listing(further)}" if further else ""
     return (
-        f"{percent(share)} of documents lie in a cluster whose majority {field} is their own, with "
+        f"{percent(share)} of documents lie in a cluster whose majority {label} is their own, with "
         f"{counted(number, 'cluster')} of `{embedding}` vectors{among}. One cluster of all documents would give "
-        f"{percent(purity.largest_label)}."
+        f"{percent(counts['largest_label'])}."
     )
 
 

@@ -1,10 +1,10 @@
-"""From long arrays and strange text to a few plain values: envelopes, histograms, tables, clean strings."""
+"""Plain values for JSON from numbers, arrays and any text: rounded numbers, clean strings, histograms, tables."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
 _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
-def round_value(value: float | int | np.number, digits: int = 6) -> float | int | None:
-    """A number to `digits` significant digits; None for NaN and infinities; whole numbers stay whole."""
-    if isinstance(value, int | np.integer):
-        return int(value)
+def round_value(value: float | int | np.number | None, digits: int = 6) -> float | int | None:
+    """A number to `digits` significant digits; None for None, NaN and infinities; whole numbers stay whole."""
+    if value is None or isinstance(value, int | np.integer):
+        return None if value is None else int(value)
     value = float(value)
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-
-
-def round_optional(value: float | int | None) -> float | int | None:
-    """`round_value`, or None for None."""
-    return None if value is None else round_value(value)
 
 
 def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None]:
@@ -50,11 +45,8 @@ def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: i
     documents = np.bincount(index, minlength=len(edges) - 1)
     tokens = np.bincount(index, weights=lengths, minlength=len(edges) - 1).astype(np.int64)
     first = int(index.min())  # the last bin holds the longest document
-    return {
-        "edges": edges[first:].tolist(),
-        "documents": documents[first:].tolist(),
-        "tokens": tokens[first:].tolist(),
-    }
+    columns = {"edges": edges, "documents": documents, "tokens": tokens}
+    return {name: column[first:].tolist() for name, column in columns.items()}
 
 
 def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> dict[str, list[int]]:
@@ -63,49 +55,35 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
         return {"edges": [], "frequency": []}
     low, high = int(counts.min()), int(counts.max())
     width = -(-(high - low + 1) // max_bins)
+    # Whole widths: bins of 1.5 counts would hold one and two values in turn and look like a comb.
     frequency = np.bincount((counts - low) // width)
     edges = low + width * np.arange(len(frequency) + 1)
     return {"edges": edges.tolist(), "frequency": frequency.tolist()}
 
 
-def group_table(
-    codes: Int64[np.ndarray, " document"],
-    names: Sequence[str],
-    lengths: Int64[np.ndarray, " document"],
-    max_rows: int = 30,
-) -> dict[str, Any]:
-    """The groups with the most tokens, and the rest in one line.
+def largest_groups(
+    documents: Int64[np.ndarray, " group"], tokens: Int64[np.ndarray, " group"], max_rows: int
+) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
+    """The groups with the most tokens, and all others in one line.
 
     Returns:
-        `rows` of name, documents, tokens and share (of all tokens); `rest` likewise with the number of `groups`;
-        `num_groups` that hold any document.
+        all groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
+        `max_rows` of them; the same summed over the others, with the number of `groups`.
     """
-    documents = np.bincount(codes, minlength=len(names))
-    tokens = np.bincount(codes, weights=lengths, minlength=len(names)).astype(np.int64)
-    total = max(int(tokens.sum()), 1)
-    order = np.lexsort((np.arange(len(names)), -documents, -tokens))
+    order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]
-    top, rest = [int(group) for group in order[:max_rows]], order[max_rows:]
-    rows = [
-        {
-            "name": clean_text(names[group], 120),
-            "documents": int(documents[group]),
-            "tokens": int(tokens[group]),
-            "share": round_value(int(tokens[group]) / total),
+    total = max(int(tokens.sum()), 1)
+
+    def line(chosen: Any) -> dict[str, Any]:
+        num_tokens = int(tokens[chosen].sum())
+        return {
+            "documents": int(documents[chosen].sum()),
+            "tokens": num_tokens,
+            "share": round_value(num_tokens / total),
         }
-        for group in top
-    ]
-    return {"rows": rows, "rest": rest_row(rest, documents, tokens), "num_groups": len(order)}
 
-
-def rest_row(rest: np.ndarray, documents: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """The groups that a table leaves out, summed: `groups`, `documents`, `tokens`, `share` of all tokens."""
-    return {
-        "groups": len(rest),
-        "documents": int(documents[rest].sum()),
-        "tokens": int(tokens[rest].sum()),
-        "share": round_value(tokens[rest].sum() / max(int(tokens.sum()), 1)),
-    }
+    groups, rest = order.tolist(), order[max_rows:]
+    return groups, [line(group) for group in groups[:max_rows]], {"groups": len(rest), **line(rest)}
 
 
 def clean_text(text: str, max_characters: int = 160) -> str:
@@ -123,14 +101,19 @@ def clean_text(text: str, max_characters: int = 160) -> str:
     return text if len(text) <= max_characters else text[: max_characters - 1].rstrip() + "…"
 
 
+def clean_texts(texts: Iterable[str], max_characters: int) -> list[str]:
+    """`clean_text` over several texts; those of which nothing is left are dropped."""
+    return [cleaned for text in texts if (cleaned := clean_text(text, max_characters))]
+
+
 def as_json(value: Any) -> Any:
     """Settings as plain JSON values: string keys, lists, clean strings, None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {clean_text(str(key)): as_json(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | np.ndarray):
-        return [as_json(part) for part in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    if value is None or isinstance(value, bool | np.bool_):
-        return None if value is None else bool(value)
-    if isinstance(value, int | float | np.number):
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [as_json(part) for part in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
         return round_value(value, digits=12)
     return clean_text(str(value), 1000)

@@ -1,4 +1,4 @@
-"""What can be counted along an ordering: distinct groups, and positions between copies."""
+"""Positions between the copies of what the corpus holds more than once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Integer
-from scipy.sparse import csr_array
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.measures.windows import aligned_windows
+from jax_diversity.measures.balance import Order
 from jax_diversity.schema import Ordering, Schedule, Segments
-
-
-def groups_per_sequence(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
-    """Distinct groups with tokens in every sequence."""
-    return np.diff(counts.indptr).astype(np.int64)
-
-
-def groups_per_batch(placed: csr_array, size: int, offset: int = 0) -> Int64[np.ndarray, " window"]:
-    """Distinct groups with tokens in every batch of `size` consecutive positions from `offset` on."""
-    return aligned_windows(placed, np.zeros(placed.shape[1]), size, offset).num_groups
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,7 @@ class DuplicateGaps:
 
 
 def duplicate_gaps(
-    ordering: Ordering | Schedule | Int64[np.ndarray, " position"],
+    ordering: Order,
     groups: Integer[np.ndarray, " member"],
     segments: Segments | None = None,
 ) -> DuplicateGaps:
@@ -61,9 +50,9 @@ def duplicate_gaps(
         ordering: what is trained on, in order; an array must be a bijection.
         groups: the duplicate group of every sequence, or of every document where `segments` are given; negative
             for what has no copies.
-        segments: which sequences hold which documents. A copy then stands wherever a sequence holds any of it, and
-            gaps are counted between different documents of a group: neither the parts of one document nor its
-            return in a later epoch are copies. Without segments, a sequence that comes again is one.
+        segments: which sequences hold which documents. Every sequence that holds a part of a copy counts, and gaps
+            are counted between different documents of a group: neither the parts of one document nor its
+            repetition in a later epoch are copies. Without segments, a repeated sequence is a copy.
 
     Raises:
         ValueError: groups of another number of sequences, of fewer documents than the segments hold, or segments
@@ -86,6 +75,7 @@ def duplicate_gaps(
     _check_segments(segments, groups, num_sequences)
     held = np.flatnonzero(groups[segments.document_index] >= 0)
     sequence, document = segments.sequence_index[held], segments.document_index[held]
+    # Every position repeats its sequence's members: `source` counts through them, run after run.
     by_sequence = np.argsort(sequence, kind="stable")
     starts = np.searchsorted(sequence[by_sequence], np.arange(num_sequences + 1))
     widths = np.diff(starts)[indices]
@@ -111,6 +101,7 @@ def _check_segments(segments: Segments, groups: Integer[np.ndarray, " document"]
 
 def _gaps(groups: np.ndarray, position: np.ndarray, member: np.ndarray) -> DuplicateGaps:
     """Differences of neighbouring positions of a group that different members hold."""
+    # By group, then position; the parts of one document at one position are neighbours and make no gap.
     order = np.lexsort((member, position, groups))
     groups, position, member = groups[order], position[order], member[order]
     copies = (groups[1:] == groups[:-1]) & (member[1:] != member[:-1])

@@ -1,0 +1,179 @@
+"""The values of the corpus, its clusters and its packing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from jax_diversity.measures.curves import envelope
+from jax_diversity.packing.report import cluster_mix
+from jax_diversity.report.plain import (
+    clean_text,
+    clean_texts,
+    count_histogram,
+    largest_groups,
+    length_histogram,
+    round_value,
+)
+from jax_diversity.report.words import purity_sentence
+from jax_diversity.schema import Segments
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DOCUMENT_COLUMNS = ("num_tokens", "source", "language", "duplicate_group")
+"""What is read of every document."""
+MAX_GROUPS = 30
+MAX_CLUSTERS = 60
+MAX_TERMS = 12
+MAX_TITLES = 5
+MAX_CIRCLES = 1000
+MAX_LABELS = 7
+_SKIPPED = {
+    "num_empty_documents": "empty",
+    "num_broken_records": "broken",
+    "num_without_text": "without text",
+    "num_text_not_string": "text is no string",
+    "num_invalid_utf8": "invalid UTF-8",
+}
+"""What `prepare` counts of records that it left out -> the reason in words."""
+_PACKED = (
+    "sequence_length",
+    "num_sequences",
+    "num_validation_sequences",
+    "num_tokens_kept",
+    "num_tokens_dropped",
+    "num_documents_cut",
+    "num_padding_tokens",
+    "num_inserted_ends",
+    "num_tokens_repeated",
+)
+
+
+def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:
+    """What was read.
+
+    Args:
+        documents: the columns `DOCUMENT_COLUMNS` of every document.
+        prepared: what the stage `prepare` counted.
+        num_duplicates: documents whose text occurs before them.
+    """
+    lengths = documents["num_tokens"].to_numpy()
+    # Groups count from 0 without gaps, so that each one's size is a bin.
+    copies = np.bincount(documents["duplicate_group"].to_numpy())
+    names = ("shortest", "median", "nine_tenths", "longest")
+    quantiles = np.quantile(lengths, [0, 0.5, 0.9, 1], method="higher").tolist() if len(lengths) else [None] * 4
+    return {
+        "num_documents": len(lengths),
+        "text_bytes": prepared["text_bytes"],
+        "num_tokens": int(lengths.sum()),
+        "num_empty": int((lengths == 0).sum()),
+        "num_duplicates": num_duplicates,
+        "num_duplicate_groups": int((copies > 1).sum()),
+        "largest_duplicate_group": int(copies.max(initial=0)),
+        "skipped": [{"reason": _SKIPPED[name], "records": prepared[name]} for name in _SKIPPED if prepared[name]],
+        "length_summary": dict(zip(names, quantiles, strict=True)),
+        "lengths": length_histogram(lengths),
+        "sources": _group_table(documents["source"], lengths),
+        "languages": _group_table(documents["language"], lengths),
+    }
+
+
+def _group_table(column: pa.ChunkedArray, lengths: Int64[np.ndarray, " document"]) -> dict[str, Any] | None:
+    """The largest groups of a column of names; None where no document has a name."""
+    if column.null_count == len(column):
+        return None
+    # Coded in Arrow: a hundred million names must not become as many Python objects.
+    coded = column.fill_null("unknown").combine_chunks().dictionary_encode()
+    codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
+    tokens = np.bincount(codes, weights=lengths, minlength=len(names)).astype(np.int64)
+    groups, lines, rest = largest_groups(np.bincount(codes, minlength=len(names)), tokens, MAX_GROUPS)
+    rows = [{"name": clean_text(names[group], 120), **line} for group, line in zip(groups, lines, strict=False)]
+    return {"rows": rows, "rest": rest, "num_groups": len(groups)}
+
+
+def cluster_values(
+    clusters: Sequence[Mapping[str, Any]],
+    tokens: Int64[np.ndarray, " cluster"],
+    counts: Mapping[str, Any],
+    embedding: str,
+) -> dict[str, Any]:
+    """The topic clusters.
+
+    Args:
+        clusters: what the dataset knows of each: name, number of documents, terms, titles, position, label.
+        tokens: tokens of every cluster.
+        counts: what the stage `cluster` counted.
+        embedding: the method that made the vectors.
+    """
+    documents = np.array([cluster["num_documents"] for cluster in clusters], np.int64)
+    order, lines, rest = largest_groups(documents, tokens, MAX_CLUSTERS)
+    rows = [
+        {
+            "cluster": index,
+            "terms": clean_texts(clusters[index]["top_terms"][:MAX_TERMS], 40),
+            "titles": clean_texts(clusters[index]["titles"][:MAX_TITLES], 120),
+            **line,
+        }
+        for index, line in zip(order, lines, strict=False)
+    ]
+    shares = tokens[order] / max(int(tokens.sum()), 1)
+    return {
+        "num_clusters": len(tokens),
+        "num_empty": len(tokens) - len(order),
+        "rows": rows,
+        "rest": rest,
+        "share_by_rank": envelope(shares),
+        "map": _cluster_map([clusters[index] for index in order], tokens[order], shares),
+        "purity": purity_sentence(counts, embedding),
+    }
+
+
+def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shares: np.ndarray) -> dict[str, Any]:
+    """The circles of the map, the largest first, which is drawn first; labels beyond the commonest are one."""
+    shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
+    labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
+    # A map with more colours than readers can tell apart says nothing: labels are ranked by the tokens they colour.
+    tokens_of: dict[str, int] = {}
+    for index in shown:
+        tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])
+    tokens_of.pop("", None)
+    commonest = sorted(tokens_of, key=lambda label: (-tokens_of[label], label))[:MAX_LABELS]
+    rows = [
+        {
+            "x": round_value(clusters[index]["position"][0], 4),
+            "y": round_value(clusters[index]["position"][1], 4),
+            "name": clean_text(clusters[index]["name"], 60),
+            "share": round_value(shares[index]),
+            "documents": clusters[index]["num_documents"],
+            "label": commonest.index(labels[index]) if labels[index] in commonest else -1,
+        }
+        for index in shown
+    ]
+    return {"labels": commonest, "rows": rows}
+
+
+def packing_values(
+    counts: Mapping[str, Any], method: str, segments: Segments, clusters: Int32[np.ndarray, " document"]
+) -> dict[str, Any]:
+    """What packing kept, and how many documents and clusters a sequence holds.
+
+    Args:
+        counts: what the stage `pack` counted.
+        method: the packing method.
+        segments: the training sequences'.
+        clusters: every document's cluster.
+    """
+    mix = cluster_mix(segments, clusters)
+    per_sequence = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
+    return {
+        "method": method,
+        **{name: counts[name] for name in _PACKED},
+        "clusters_per_sequence": round_value(mix.clusters_per_sequence) if mix else None,
+        "largest_cluster_share": round_value(mix.largest_share) if mix else None,
+        "mean_segments": round_value(per_sequence.mean()) if len(per_sequence) else None,
+        "segments_per_sequence": count_histogram(per_sequence),
+    }

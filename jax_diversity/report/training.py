@@ -1,0 +1,75 @@
+"""The values of training runs: their losses, what their gradients said, and their waits for input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.foundation.stage import Context
+from jax_diversity.lab.log import read_log
+from jax_diversity.measures.curves import envelope
+from jax_diversity.report.plain import clean_text, round_value
+from jax_diversity.report.words import training_sentence
+
+Steps = Sequence[Mapping[str, Any]]
+"""A record a step: `step`, counted from 0, and any of the values below."""
+_LOSSES = ("loss", "validation_loss")
+_EXTRAS = {
+    "gradient_diversity": "gradient_diversity",
+    "stable_rank": "stable_rank",
+    "input_wait": "input_wait_seconds",
+}
+"""Name in the values -> name in a step's record."""
+
+
+def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps]:
+    """Finished or running training runs on the dataset's records: ordering -> steps, with the values that are shown.
+
+    A run on other records, or on another ordering of the same name, is left out.
+    """
+    if "write" not in context.folder.stages:
+        return {}
+    dataset, shown = context.dataset.fingerprint, ("step", *_LOSSES, *_EXTRAS.values())
+    runs = {}
+    for name in orderings:
+        header, steps = read_log(context.root / "training" / name / "log.jsonl")
+        # A folder's name is only the ordering's: the log of a former dataset or ordering may still be there.
+        is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
+        if steps and is_of_this and header.get("dataset") == dataset:
+            runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]
+    return runs
+
+
+def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
+    """Curves of what a run's log holds; None for what it does not."""
+    values: dict[str, Any] = {"ordering": clean_text(ordering), "num_nonfinite": 0}
+    # A log may lack steps (a writer that writes every tenth): the number of steps follows from the last one.
+    values["num_steps"] = int(max((row["step"] for row in steps), default=-1)) + 1
+    for name in _LOSSES:
+        at, losses = _column(steps, name)
+        finite = losses[np.isfinite(losses)]
+        # Curves leave out what is not finite; a run that diverged must not look like one that did not.
+        values["num_nonfinite"] += len(losses) - len(finite)
+        values[name] = {**_curve(at, losses), "best": round_value(finite.min()) if len(finite) else None}
+    for name, logged in _EXTRAS.items():
+        at, found = _column(steps, logged)
+        values[name] = _curve(at, found) if np.isfinite(found).any() else None
+    return {**values, "sentence": training_sentence(values)}
+
+
+def _column(steps: Steps, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that hold a value of this name, and the values."""
+    found = [(row["step"], row[name]) for row in steps if row.get(name) is not None]
+    return np.array([step for step, _ in found], float), np.array([value for _, value in found], float)
+
+
+def _curve(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    finite = values[np.isfinite(values)]
+    return {
+        "number": len(finite),
+        "first": round_value(finite[0]) if len(finite) else None,
+        "last": round_value(finite[-1]) if len(finite) else None,
+        "curve": envelope(values, steps),
+    }
