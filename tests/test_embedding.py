@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.embedding import tfidf_svd as module
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.tfidf_svd import TfidfSvd
+from jax_diversity.embedding.tfidf_svd import TfidfSvd, tfidf_svd
 from jax_diversity.foundation.errors import UserError
 
 TOPICS = {
@@ -41,7 +40,7 @@ def topical_texts(num_each: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 
 def fit(texts: list[str], **settings: int) -> TfidfSvd:
-    return TfidfSvd.fit(texts, EmbeddingConfig(**{"dimensions": 4, **settings}))
+    return tfidf_svd(texts=lambda: texts, **{"dimensions": 4, **settings})
 
 
 def reference_rows(texts: list[str], terms: tuple[str, ...], num_fitted: int, frequency: Counter) -> np.ndarray:
@@ -250,8 +249,8 @@ def test_hash_order_and_threads_do_not_show_in_the_bytes(tmp_path, num_threads):
     texts, _ = topical_texts(30)
     fit(texts, dimensions=16).save(tmp_path / "here.npz")
     script = (
-        "import sys, json; from jax_diversity.config import EmbeddingConfig; from jax_diversity.embedding import *;"
-        "TfidfSvd.fit(json.load(sys.stdin), EmbeddingConfig(dimensions=16)).save(sys.argv[1])"
+        "import sys, json, pathlib; from jax_diversity.embedding.tfidf_svd import tfidf_svd;"
+        "tfidf_svd(texts=lambda: json.load(sys.stdin), stored=pathlib.Path(sys.argv[1]), dimensions=16)"
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": num_threads, "PYTHONHASHSEED": num_threads}
     subprocess.run(

@@ -1,26 +1,34 @@
-"""The Qwen3 transformer in Flax NNX, as far as embeddings need it: token ids -> hidden states, no head.
+"""The Qwen3 transformer in Flax NNX, as far as embeddings need it, and its parameters on a mesh of devices.
 
-Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key heads than query heads (Ainslie
-et al. 2023), queries and keys normalised, then turned by rotary positions (Su et al. 2021), SwiGLU (Shazeer 2020):
-the model of the Qwen3 report (Yang et al. 2025). Attributes are named as checkpoints name their tensors, so that a
-parameter's path is its tensor's name.
+Token ids -> hidden states, no head. Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key
+heads than query heads (Ainslie et al. 2023), queries and keys normalised, then turned by rotary positions (Su et al.
+2021), SwiGLU (Shazeer 2020): the model of the Qwen3 report (Yang et al. 2025). Attributes are named as checkpoints
+name their tensors, so a parameter's path is its tensor's name.
 
-Padding stands at the end of a row. Attention is causal, so that no token sees it, and needs no other mask.
+Of every parameter each device keeps an equal part, as in fully sharded data parallelism (Rajbhandari et al. 2020,
+ZeRO stage 3); a block's parts are gathered just before the block runs. Rows of a batch are split over the devices, so a
+row is computed on one device whatever their number, with the same arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Float32, Int32
 
-from jax_diversity.embedding.qwen3.architecture import Architecture
+from jax_diversity.embedding.qwen3_checkpoint import CONFIG, Architecture, Tensors
+from jax_diversity.foundation.errors import UserError
 
+AXIS = "device"
+_STACKED = "layers"
 Place = Callable[[Any], Any]
 
 
@@ -123,6 +131,7 @@ class Attention(nnx.Module):
         queries = rotate(self.q_norm(self.q_proj(hidden).reshape(heads)), rotation)
         keys = rotate(self.k_norm(self.k_proj(hidden).reshape(heads)), rotation)
         values = self.v_proj(hidden).reshape(heads)
+        # Padding is at the end of a row: with causal attention no token sees it, so no other mask is needed.
         mixed = jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
         return self.o_proj(mixed.reshape(*hidden.shape[:2], -1))
 
@@ -168,3 +177,140 @@ def rotate(
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return turned.astype(heads.dtype)
+
+
+@dataclass(frozen=True)
+class PlacedModel:
+    """A model whose parameters lie on a mesh, and the program that embeds batches with it.
+
+    Attributes:
+        mesh: of one axis.
+        width: of an embedding.
+        parameters: the model's, each with a part on every device.
+        program: (parameters, tokens, lengths) -> embeddings; compiled once for each shape of the tokens.
+    """
+
+    mesh: Mesh
+    width: int
+    parameters: Any
+    program: Any
+
+    def embed(
+        self, tokens: Int32[np.ndarray, "row token"], lengths: Int32[np.ndarray, " row"]
+    ) -> Float32[Array, "row width"]:
+        """The embeddings of a batch, on every device; not waited for.
+
+        Args:
+            tokens: ids, padded at the end with any id; the number of rows is a multiple of the mesh's size. Every
+                process of several hosts passes the same.
+            lengths: tokens of each row, 1 or more.
+        """
+        return self.program(self.parameters, *(_on_every_device(self.mesh, values) for values in (tokens, lengths)))
+
+
+def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype: str) -> PlacedModel:
+    """The model of a checkpoint on a mesh, every device's parts read from disk for it.
+
+    Args:
+        architecture: the sizes that the checkpoint's configuration gives.
+        tensors: as `open_tensors` gives them; taken to `dtype` whatever the files hold.
+        mesh: of one axis.
+        dtype: of parameters and arithmetic.
+
+    Raises:
+        UserError: a tensor is missing, has another shape, or belongs to no Qwen3 model.
+    """
+    graph, shapes = abstract_model(architecture, dtype)
+    parameters = _load(architecture, shapes, tensors, mesh)
+    return PlacedModel(mesh, architecture.width, parameters, embedding_program(graph, mesh, dtype))
+
+
+def abstract_model(architecture: Architecture, dtype: str) -> tuple[Any, Any]:
+    """The model's structure and the shapes of its parameters; nothing is computed."""
+    return nnx.split(nnx.eval_shape(lambda: Qwen3(architecture, jnp.dtype(dtype), nnx.Rngs(0))))
+
+
+def embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
+    """What embeds batches: jit-compiled, (parameters, tokens, lengths) -> embeddings.
+
+    Args:
+        graph: the model's structure.
+        mesh: of one axis.
+        dtype: of the arithmetic; float32 means float32 on every device, not the shorter products of some.
+    """
+
+    def place(*axes: str | None) -> Callable[[Any], Any]:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return lambda values: jax.tree.map(lambda array: lax.with_sharding_constraint(array, sharding), values)
+
+    def embed(
+        parameters: Any, tokens: Int32[Array, "row token"], lengths: Int32[Array, " row"]
+    ) -> Float32[Array, "row width"]:
+        with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
+            model = nnx.merge(graph, parameters)
+            hidden = model(tokens, spread=place(AXIS), gather=place())
+            return place()(model.last(hidden, place(AXIS)(lengths)))
+
+    return jax.jit(embed)
+
+
+def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh) -> Any:
+    unread = dict(tensors)
+    loaded = {}
+    for path, variable in nnx.to_flat_state(shapes):
+        stacked = path[0] == _STACKED
+        shape = variable.get_value()
+        names = _tensor_names(path, architecture.num_layers)
+        views = [_take(unread, name, shape.shape[stacked:]) for name in names]
+        loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
+    if unread:
+        raise UserError(
+            f"Expected the tensors of a plain Qwen3 model, found {min(unread)} besides them; adapters and variants "
+            "of the model cannot be read."
+        )
+    return nnx.from_flat_state(loaded)
+
+
+def _on_every_device(mesh: Mesh, values: np.ndarray) -> Array:
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def _tensor_names(path: tuple[Any, ...], num_layers: int) -> list[str]:
+    """The tensors that a parameter consists of, one a layer where layers are stacked."""
+    first, *rest = map(str, path[:-1])
+    stem = ".".join([*rest, "weight"])
+    if first == _STACKED:
+        return [f"{first}.{number}.{stem}" for number in range(num_layers)]
+    return [f"{first}.{stem}"]
+
+
+def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor of the model's shape, removed from those that are not used yet."""
+    tensor = tensors.pop(name, None)
+    if tensor is None or tensor.shape != shape:
+        found = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"
+        raise UserError(
+            f"Expected the tensor {name} of the shape {list(shape)}, as {CONFIG} says, found {found} in the "
+            "weights; download the checkpoint's files again, all from one place."
+        )
+    return tensor
+
+
+def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) -> Array:
+    """One array on the mesh of the tensors of all layers (or of one tensor)."""
+
+    def read(index: Any) -> np.ndarray:  # a slice an axis
+        parts = [view[index[stacked:]] for view in views]
+        return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
+
+    sharding = NamedSharding(mesh, _spec(shape.shape, stacked, mesh.size))
+    return jax.make_array_from_callback(shape.shape, sharding, read)
+
+
+def _spec(shape: tuple[int, ...], stacked: bool, num_devices: int) -> PartitionSpec:
+    """How a parameter is divided over the devices."""
+    # A block's parameters by rows, which lie together on disk; the table of tokens by features, because every device
+    # looks up all tokens; vectors (norms) are whole on every device.
+    whole = len(shape) - stacked < 2 or shape[1] % num_devices != 0
+    return PartitionSpec() if whole else PartitionSpec(None, AXIS)
