@@ -205,7 +205,9 @@ def test_a_build_that_was_cut_off_ends_like_one_that_was_not(
     left = {path.name for path in (tmp_path / "other" / ".partial").rglob("*") if path.is_file()}
     assert {"embedding.npz", "part-00000.npy", "part-00001.npy"} <= left
     Average.num_fits = 0
-    monkeypatch.setattr(TfidfSvd, "fit", None)  # what was learnt is loaded
+    fit = TfidfSvd.fit
+    # Settings are checked with no texts; what was learnt is loaded.
+    monkeypatch.setattr(TfidfSvd, "fit", lambda texts, *rest: pytest.fail("fitted") if texts else fit(texts, *rest))
     run(other)
     assert Average.num_fits == 0
     assert files_of(other) == files_of(config)
@@ -304,7 +306,7 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
         ("math:pi", "to be a function that makes an embedder .*, found: 3.14.* is not a callable object"),
         (f"{__name__}:needs_weights", r"takes the options \(none\), found: missing a required .*argument: 'weights'"),
         (f"{__name__}:refuses", r"^Expected a checkpoint, found none; fetch it\.$"),
-        ("builtins:dict", "with `dimensions` and `embed`, found dict"),
+        ("json:JSONDecoder", "with `dimensions` and `embed`, found JSONDecoder"),
         (f"{__name__}:zero_dimensions", "to be a whole number >= 1, found 0"),
     ],
 )
@@ -348,6 +350,15 @@ def test_an_own_embedder_has_options_of_its_own(config: BuildConfig) -> None:
     lengths = vectors_of(plain)
     run(with_embedding(plain, options={"scale": 3.0}))
     np.testing.assert_array_equal(vectors_of(plain), lengths * np.array([3, 1], np.float32))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_documents_to_learn_from_are_drawn_by_the_seed(config: BuildConfig, seed: int) -> None:
+    run(with_embedding(config, method=f"{__name__}:average", options={}, fit_documents=40, seed=seed))
+    chosen = np.random.default_rng(seed).choice(300, 40, replace=False)
+    lengths = np.array(list(map(len, beginnings_of(config))))
+    mean = json.loads((Path(config.out) / "embeddings" / "embedding.npz").read_text())
+    assert mean == pytest.approx(lengths[chosen].mean())
 
 
 def test_the_largest_seed_is_a_seed(config: BuildConfig) -> None:
@@ -430,8 +441,9 @@ def test_tokens_with_a_tokenizer_are_decoded(config: BuildConfig, token_config: 
 
 def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     run(config)
-    paths = DocumentStore.of_folder(Path(config.out) / "documents").paths
-    monkeypatch.setattr(DocumentStore, "of_folder", lambda folder: DocumentStore(paths[:-1]))
+    dataset = jd.open_dataset(config.out)
+    fewer = DocumentStore(dataset.document_store.paths[:-1])
+    monkeypatch.setattr(type(dataset), "document_store", fewer)
     with pytest.raises(jd.UserError, match=r"Expected tokens of \d+ stored documents .* found tokens of 300"):
         beginnings_of(config)
 

@@ -121,23 +121,12 @@ def cluster(
 
 
 def train_centroids(
-    vectors: Float32[np.ndarray, "document feature"],
-    num_clusters: int,
-    *,
-    method: str = "kmeans",
-    train_documents: int = 200_000,
-    seed: int = 0,
-    advance: Advance = ignore,
-    mesh: Any = None,
-    block_rows: int | None = None,
-    **options: Any,
+    vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Centroids by the method, and the passes made; arguments and errors are those of `cluster`."""
+    """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
     chosen = METHODS.find(method)
-    METHODS.check_options(method, options)
-    given = {"advance": advance, "mesh": mesh, "block_rows": block_rows}
-    options |= {name: value for name, value in given.items() if METHODS.takes(method, name)}
-    return chosen(vectors, num_clusters, train_documents=train_documents, seed=seed, **options)
+    METHODS.check_options(method, given.keys() - METHODS.contract)
+    return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
 
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:

@@ -211,15 +211,8 @@ def accumulate(
     Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
     identical rows does not move at all.
 
-    Args:
-        moments: this pass's sums so far; its memory is reused (donated).
-        rows: the block, laid over the mesh.
-        num_rows: real rows of the block; those behind them are padding and counted nowhere.
-        former: every row's cluster in the pass before, -1 at first.
-        centroids: the same on all devices.
-        num_clusters: centroids from here on are padding; no row is nearest to them.
-        mesh: of one axis.
-        spherical: rows have length one (or zero), and so have centroids.
+    Rows from `num_rows` on and centroids from `num_clusters` on are padding: counted nowhere, nearest to no row.
+    `former` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
 
     Returns:
         The sums with this block; every row's cluster (out of range for padding) and squared distance.

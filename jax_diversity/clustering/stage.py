@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,15 +28,8 @@ _TRAINED = "trained.json"
 """Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Labels:
-    """What the documents' own label field says.
-
-    Attributes:
-        field: its name; `source` where no document has the field of the settings.
-        codes: a document's label, -1 where it has none.
-        names: the labels.
-    """
+class _Labels(NamedTuple):
+    """The field that clusters are compared with, every document's label (-1 for none), and the labels' names."""
 
     field: str
     codes: np.ndarray

@@ -140,8 +140,21 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
                 num_rows += table.metadata.num_rows
         _check_number(f"{len(paths)} files from {paths[0]} on", num_rows, len(ids))
         targets, num_unused = np.arange(num_rows), 0
-    reader = _TableReader(paths, column, targets, _first_width(paths, column))
-    return PrecomputedVectors(reader.dimensions, num_unused, reader.blocks)
+    dimensions = _first_width(paths, column)
+
+    def blocks() -> Iterator[Block]:
+        first = 0
+        for path in paths:
+            start = 0
+            for batch in _batches(path, column):
+                vectors = _read_rows(batch, dimensions, column, path, start)
+                documents = targets[first : first + len(batch)]
+                used = documents != _UNUSED
+                yield documents[used], _as_float32(vectors[used], path, start, np.flatnonzero(used))
+                start += len(batch)
+                first += len(batch)
+
+    return PrecomputedVectors(dimensions, num_unused, blocks)
 
 
 def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[np.ndarray, " row"], int]:
@@ -177,43 +190,22 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     return rows, len(rows) - len(used)
 
 
-@dataclass(frozen=True)
-class _TableReader:
-    """Reads the vectors' column of Parquet files; `targets` holds every row's document."""
+def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start: int) -> np.ndarray:
+    """A batch of lists as a matrix; `start` is the number of its first row in the file."""
+    import pyarrow.compute as pc
 
-    paths: Sequence[Path]
-    column: str
-    targets: Int64[np.ndarray, " row"]
-    dimensions: int
-
-    def blocks(self) -> Iterator[Block]:
-        first = 0
-        for path in self.paths:
-            start = 0
-            for batch in _batches(path, self.column):
-                vectors = self._vectors(batch, path, start)
-                targets = self.targets[first : first + len(batch)]
-                used = targets != _UNUSED
-                yield targets[used], _as_float32(vectors[used], path, start, np.flatnonzero(used))
-                start += len(batch)
-                first += len(batch)
-
-    def _vectors(self, batch: pa.Array, path: Path, start: int) -> np.ndarray:
-        import pyarrow.compute as pc
-
-        widths = pc.list_value_length(batch).fill_null(-1).to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
-        wrong = widths != self.dimensions
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            found = "null" if widths[row] < 0 else f"{widths[row]} numbers"
-            raise UserError(
-                f"Expected vectors of {self.dimensions} numbers in the column {self.column!r}, found {found} in "
-                f"row {start + row} of {path}; repair that row."
-            )
-        # `flatten`, unlike `values`, leaves out what lies outside the batch's offsets. A null number becomes NaN, which
-        # `_as_float32` refuses with its row.
-        values = batch.flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(values).reshape(len(batch), self.dimensions)
+    widths = pc.list_value_length(batch).fill_null(-1).to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
+    wrong = widths != dimensions
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        found = "null" if widths[row] < 0 else f"{widths[row]} numbers"
+        raise UserError(
+            f"Expected vectors of {dimensions} numbers in the column {column!r}, found {found} in "
+            f"row {start + row} of {path}; repair that row."
+        )
+    # `flatten`, unlike `values`, leaves out what lies outside the batch's offsets. A null number becomes NaN, which
+    # `_as_float32` refuses with its row.
+    return np.asarray(batch.flatten().to_numpy(zero_copy_only=False)).reshape(len(batch), dimensions)
 
 
 def _column_names(path: Path, column: str) -> list[str]:
@@ -286,6 +278,7 @@ def _as_float32(
     rows: np.ndarray, path: Path, start: int, places: Int64[np.ndarray, " row"] | None = None
 ) -> Float32[np.ndarray, "row feature"]:
     """The rows as float32, all finite; `start` (and `places` after it) are their numbers in the file."""
+    # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)
     finite = np.isfinite(vectors).all(axis=1)

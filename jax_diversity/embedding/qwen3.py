@@ -21,9 +21,8 @@ from jax.sharding import Mesh
 from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.embedding.base import files_at
-from jax_diversity.embedding.qwen3_checkpoint import Architecture, TokenReader, hash_checkpoint, open_tensors
+from jax_diversity.embedding.qwen3_checkpoint import Architecture, TokenReader, open_tensors
 from jax_diversity.embedding.qwen3_model import AXIS, PlacedModel, place_model
-from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.devices import flat_mesh
 from jax_diversity.foundation.errors import UserError
@@ -70,7 +69,7 @@ def qwen3(
         )
     tokens = TokenReader(folder, max_tokens, architecture.vocab_size)
     model = place_model(architecture, open_tensors(folder), devices, dtype)
-    return Qwen3Embedder(folder, dtype, tokens, model, BatchPlan(max_tokens, batch_tokens, devices.size))
+    return Qwen3Embedder(tokens, model, BatchPlan(max_tokens, batch_tokens, devices.size))
 
 
 def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> list[Path]:
@@ -101,22 +100,13 @@ class Qwen3Embedder:
     products of other shapes: 1e-5 in float32, about 1e-2 in bfloat16.
     """
 
-    def __init__(self, folder: Path, dtype: str, tokens: TokenReader, model: PlacedModel, plan: BatchPlan) -> None:
-        self._folder = folder
-        self._dtype = dtype
-        self._tokens = tokens
-        self._model = model
-        self._plan = plan
+    def __init__(self, tokens: TokenReader, model: PlacedModel, plan: BatchPlan) -> None:
+        self._tokens, self._model, self._plan = tokens, model, plan
 
     @property
     def dimensions(self) -> int:
         """Width of the vectors."""
         return self._model.width
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of what decides the vectors: every byte of the checkpoint, `max_tokens` and `dtype`."""
-        return fingerprint("qwen3", hash_checkpoint(self._folder), self._plan.max_tokens, self._dtype)
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
         """A vector of length 1 for each text, in the texts' order; a text without tokens has its end token's.
@@ -183,6 +173,7 @@ class BatchPlan:
         Yields:
             indices of a batch's texts, its rows (as many or more), and its padded length.
         """
+        # Longest first: a batch that does not fit into memory fails at the start, not after hours.
         order = np.argsort(-lengths, kind="stable")
         classes = np.array([bisect_left(self.padded_lengths, length) for length in lengths[order]], np.int64)
         for number in range(len(self.padded_lengths) - 1, -1, -1):
@@ -190,6 +181,7 @@ class BatchPlan:
             padded_length = self.padded_lengths[number]
             full, small = self.num_rows(padded_length)
             while len(documents):
+                # The last texts go into small batches, unless these together would be as large as a full one.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]

@@ -20,7 +20,7 @@ import tokenizers
 from jaxtyping import Shaped
 from tokenizers import processors
 
-from jax_diversity.foundation.artifacts import file_hash, fingerprint
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 CONFIG = "config.json"
@@ -105,7 +105,7 @@ class Architecture:
                 f"{config.get('model_type')!r}; name the folder of a Qwen3-Embedding checkpoint."
             )
         _check_supported(config, path)
-        sizes = {ours: _read_size(config, theirs, path) for ours, theirs in _SIZES.items()}
+        sizes = {ours: whole_number(f"{theirs} in {path}", config.get(theirs), 1) for ours, theirs in _SIZES.items()}
         if sizes["num_heads"] % sizes["num_key_heads"] or sizes["head_width"] % 2:
             raise UserError(
                 f"Expected num_attention_heads to be a multiple of num_key_value_heads and head_dim to be even in "
@@ -163,13 +163,6 @@ def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**older, **settings}
 
 
-def _read_size(config: Mapping[str, Any], name: str, path: Path) -> int:
-    value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"Expected a whole number of 1 or more for {name} in {path}, found {value!r}.")
-    return value
-
-
 def _read_positive(value: Any, name: str, path: Path) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise UserError(f"Expected a positive number for {name} in {path}, found {value!r}.")
@@ -205,6 +198,7 @@ def weight_files(folder: Path) -> list[Path]:
         )
     places = read_object(folder / INDEX).get("weight_map")
     names = set(places.values()) if isinstance(places, dict) else set()
+    # A plain name, no path: an index must not make files outside the folder be read.
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(
             f"Expected {folder / INDEX} to give each tensor's file in the same folder under weight_map, found "
@@ -218,49 +212,28 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder / name for name in names)
 
 
-def hash_checkpoint(folder: str | Path) -> str:
-    """A hash of all that decides a checkpoint's vectors: configuration, tokenizer and weights, every byte read.
-
-    Raises:
-        UserError: a file is missing.
-    """
-    folder = Path(folder)
-    paths = [folder / CONFIG, folder / TOKENIZER, *weight_files(folder)]
-    missing = [path for path in paths if not path.is_file()]
-    if missing:
-        raise UserError(f"Expected a whole checkpoint, found no {missing[0]}; download it too.")
-    return fingerprint(*((path.name, file_hash(path)) for path in paths))
-
-
 def _open_file(path: Path) -> dict[str, np.ndarray]:
-    content, header_end = _open_header(path)
-    tensors = {}
-    for name, about in _parse_header(content, header_end, path).items():
-        if name != "__metadata__":
-            tensors[name] = _tensor(content[header_end:], name, about, path)
-    return tensors
-
-
-def _open_header(path: Path) -> tuple[np.ndarray, int]:
-    """The file's bytes and where its header ends."""
+    """A file's tensors by name, mapped into memory; nothing is trusted, because downloads break off."""
     size = path.stat().st_size
     if size < _LENGTH_BYTES:
         raise _damaged(path, f"{size} bytes")
+    # A map, not a copy: bytes are read from disk when a device's slice is taken.
     content = np.memmap(path, np.uint8, "r")
     length = int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     if length > min(_LARGEST_HEADER, size - _LENGTH_BYTES):
         raise _damaged(path, f"a header of {length} bytes in a file of {size}")
-    return content, _LENGTH_BYTES + length
-
-
-def _parse_header(content: np.ndarray, header_end: int, path: Path) -> dict[str, Any]:
+    header_end = _LENGTH_BYTES + length
     try:
         header = json.loads(content[_LENGTH_BYTES:header_end].tobytes())
     except (ValueError, RecursionError):
         raise _damaged(path, "a header that is no JSON") from None
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is no JSON object")
-    return header
+    return {
+        name: _tensor(content[header_end:], name, about, path)
+        for name, about in header.items()
+        if name != "__metadata__"
+    }
 
 
 def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarray:
@@ -278,6 +251,7 @@ def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarra
             "cannot be read."
         )
     dtype = _DTYPES[kind]
+    # Python's numbers do not overflow, so a huge shape in a damaged header fails here.
     if end - start != math.prod(shape) * dtype.itemsize:
         raise _damaged(path, f"{end - start} bytes for {name}, which is {kind} {list(shape)}")
     if end > len(content):
@@ -313,12 +287,14 @@ class TokenReader:
             )
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        # A tokenizer that appends an end token gives it for the empty text too.
         if not self._tokenizer.encode("").ids:
             self._tokenizer.post_processor = _ending(self._tokenizer, path)
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, one or more."""
+        # Cut before they are tokenised: a text may have megabytes, of which a few kilobytes are read.
         beginnings = [text[: self._num_characters] for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(beginnings)]
 

@@ -70,6 +70,7 @@ class Qwen3(nnx.Module):
         graph, layers = nnx.split(self.layers)
         rotation = rotations(tokens.shape[1], self.architecture)
 
+        # A scan compiles one block for all layers, and gathers one block's parameters at a time.
         def apply(hidden: Array, layer: Any) -> tuple[Array, None]:
             return nnx.merge(graph, gather(layer))(hidden, rotation), None
 
@@ -85,6 +86,7 @@ class Qwen3(nnx.Module):
             lengths: tokens of each row, 1 or more.
         """
         states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
+        # Only one token's state a row is normalised and scaled, in float32: bfloat16 lengths would be off by a percent.
         vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
         norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / jnp.maximum(norms, 1e-12)
@@ -175,6 +177,7 @@ def rotate(
     """Turn each pair (i, i + half the width) of a head by its position's i-th angle."""
     cosines, sines = rotation[:, None, :, None, :]
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    # In float32 whatever the model's type: angles of late positions lose their fraction in bfloat16.
     turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return turned.astype(heads.dtype)
 
@@ -246,6 +249,7 @@ def embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
     def embed(
         parameters: Any, tokens: Int32[Array, "row token"], lengths: Int32[Array, " row"]
     ) -> Float32[Array, "row width"]:
+        # Accelerators multiply float32 as shorter numbers unless told otherwise.
         with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
             model = nnx.merge(graph, parameters)
             hidden = model(tokens, spread=place(AXIS), gather=place())
@@ -260,6 +264,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
     for path, variable in nnx.to_flat_state(shapes):
         stacked = path[0] == _STACKED
         shape = variable.get_value()
+        # A stacked parameter's first axis is the layer; its tensors, one a layer, have the axes behind it.
         names = _tensor_names(path, architecture.num_layers)
         views = [_take(unread, name, shape.shape[stacked:]) for name in names]
         loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
@@ -304,6 +309,7 @@ def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) ->
         parts = [view[index[stacked:]] for view in views]
         return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
 
+    # The callback is asked for one device's slice at a time, so a host never holds the whole model.
     sharding = NamedSharding(mesh, _spec(shape.shape, stacked, mesh.size))
     return jax.make_array_from_callback(shape.shape, sharding, read)
 

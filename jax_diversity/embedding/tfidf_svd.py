@@ -31,7 +31,6 @@ MOST_CANDIDATES = 2_000_000
 """Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
 _POWER_ITERATIONS = 2
 _BLOCK_DOCUMENTS = 1024
-_BLOCK_CENTROIDS = 64
 _ROUNDING = 1e-6
 """Share of a unit vector, or of the largest singular value, below which a value is rounding alone."""
 
@@ -98,6 +97,7 @@ class TfidfSvd:
         found = _Candidates()
         counts = _count_matrix(*_look_up(texts, found.__getitem__), len(found))
         frequency = np.bincount(counts.indices, minlength=len(found))
+        # A term of one document connects it with no other one: it is noise to the SVD.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
@@ -136,31 +136,14 @@ class TfidfSvd:
             rows = _weighted_rows(_count_matrix(indices, starts, len(places)), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
+            # A text outside the directions' span has a projection of rounding errors: not a topic, so zeros.
             known = lengths > _ROUNDING
             np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
         return vectors
 
-    def top_terms(self, vectors: Float32[np.ndarray, "row feature"], num_terms: int) -> list[list[str]]:
-        """The terms that tell most about each vector (a document's, or a centroid), the best first.
-
-        A vector is projected back along the directions to TF-IDF values, which are weighted once more, so that names
-        of topics come before words of all documents. A zero vector has no terms.
-        """
-        if not self.terms:
-            return [[] for _ in vectors]
-        num_terms = min(num_terms, len(self.terms))
-        tops = []
-        for start in range(0, len(vectors), _BLOCK_CENTROIDS):
-            scores = vectors[start : start + _BLOCK_CENTROIDS] @ self.components * self.weights
-            places = np.sort(np.argpartition(-scores, num_terms - 1, axis=1)[:, :num_terms], axis=1)
-            best = np.take_along_axis(scores, places, axis=1)
-            order = np.argsort(-best, axis=1, kind="stable")
-            for row_places, row_best, row_order in zip(places, best, order, strict=True):
-                tops.append([self.terms[row_places[rank]] for rank in row_order if row_best[rank] > 0])
-        return tops
-
     def save(self, path: str | Path) -> None:
         """Write one .npz: arrays, and the terms as lines of UTF-8; the same embedding gives the same bytes."""
+        # Terms hold no line breaks. Texts may hold lone surrogates, which plain UTF-8 refuses.
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez(
@@ -227,6 +210,7 @@ def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> cs
     """Sparse counts (document, term), columns of a row ascending."""
     shape = (len(starts) - 1, num_terms)
     counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=shape)
+    # Sums the ones of a term that occurs several times, and sorts each row: sums below are in one order then.
     counts.sum_duplicates()
     return counts
 
@@ -234,6 +218,7 @@ def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> cs
 def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
     """Rows of `(1 + ln count) * weight`, of length one (or zero)."""
     rows = csr_array(counts)
+    # On the stored values alone: a count of zero is not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
     squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
     lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
