@@ -51,7 +51,7 @@ def test_settled_centroids_are_means_of_their_documents():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_well_separated_blobs_are_recovered(method, seed):
     rows, labels = blobs(20, 50, seed=seed)
     found = cluster(rows, 20, method=method, seed=seed)
@@ -64,7 +64,7 @@ def test_well_separated_blobs_are_recovered(method, seed):
 STARTS = [("kmeans", "k-means++"), ("kmeans", "k-means||"), ("minibatch_kmeans", "k-means++")]
 
 
-@pytest.mark.parametrize("far", [3_000, 10_000, -50_000])
+@pytest.mark.parametrize("far", [10_000, -50_000])
 @pytest.mark.parametrize(("method", "start"), STARTS)
 def test_the_distance_from_the_origin_has_no_influence(method, start, far):
     rows, labels = blobs(6, 100, width=16)
@@ -114,13 +114,13 @@ def test_inertia_is_near_the_full_scikit_learn_one(method, slack):
 
 
 @given(
-    num_rows=st.sampled_from([1, 2, 30, 130]),  # few shapes: each is compiled
+    num_rows=st.sampled_from([1, 30, 130]),  # few shapes: each is compiled
     width=st.sampled_from([1, 5]),
-    num_clusters=st.sampled_from([1, 2, 7, 30, 130]),
+    num_clusters=st.sampled_from([1, 7, 130]),
     seed=st.integers(0, 2**31),
     num_distinct=st.integers(1, 50),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_any_rows_give_nearest_centroids(num_rows, width, num_clusters, seed, num_distinct):
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((num_distinct, width)).astype(np.float32)[rng.integers(0, num_distinct, num_rows)]

@@ -50,7 +50,7 @@ class ClusterConfig:
         from jax_diversity.clustering.base import METHODS
         from jax_diversity.clustering.rows import check_numbers
 
-        at_least(1, "cluster", self, "num_clusters", "train_documents")
+        at_least(1, "cluster", self, "train_documents")
         seed("cluster", self.seed)
         for name, number in [("num_clusters", self.num_clusters), *(("also", number) for number in self.also)]:
             if not 1 <= number <= self.train_documents:
