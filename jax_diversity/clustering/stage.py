@@ -92,7 +92,7 @@ def _make_clustering(
             centroids, trained[family] = train_centroids(
                 vectors, config.num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
             )
-            # The array first: an entry in the list says that it is whole.
+            # The array first: an entry in the list means that the array is complete.
             write_array(path, centroids)
             write_json(trained_path, trained)
         spherical = bool(config.options.get("spherical", False))

@@ -92,8 +92,8 @@ def check_method(config: EmbeddingConfig) -> list[Path]:
     _find(config)
     if ":" in config.method:
         source = getattr(find_spec(config.method.partition(":")[0]), "origin", None)
-        path = config.options.get("path")
-        return [*files_at(str(source)), *(files_at(path) if isinstance(path, str) else [])]
+        named = [path for path in (source, config.options.get("path")) if isinstance(path, str) and path]
+        return [file for path in named for file in files_at(path)]
     module = import_module(f"{METHODS.package}.{METHODS[config.method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**config.options)

@@ -32,10 +32,6 @@ _STACKED = "layers"
 Place = Callable[[Any], Any]
 
 
-def _stay(values: Any) -> Any:
-    return values
-
-
 class Qwen3(nnx.Module):
     """Token ids to hidden states.
 
@@ -58,7 +54,7 @@ class Qwen3(nnx.Module):
         self.norm = nnx.RMSNorm(architecture.width, epsilon=architecture.epsilon, **kinds)
 
     def __call__(
-        self, tokens: Int32[Array, "row token"], spread: Place = _stay, gather: Place = _stay
+        self, tokens: Int32[Array, "row token"], spread: Place, gather: Place
     ) -> Float[Array, "row token width"]:
         """The hidden states after the last block, not normalised yet.
 
@@ -223,24 +219,14 @@ def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype:
     Raises:
         UserError: a tensor is missing, has another shape, or belongs to no Qwen3 model.
     """
-    graph, shapes = abstract_model(architecture, dtype)
+    # The model's structure and its parameters' shapes; nothing is computed.
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: Qwen3(architecture, jnp.dtype(dtype), nnx.Rngs(0))))
     parameters = _load(architecture, shapes, tensors, mesh)
-    return PlacedModel(mesh, architecture.width, parameters, embedding_program(graph, mesh, dtype))
+    return PlacedModel(mesh, architecture.width, parameters, _embedding_program(graph, mesh, dtype))
 
 
-def abstract_model(architecture: Architecture, dtype: str) -> tuple[Any, Any]:
-    """The model's structure and the shapes of its parameters; nothing is computed."""
-    return nnx.split(nnx.eval_shape(lambda: Qwen3(architecture, jnp.dtype(dtype), nnx.Rngs(0))))
-
-
-def embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
-    """What embeds batches: jit-compiled, (parameters, tokens, lengths) -> embeddings.
-
-    Args:
-        graph: the model's structure.
-        mesh: of one axis.
-        dtype: of the arithmetic; float32 means float32 on every device, not the shorter products of some.
-    """
+def _embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
+    """The jit-compiled program that embeds batches: (parameters, tokens, lengths) -> embeddings."""
 
     def place(*axes: str | None) -> Callable[[Any], Any]:
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
