@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,9 @@ def fill_rows(rows: np.ndarray, centres: np.ndarray, weights: np.ndarray, rng: n
 
 
 def inertia_of(rows: np.ndarray, centroids: np.ndarray) -> float:
-    from jax_diversity.clustering.kmeans import assign_with_distances
+    from jax_diversity.clustering.assignment import assign
 
-    return float(assign_with_distances(rows, centroids)[1].sum(dtype=np.float64))
+    return float(assign(rows, centroids)[1].sum(dtype=np.float64))
 
 
 def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str, Any]:
@@ -78,18 +77,17 @@ def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str,
     found["time_ratio"] = round(best["ours"] / best["faiss"], 3)
     found["inertia_ratio"] = round(found["ours"]["inertia"] / found["faiss"]["inertia"], 5)
     found["reached"] = found["time_ratio"] <= LARGEST_RATIO and found["inertia_ratio"] <= 1 + LARGEST_EXCESS
-    found["whole runs"] = {backend: whole_run(rows, backend) for backend in ("jax", "sklearn")}
+    found["whole runs"] = {method: whole_run(rows, method) for method in ("kmeans", "minibatch_kmeans")}
     return found
 
 
 def ours(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[float, np.ndarray]:
     from jax_diversity.clustering import lloyd
-    from jax_diversity.clustering.mesh import row_mesh
     from jax_diversity.clustering.rows import Rows
 
     settled, lloyd.SETTLED_SHARE = lloyd.SETTLED_SHARE, sys.maxsize  # no early stop
     began = time.perf_counter()
-    centroids, passes = lloyd.lloyd(Rows(rows), start, num_passes, lloyd.Passes(row_mesh(None)))
+    centroids, passes = lloyd.lloyd(Rows(rows), start, num_passes, lloyd.Passes(lloyd.row_mesh(None)))
     seconds = time.perf_counter() - began
     lloyd.SETTLED_SHARE = settled
     return seconds * num_passes / passes, centroids
@@ -109,13 +107,12 @@ def faiss_kmeans(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[
     return seconds, faiss.vector_to_array(clustering.centroids).reshape(start.shape)
 
 
-def whole_run(rows: np.ndarray, backend: Any) -> dict[str, Any]:
+def whole_run(rows: np.ndarray, method: str) -> dict[str, Any]:
     """Start, training and assignment with the usual settings, but for fewer passes."""
-    from jax_diversity.clustering.kmeans import kmeans
-    from jax_diversity.clustering.settings import ClusterConfig
+    from jax_diversity.clustering.base import cluster
 
     began = time.perf_counter()
-    found = kmeans(rows, ClusterConfig(num_clusters=NUM_CLUSTERS, backend=backend, max_iterations=WHOLE_PASSES))
+    found = cluster(rows, NUM_CLUSTERS, method=method, max_iterations=WHOLE_PASSES)
     seconds = time.perf_counter() - began
     return {"seconds": round(seconds, 2), "inertia": found.inertia, "num_iterations": found.num_iterations}
 
@@ -135,14 +132,12 @@ def in_child(name: str, path: Path) -> dict[str, Any]:
 
 
 def memory_child(path: Path) -> dict[str, Any]:
-    """Peak memory of clustering the whole map; two passes, for memory does not grow with them."""
-    from jax_diversity.clustering.kmeans import kmeans
-    from jax_diversity.clustering.settings import ClusterConfig
+    """Peak memory of clustering the whole map; two passes, because memory does not grow with them."""
+    from jax_diversity.clustering.base import cluster
 
     vectors = np.load(path, mmap_mode="r")
-    config = ClusterConfig(num_clusters=NUM_CLUSTERS, max_iterations=2, train_documents=len(vectors))
     began = time.perf_counter()
-    kmeans(vectors, config)
+    cluster(vectors, NUM_CLUSTERS, max_iterations=2, train_documents=len(vectors))
     seconds = time.perf_counter() - began
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     reached = gigabytes < MOST_GIGABYTES
@@ -156,7 +151,7 @@ def memory_child(path: Path) -> dict[str, Any]:
 
 def assign_child(path: Path) -> dict[str, Any]:
     """Documents a second to the nearest of a thousand centroids."""
-    from jax_diversity.clustering.kmeans import assign
+    from jax_diversity.clustering.assignment import assign
 
     vectors = np.load(path, mmap_mode="r")
     centroids = np.array(vectors[:: len(vectors) // NUM_CLUSTERS][:NUM_CLUSTERS])
@@ -169,22 +164,20 @@ def assign_child(path: Path) -> dict[str, Any]:
 
 def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> dict[str, Any]:
     """Two levels against one."""
-    from jax_diversity.clustering.kmeans import kmeans, num_coarse_clusters
-    from jax_diversity.clustering.settings import ClusterConfig
+    from jax_diversity.clustering.base import cluster
 
-    config = ClusterConfig(num_clusters=num_clusters, max_iterations=max_iterations)
     found: dict[str, Any] = {
         "rows": list(rows.shape),
         "num_clusters": num_clusters,
         "max_iterations": max_iterations,
     }
-    two = num_coarse_clusters(replace(config, num_clusters=max(num_clusters, MANY_CLUSTERS)))
-    for name, settings in {
-        "two levels": replace(config, coarse_clusters=min(two, int(num_clusters**0.5))),
-        "one level": replace(config, coarse_clusters=1, start="k-means||"),
-    }.items():
+    both: dict[str, dict[str, Any]] = {
+        "two levels": {"coarse_clusters": int(num_clusters**0.5)},
+        "one level": {"coarse_clusters": 1, "start": "k-means||"},
+    }
+    for name, options in both.items():
         began = time.perf_counter()
-        clustering = kmeans(rows, settings)
+        clustering = cluster(rows, num_clusters, max_iterations=max_iterations, **options)
         seconds = time.perf_counter() - began
         found[name] = {"seconds": round(seconds, 1), "inertia": clustering.inertia}
         print(f"  {name}: {seconds:.1f} s, inertia {clustering.inertia:.1f}", flush=True)

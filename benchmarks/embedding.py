@@ -28,23 +28,22 @@ import numpy as np
 import results_file
 from threadpoolctl import threadpool_limits
 
-from jax_diversity.clustering.kmeans import kmeans
+from jax_diversity.clustering.base import cluster
 from jax_diversity.clustering.purity import purity
-from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.dataset.beginnings import document_beginnings
-from jax_diversity.embedding.hashing import HashingEmbedder, make_signs, make_vectorizer
-from jax_diversity.embedding.precomputed import open_precomputed
+from jax_diversity.dataset import open_dataset
+from jax_diversity.embedding import hashing as hashing_method
+from jax_diversity.embedding import precomputed as precomputed_method
+from jax_diversity.embedding import tfidf_svd as tfidf_svd_method
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.tfidf_svd import TfidfSvd
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.foundation.stage import Context
 from jax_diversity.foundation.terms import split_terms
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 
 CLUSTERS = (100, 1000)
+DIMENSIONS = 128
 Embed = Callable[[], np.ndarray]
 
 
@@ -54,11 +53,12 @@ def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], 
     build = Build(BuildConfig(out=out, corpus=settings, orders=(OrderConfig(),)), Progress())
     for stage in ("prepare", "tokenize"):
         build.run_stage(stage)
+    dataset = open_dataset(out)
     start = time.process_time()
-    context = Context(build.config, build.folder, build.progress)
-    texts = [text for part in document_beginnings(context, EmbeddingConfig().max_tokens) for text in part]
+    beginnings = dataset.beginnings(EmbeddingConfig().max_tokens)
+    texts = [text for path in beginnings.paths for part in beginnings.of_file(path) for text in part]
     seconds = time.process_time() - start
-    table = DocumentStore.of_folder(Path(out) / "documents").columns(["id", "source", "metadata"])
+    table = dataset.document_store.columns(["id", "source", "metadata"])
     metadata = map(json.loads, table["metadata"].to_pylist())
     sources = table["source"].to_pylist()
     labels = [str(fields.get(label, source)) for fields, source in zip(metadata, sources, strict=True)]
@@ -81,18 +81,23 @@ def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     part = drawn(texts, config)
     settings: dict[str, Any] = {"analyzer": split_terms, "sublinear_tf": True, "min_df": 2, "dtype": np.float32}
     bare = make_pipeline(
-        TfidfVectorizer(**settings, max_features=config.max_terms),
-        TruncatedSVD(config.dimensions, n_iter=2, random_state=config.seed),
+        TfidfVectorizer(**settings, max_features=50_000),
+        TruncatedSVD(DIMENSIONS, n_iter=2, random_state=config.seed),
     )
-    return lambda: TfidfSvd.fit(part, config).embed(texts), lambda: bare.fit(part).transform(texts)
+
+    def ours() -> np.ndarray:
+        embedder = tfidf_svd_method.tfidf_svd(texts=lambda: part, seed=config.seed, dimensions=DIMENSIONS)
+        return embedder.embed(texts)
+
+    return ours, lambda: bare.fit(part).transform(texts)
 
 
 def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     """Ours and the bare one."""
-    embedder = HashingEmbedder(config)
+    embedder = hashing_method.hashing(seed=config.seed, dimensions=DIMENSIONS)
     embedder.embed(["signs are drawn at the first call"])
-    signs = make_signs(config.dimensions, config.seed)
-    return lambda: embedder.embed(texts), lambda: make_vectorizer().transform(texts) @ signs
+    signs = hashing_method.make_signs(DIMENSIONS, config.seed)
+    return lambda: embedder.embed(texts), lambda: hashing_method.make_vectorizer().transform(texts) @ signs
 
 
 def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embed, Embed]:
@@ -101,7 +106,7 @@ def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embe
     np.save(path, vectors)
 
     def copy() -> np.ndarray:
-        found = open_precomputed(EmbeddingConfig(method="precomputed", path=str(path)), lambda: ids)
+        found = precomputed_method.precomputed(document_ids=lambda: ids, path=str(path))
         copied = np.empty((len(ids), found.dimensions), np.float32)
         for documents, rows in found.blocks():
             copied[documents] = rows
@@ -126,8 +131,7 @@ def purities(vectors: np.ndarray, labels: list[str]) -> dict[str, float]:
     found = {}
     for num_clusters in CLUSTERS:
         if num_clusters <= len(vectors):
-            config = ClusterConfig(num_clusters=num_clusters, max_iterations=25)
-            assignments = kmeans(vectors, config).assignments
+            assignments = cluster(vectors, num_clusters).assignments
             found[str(num_clusters)] = round(float(purity(assignments, labels)), 4)
     return found
 

@@ -110,13 +110,12 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds to load, to embed first, and to embed again."""
     import jax
 
-    from jax_diversity.embedding.qwen3 import Qwen3Embedder
-    from jax_diversity.embedding.qwen3.batches import BatchPlan
+    from jax_diversity.embedding.qwen3 import BatchPlan, qwen3
 
     texts = make_texts(arguments.documents, arguments.max_tokens)
     settings: Any = {"max_tokens": arguments.max_tokens, "batch_tokens": arguments.batch_tokens}
     start = time.perf_counter()
-    embedder = Qwen3Embedder.load(folder, dtype=arguments.dtype, **settings)
+    embedder = qwen3(path=str(folder), dtype=arguments.dtype, **settings)
     jax.block_until_ready(embedder._model.parameters)
     loaded = time.perf_counter()
     ids = embedder._tokens.encode(texts)

@@ -68,11 +68,10 @@ def build(num_sequences: int, folder: Path) -> Path:
         out=str(folder / "dataset"),
         corpus=CorpusConfig(paths=(str(texts),)),
         tokenizer=TokenizerConfig(kind="bytes"),
-        embedding=EmbeddingConfig(method="hashing", dimensions=64),
+        embedding=EmbeddingConfig(method="hashing", options={"dimensions": 64}),
         cluster=ClusterConfig(
             num_clusters=NUM_CLUSTERS,
-            start="random",
-            max_iterations=3,
+            options={"start": "random", "max_iterations": 3},
             train_documents=20_000,
             label_field="source",
         ),

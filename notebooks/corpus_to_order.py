@@ -57,20 +57,20 @@ def table(columns: dict) -> Markdown:
 # has a good default. For your own texts, put their files into `paths`: `("texts/*.jsonl.gz",)`.
 
 # %%
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 
 settings = BuildConfig(
     out="dataset",
     corpus=CorpusConfig(paths=("python-environment",), max_bytes=8 * 2**20),
     tokenizer=TokenizerConfig(vocab_size=4096, train_bytes=2 * 2**20),
-    embedding=EmbeddingConfig(dimensions=64),
+    embedding=EmbeddingConfig(options={"dimensions": 64}),
     cluster=ClusterConfig(num_clusters=100),
     packing=PackingConfig(sequence_length=256),
     characteristics=CharacteristicsConfig(families=("cluster", "length"), length_bins=30),

@@ -61,16 +61,16 @@ def table(columns: dict) -> Markdown:
 # own and an order of its own. The orders are told the batch size: `windows=(BATCH,)`.
 
 # %%
-from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
-from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 
 BATCH, SEEDS = 32, (0, 1, 2)
 shuffles = [OrderConfig("uniform_shuffle", name=f"shuffle_{seed}", seed=seed) for seed in SEEDS]
@@ -79,7 +79,7 @@ settings = BuildConfig(
     out="dataset",
     corpus=CorpusConfig(paths=("python-environment",), max_bytes=8 * 2**20),
     tokenizer=TokenizerConfig(vocab_size=1024, train_bytes=2**20),
-    embedding=EmbeddingConfig(dimensions=64),
+    embedding=EmbeddingConfig(options={"dimensions": 64}),
     cluster=ClusterConfig(num_clusters=30),
     packing=PackingConfig(sequence_length=128, validation_fraction=0.05),
     characteristics=CharacteristicsConfig(families=("cluster", "length"), length_bins=20),

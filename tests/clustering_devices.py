@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_diversity.clustering.kmeans import assign, kmeans
-from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.clustering.assignment import assign
+from jax_diversity.clustering.base import cluster
 
 NUM_DEVICES = (1, 2, 4, 8)
 
@@ -25,18 +26,18 @@ def blurred_blobs(num_blobs: int = 30, rows_each: int = 41, width: int = 12) -> 
     return rng.permutation(rows).astype(np.float32)
 
 
-CONFIGS = {
-    "euclidean": ClusterConfig(num_clusters=30),
-    "spherical": ClusterConfig(num_clusters=30, spherical=True),
-    "random start, empty clusters": ClusterConfig(num_clusters=60, start="random", train_documents=900),
-    "two levels": ClusterConfig(num_clusters=40, coarse_clusters=5),
+CONFIGS: dict[str, dict[str, Any]] = {
+    "euclidean": {"num_clusters": 30},
+    "spherical": {"num_clusters": 30, "spherical": True},
+    "random start, empty clusters": {"num_clusters": 60, "start": "random", "train_documents": 900},
+    "two levels": {"num_clusters": 40, "coarse_clusters": 5},
 }
 
 
-def found_on(mesh: Mesh | None, config: ClusterConfig, rows: np.ndarray) -> dict:
+def found_on(mesh: Mesh | None, config: dict[str, Any], rows: np.ndarray) -> dict:
     """A clustering on a mesh, as JSON has it."""
-    found = kmeans(rows, config, mesh=mesh, block_rows=64)
-    again = assign(rows, found.centroids, spherical=config.spherical, mesh=mesh, block_rows=64)
+    found = cluster(rows, **config, mesh=mesh, block_rows=64)
+    again, _ = assign(rows, found.centroids, spherical=config.get("spherical", False), mesh=mesh, block_rows=64)
     return {
         "inertia": found.inertia,
         "num_iterations": found.num_iterations,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +20,8 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh
 
-from jax_diversity.embedding.qwen3 import Qwen3Embedder
-from jax_diversity.embedding.qwen3.placement import PlacedModel
+from jax_diversity.embedding.qwen3 import qwen3
+from jax_diversity.embedding.qwen3_model import PlacedModel
 from tests.tiny_qwen3 import TEXTS
 
 NUM_DEVICES = (2, 4)
@@ -47,10 +46,10 @@ def largest_share(model: PlacedModel) -> float:
 
 def main() -> None:
     """Compare, count and lower."""
-    folder = Path(sys.argv[1])
-    alone = Qwen3Embedder.load(folder, mesh=devices(1), **SETTINGS).embed(TEXTS)
-    embedders = {number: Qwen3Embedder.load(folder, mesh=devices(number), **SETTINGS) for number in NUM_DEVICES}
-    everywhere = Qwen3Embedder.load(folder, **SETTINGS)  # without a mesh: all devices
+    folder = sys.argv[1]
+    alone = qwen3(path=folder, mesh=devices(1), **SETTINGS).embed(TEXTS)
+    embedders = {number: qwen3(path=folder, mesh=devices(number), **SETTINGS) for number in NUM_DEVICES}
+    everywhere = qwen3(path=folder, **SETTINGS)  # without a mesh: all devices
     model = embedders[4]._model
     arguments = (model.parameters, jnp.zeros((8, 64), jnp.int32), jnp.ones(8, jnp.int32))
     program = model.program.lower(*arguments).compile().as_text()

@@ -21,7 +21,16 @@ from jax_diversity.ordering.base import METHODS
 from tests.tiny_corpus import write_corpus
 
 TINY = [
-    *("--quiet", "--tokenizer.vocab-size", "300", "--embedding.dimensions", "8", "--cluster.num-clusters", "4"),
+    *(
+        "--quiet",
+        "--tokenizer.vocab-size",
+        "300",
+        "--embedding.options",
+        "dimensions",
+        "8",
+        "--cluster.num-clusters",
+        "4",
+    ),
     *("--packing.sequence-length", "32", "--characteristics.length-bins", "5", "--windows", "8", "32"),
 ]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax_diversity import UserError, clustering
+from jax_diversity import UserError
+from jax_diversity.clustering import base
+from jax_diversity.clustering.assignment import assign
 from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.clustering.stage import clusterings
 from jax_diversity.foundation.artifacts import read_array, write_array
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
@@ -43,7 +45,7 @@ def test_several_clusterings_at_once(config: BuildConfig) -> None:
         centroids = np.load(folder / f"centroids{ending}.npy")
         vectors = np.load(folder.parent / "embeddings" / "embeddings.npy")
         assignments = np.load(folder / f"assignments{ending}.npy")
-        np.testing.assert_array_equal(assignments, clustering.assign(vectors, centroids))
+        np.testing.assert_array_equal(assignments, assign(vectors, centroids)[0])
         entries = json.loads((folder / f"clusters{ending}.json").read_text())
         assert [entry["num_documents"] for entry in entries] == np.bincount(assignments, minlength=number).tolist()
         assert all(entry["name"] and entry["top_terms"] and entry["titles"] for entry in entries)
@@ -67,15 +69,15 @@ def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatc
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     clustered(config)
     trained: list[int] = []
-    train, stop = clustering.train_centroids, [True]
+    train, stop = base.train_centroids, [True]
 
-    def watched(vectors: np.ndarray, cluster: ClusterConfig, *arguments: object, **options: object) -> object:
-        if cluster.num_clusters == 3 and stop.pop():
+    def watched(vectors: np.ndarray, num_clusters: int, **options: Any) -> object:
+        if num_clusters == 3 and stop.pop():
             raise KeyboardInterrupt
-        trained.append(cluster.num_clusters)
-        return train(vectors, cluster, *arguments, **options)  # pyright: ignore
+        trained.append(num_clusters)
+        return train(vectors, num_clusters, **options)
 
-    monkeypatch.setattr(clustering, "train_centroids", watched)
+    monkeypatch.setattr(base, "train_centroids", watched)
     with pytest.raises(KeyboardInterrupt):
         clustered(config, **values)
     stop.append(False)
@@ -86,11 +88,15 @@ def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatc
 
 @pytest.mark.parametrize("coarse", [0, 1, 20])
 def test_levels_of_further_clusterings(coarse: int) -> None:
-    families = clusterings(ClusterConfig(num_clusters=50, coarse_clusters=coarse, also=(20_000, 10)))
-    levels = {family: clustering.num_coarse_clusters(settings) for family, settings in families.items()}
+    config = ClusterConfig(num_clusters=50, options={"coarse_clusters": coarse, "start": "random"}, also=(20_000, 10))
+    levels = {
+        family: base.num_coarse_clusters(settings.num_clusters, int(settings.options.get("coarse_clusters", 0)))
+        for family, settings in config.clusterings.items()
+    }
     expected = {"cluster": max(coarse, 1), "cluster_20000": 1 if coarse == 1 else 141, "cluster_10": 1}
     assert levels == expected
-    assert not any(settings.also for settings in families.values())
+    assert not any(settings.also for settings in config.clusterings.values())
+    assert all(settings.options["start"] == "random" for settings in config.clusterings.values())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_too_many_clusters_are_refused_before_any_is_made(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a clustering was made")
 
-    monkeypatch.setattr(clustering, "train_centroids", refuse)
+    monkeypatch.setattr(base, "train_centroids", refuse)
     with pytest.raises(UserError, match=sentence):
         clustered(config, **values)
 
@@ -180,9 +186,17 @@ def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
         ({"also": (0,)}, "cluster.also from 1 to cluster.train_documents"),
         ({"also": (5,)}, "other numbers than cluster.num_clusters"),
         ({"also": (3, 3)}, "each once, found 3, 3"),
-        ({"coarse_clusters": 5}, "coarse_clusters below cluster.num_clusters"),
-        ({"coarse_clusters": -1}, "coarse_clusters >= 0"),
-        ({"backend": "sklearn", "start": "k-means||"}, "only with cluster.backend=jax"),
+        ({"options": {"coarse_clusters": 5}}, "coarse_clusters from 0 to below the 5 clusters, found 5"),
+        ({"options": {"coarse_clusters": -1}}, "coarse_clusters from 0 to below the 5 clusters, found -1"),
+        ({"options": {"max_iterations": 0}}, "max_iterations to be a whole number >= 1, found 0"),
+        ({"options": {"spherical": "yes"}}, "'spherical' to be True or False, found 'yes'"),
+        ({"options": {"rounds": 3}}, "Method 'kmeans' has no option 'rounds': expected one of coarse_clusters, "),
+        ({"method": "k-means"}, "Unknown clustering method 'k-means': expected one of .*; did you mean 'kmeans'"),
+        (
+            {"method": "minibatch_kmeans", "options": {"start": "k-means||"}},
+            r"'start' to be k-means\+\+, random, found",
+        ),
+        ({"method": "minibatch_kmeans", "options": {"coarse_clusters": 2}}, "has no option 'coarse_clusters'"),
         ({"train_documents": 4}, "cluster.num_clusters from 1 to"),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("packing: {sequence_length: true}", "Expected packing.sequence_length to be int, found True"),
         ("packing: 3", "Expected settings below packing, found 3"),
         ("corpus: {paths: a.jsonl}", "Expected a list for corpus.paths, found 'a.jsonl'"),
-        ("cluster: {backend: torch}", "cluster.backend to be one of jax, sklearn, found 'torch'"),
+        ("orders: [{objective: f9}]", "orders.objective to be one of default, f1, f2, f3, found 'f9'"),
         ("orders: [{method: 3}]", "Expected orders.method to be str, found 3"),
         ("train: {learning_rate: fast}", "Expected train.learning_rate to be float, found 'fast'"),
         ("train: {learning_rate: true}", "Expected train.learning_rate to be float, found True"),

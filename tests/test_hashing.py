@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
-from jax_diversity.embedding import hashing
+from jax_diversity.embedding import hashing as module
 from jax_diversity.embedding.base import Embedder, make_embedder
-from jax_diversity.embedding.hashing import NUM_BUCKETS, HashingEmbedder, make_signs, split_marks
+from jax_diversity.embedding.hashing import NUM_BUCKETS, HashingEmbedder, hashing, make_signs, split_marks
 from jax_diversity.embedding.settings import EmbeddingConfig
 from tests.tiny_corpus import TOPICS
 
 
 def embedder(**settings: int) -> HashingEmbedder:
-    return HashingEmbedder(EmbeddingConfig(**{"dimensions": 64, **settings}))
+    return hashing(**{"dimensions": 64, **settings})
 
 
 def reference(text: str, signs: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_any_texts_give_rows_of_length_one_or_zero(texts):
 def test_a_vector_depends_on_its_text_alone(monkeypatch):
     texts = [f"{words} {number}" for number, words in enumerate([*TOPICS.values()] * 8)]
     whole = embedder().embed(texts)
-    monkeypatch.setattr(hashing, "_BLOCK_DOCUMENTS", 5)
+    monkeypatch.setattr(module, "_BLOCK_DOCUMENTS", 5)
     np.testing.assert_array_equal(embedder().embed(texts), whole)
     np.testing.assert_array_equal(np.concatenate([embedder().embed([text]) for text in texts]), whole)
     assert not np.array_equal(embedder(seed=1).embed(texts), whole)
@@ -87,9 +87,8 @@ def test_a_vector_depends_on_its_text_alone(monkeypatch):
 
 def test_another_process_makes_the_same_vectors(tmp_path):
     script = (
-        "import sys, numpy as np; from jax_diversity.config import EmbeddingConfig;"
-        "from jax_diversity.embedding import HashingEmbedder;"
-        "np.save(sys.argv[1], HashingEmbedder(EmbeddingConfig(dimensions=64)).embed(['wind and sail', '明月光']))"
+        "import sys, numpy as np; from jax_diversity.embedding.hashing import hashing;"
+        "np.save(sys.argv[1], hashing(dimensions=64).embed(['wind and sail', '明月光']))"
     )
     path = tmp_path / "there.npy"
     subprocess.run([sys.executable, "-c", script, str(path)], check=True, env={"PYTHONHASHSEED": "7"})
@@ -121,7 +120,7 @@ def test_angles_are_kept_about_as_they_are():
     rng = np.random.default_rng(0)
     words = [f"{number:05d}" for number in range(2000)]
     texts = [" ".join(rng.choice(words[:400], 100)) for _ in range(60)]
-    rows = hashing.make_vectorizer().transform(texts)
+    rows = module.make_vectorizer().transform(texts)
     rows.data = 1 + np.log(rows.data)
     rows = rows.toarray() / np.linalg.norm(rows.toarray(), axis=1, keepdims=True)
     vectors = embedder(dimensions=256).embed(texts)
@@ -130,7 +129,7 @@ def test_angles_are_kept_about_as_they_are():
 
 
 def test_it_is_an_embedder_by_its_name():
-    found = make_embedder(EmbeddingConfig(method="hashing", dimensions=8))
+    found = make_embedder(EmbeddingConfig(method="hashing", options={"dimensions": 8}))
     assert isinstance(found, Embedder)
     assert isinstance(found, HashingEmbedder)
     assert found.dimensions == 8

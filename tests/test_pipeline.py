@@ -112,7 +112,7 @@ def test_builds_in_other_folders_are_the_same_bytes(built: Path, corpus: Path, t
 CHANGES = {
     "corpus": ({"file_bytes": 10**6}, {"documents/documents-00001.parquet", "tokens/tokens-00001.bin"}),
     "tokenizer": ({"vocab_size": 290}, set()),
-    "embedding": ({"dimensions": 6}, set()),
+    "embedding": ({"options": {"dimensions": 6}}, set()),
     "cluster": ({"num_clusters": 3}, set()),
     "packing": ({"seed": 9}, set()),
     "characteristics": ({"length_bins": 3}, set()),
@@ -151,7 +151,7 @@ def test_only_what_depends_on_a_setting_is_made_anew(corpus: Path, tmp_path: Pat
 def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(corpus: Path, tmp_path: Path) -> None:
     config = tiny_config(corpus, tmp_path / "out")
     Build(config).run_all()
-    changed = dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, dimensions=5))
+    changed = dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, options={"dimensions": 5}))
     Build(changed).run_stage("embed")
     finished = set(OutputFolder(config.out).stages)
     assert finished == {"prepare", "tokenize", "embed", "pack", "write"}

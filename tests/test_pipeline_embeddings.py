@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity import corpus as stored_corpus
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.dataset.beginnings import Beginnings, document_beginnings
-from jax_diversity.embedding.base import METHODS, PRECOMPUTED, make_embedder
-from jax_diversity.embedding.hashing import HashingEmbedder
-from jax_diversity.embedding.outside import outside_files
-from jax_diversity.embedding.precomputed import open_precomputed
-from jax_diversity.embedding.qwen3 import Qwen3Embedder
+from jax_diversity.corpus.store import DocumentStore
+from jax_diversity.dataset.beginnings import Beginnings
+from jax_diversity.embedding.base import check_method, make_embedder
+from jax_diversity.embedding.hashing import hashing
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.embedding.tfidf_svd import TfidfSvd
-from jax_diversity.foundation.progress import Progress
-from jax_diversity.foundation.stage import Context
 from jax_diversity.pipeline.build import Build, StageResult
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
@@ -40,12 +35,12 @@ class Lengths:
     fault: str | None = None
     num_calls = 0
 
-    def __init__(self, config: EmbeddingConfig) -> None:
-        assert config.max_tokens > 0
+    def __init__(self, *, max_tokens: int = 0, scale: float = 1.0, path: str = "") -> None:
+        self.scale = scale
 
     def embed(self, texts: Sequence[str]) -> Any:
         Lengths.num_calls += 1
-        vectors = np.array([(len(text), text.count(" ")) for text in texts], np.float32)
+        vectors = np.array([(len(text) * self.scale, text.count(" ")) for text in texts], np.float32)
         match self.fault:
             case "width":
                 return vectors[:, :1]
@@ -59,98 +54,43 @@ class Lengths:
                 vectors[3, 1] = np.nan
             case "zeros":
                 vectors[:3] = 0
-            case "late" if Lengths.num_calls > 1:
-                raise KeyboardInterrupt
         return vectors
 
 
 class Average(Lengths):
-    """An embedder that learns; what it learnt is a JSON file."""
+    """Lengths less their mean in the texts to learn from."""
 
     num_fits = 0
 
     def __init__(self, mean: float) -> None:
+        super().__init__()
         self.mean = mean
-
-    @classmethod
-    def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> Average:
-        cls.num_fits += 1
-        return cls(sum(map(len, texts)) / len(texts))
-
-    def save(self, path: Path) -> None:
-        assert path.suffix == ".npz"
-        path.write_text(json.dumps(self.mean))
-
-    @classmethod
-    def load(cls, path: Path) -> Average:
-        return cls(json.loads(path.read_text()))
 
     def embed(self, texts: Sequence[str]) -> Any:
         return super().embed(texts) - np.float32(self.mean)
 
 
-class Broken(Average):
-    """An embedder that learns, and of which one step fails."""
-
-    step: str | None = None
-
-    @classmethod
-    def fail(cls, step: str) -> None:
-        if cls.step == step:
-            raise ValueError(f"cannot\n {step}")
-
-    @classmethod
-    def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> Broken:
-        cls.fail("fit")
-        return cls(0.0)
-
-    def save(self, path: Path) -> None:
-        self.fail("save")
-        if self.step == "elsewhere":
-            path.with_suffix(".json").write_text("{}")
-        elif self.step == "folder":
-            path.mkdir()
-        elif self.step != "nothing":
-            super().save(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Broken:
-        cls.fail("load")
-        return cls(0.0)
-
-    @property
-    def dimensions(self) -> Any:
-        self.fail("dimensions")
-        return 2
-
-    def embed(self, texts: Sequence[str]) -> Any:
-        self.fail("embed")
-        return super().embed(texts)
+def average(*, texts: Callable[[], Sequence[str]], stored: Path | None, max_tokens: int) -> Average:
+    """An embedder that learns; what it learnt is a JSON file."""
+    if stored is not None and stored.exists():
+        return Average(json.loads(stored.read_text()))
+    Average.num_fits += 1
+    drawn = texts()
+    mean = sum(map(len, drawn)) / max(len(drawn), 1)
+    if stored is not None:
+        stored.write_text(json.dumps(mean))
+    return Average(mean)
 
 
-class TakesNothing:
-    dimensions = 2
-    embed = Lengths.embed
+def needs_weights(*, weights: str) -> Any:
+    return {}[weights]
 
 
-class WideAsNumpySays(Lengths):
-    dimensions = np.int64(2)  # type: ignore[assignment]
-
-
-def needs_weights(config: EmbeddingConfig) -> Any:
-    return {}["weights"]
-
-
-def refuses(config: EmbeddingConfig) -> Any:
+def refuses() -> Any:
     raise jd.UserError("Expected a checkpoint, found none; fetch it.")
 
 
-class LearnsButForgets:
-    dimensions = 2
-    fit = embed = None
-
-
-def zero_dimensions(config: EmbeddingConfig) -> Any:
+def zero_dimensions() -> Any:
     return type("Nothing", (), {"dimensions": 0, "embed": lambda self, texts: texts})()
 
 
@@ -159,7 +99,6 @@ def faultless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lengths, "fault", None)
     monkeypatch.setattr(Lengths, "num_calls", 0)
     monkeypatch.setattr(Average, "num_fits", 0)
-    monkeypatch.setattr(Broken, "step", None)
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +132,8 @@ def vectors_of(config: BuildConfig) -> np.ndarray:
 
 
 def beginnings_of(config: BuildConfig) -> list[str]:
-    build = Build(config)
-    context = Context(config, build.folder, Progress(quiet=True))
-    return [text for texts in document_beginnings(context, config.embedding.max_tokens) for text in texts]
+    beginnings = jd.open_dataset(config.out).beginnings(config.embedding.max_tokens)
+    return [text for path in beginnings.paths for texts in beginnings.of_file(path) for text in texts]
 
 
 def files_of(config: BuildConfig) -> dict[str, bytes]:
@@ -219,7 +157,7 @@ def test_beginnings_are_the_first_tokens(config: BuildConfig) -> None:
 
 def test_beginnings_of_chosen_documents(config: BuildConfig) -> None:
     run(config)
-    beginnings = Beginnings(Context(config, Build(config).folder, Progress(quiet=True)), 30)
+    beginnings = Beginnings(jd.open_dataset(config.out), 30)
     assert len(beginnings.paths) > 1
     wanted = np.arange(beginnings.num_documents) % 7 == 2
     chosen = [text for path in beginnings.paths for texts in beginnings.of_file(path, wanted) for text in texts]
@@ -229,9 +167,9 @@ def test_beginnings_of_chosen_documents(config: BuildConfig) -> None:
     assert [next(beginnings.of_file(path))[0] for path in beginnings.paths] == [whole[first] for first in firsts]
 
 
-@pytest.mark.parametrize("method", ["tfidf_svd", "hashing", f"{__name__}:Lengths", f"{__name__}:Average"])
+@pytest.mark.parametrize("method", ["tfidf_svd", "hashing", f"{__name__}:Lengths", f"{__name__}:average"])
 def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None:
-    config = with_embedding(config, method=method)
+    config = with_embedding(config, method=method, options={} if ":" in method else {"dimensions": 8})
     counts = run(config).counts
     vectors = vectors_of(config)
     assert vectors.dtype == np.float32
@@ -242,15 +180,15 @@ def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None
     else:
         embedder = make_embedder(config.embedding, lambda: texts)
     np.testing.assert_array_equal(vectors, embedder.embed(texts))
-    learns = method.endswith(("svd", "Average"))
+    learns = method.endswith(("svd", "average"))
     assert set(files_of(config)) == {"embeddings.npy"} | ({"embedding.npz"} if learns else set())
 
 
-@pytest.mark.parametrize("method", ["tfidf_svd", f"{__name__}:Average"])
+@pytest.mark.parametrize("method", ["tfidf_svd", f"{__name__}:average"])
 def test_a_build_that_was_cut_off_ends_like_one_that_was_not(
     config: BuildConfig, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_embedding(config, method=method)
+    config = with_embedding(config, method=method, options={} if ":" in method else {"dimensions": 8})
     run(config)
     other = dataclasses.replace(config, out=str(tmp_path / "other"))
     embed = TfidfSvd.embed if method == "tfidf_svd" else Average.embed
@@ -267,7 +205,9 @@ def test_a_build_that_was_cut_off_ends_like_one_that_was_not(
     left = {path.name for path in (tmp_path / "other" / ".partial").rglob("*") if path.is_file()}
     assert {"embedding.npz", "part-00000.npy", "part-00001.npy"} <= left
     Average.num_fits = 0
-    monkeypatch.setattr(TfidfSvd, "fit", None)  # what was learnt is kept
+    fit = TfidfSvd.fit
+    # Settings are checked with no texts; what was learnt is loaded.
+    monkeypatch.setattr(TfidfSvd, "fit", lambda texts, *rest: pytest.fail("fitted") if texts else fit(texts, *rest))
     run(other)
     assert Average.num_fits == 0
     assert files_of(other) == files_of(config)
@@ -276,7 +216,7 @@ def test_a_build_that_was_cut_off_ends_like_one_that_was_not(
 def test_the_stage_is_kept_until_its_settings_or_files_change(config: BuildConfig, tmp_path: Path) -> None:
     first = tmp_path / "first.npy"
     np.save(first, np.eye(300, 5, dtype=np.float32))
-    config = with_embedding(config, method="precomputed", path=str(first))
+    config = with_embedding(config, method="precomputed", options={"path": str(first)})
     assert run(config).counts["num_zero_vectors"] == 295
     assert run(config).kept
     np.save(first, np.ones((300, 5), np.float32))
@@ -289,18 +229,18 @@ def test_the_stage_is_kept_until_its_settings_or_files_change(config: BuildConfi
         "num_unused_vectors": 0,
     }
     assert run(config).kept
-    assert not run(with_embedding(config, method="hashing", path=None)).kept
+    assert not run(with_embedding(config, method="hashing", options={})).kept
 
 
 def test_the_source_of_an_own_embedder_is_watched(
     config: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "own_embedder.py"
-    text = "import numpy as np\nclass Ones:\n    dimensions = 1\n    def __init__(self, config): ...\n"
+    text = "import numpy as np\nclass Ones:\n    dimensions = 1\n"
     text += "    def embed(self, texts): return np.ones((len(texts), 1), np.float32)\n"
     source.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    config = with_embedding(config, method="own_embedder:Ones")
+    config = with_embedding(config, method="own_embedder:Ones", options={})
     run(config)
     assert run(config).kept
     source.write_text(text + "# changed\n")
@@ -317,7 +257,8 @@ def test_vectors_from_parquet_files_are_matched_by_id(config: BuildConfig, tmp_p
         names = [*(ids[place] for place in part), f"unknown-{index}"]
         rows = [*vectors[part].tolist(), [9.0] * 4]
         pq.write_table(pa.table({"id": names, "vector": rows}), tmp_path / f"vectors-{index}.parquet")
-    config = with_embedding(config, method="precomputed", path=str(tmp_path / "vectors-*.parquet"), column="vector")
+    options = {"path": str(tmp_path / "vectors-*.parquet"), "column": "vector"}
+    config = with_embedding(config, method="precomputed", options=options)
     assert run(config).counts["num_unused_vectors"] == 3
     np.testing.assert_array_equal(vectors_of(config), vectors)
 
@@ -340,12 +281,12 @@ def test_what_an_own_embedder_gives_is_checked(
 ) -> None:
     monkeypatch.setattr(Lengths, "fault", fault)
     with pytest.raises(jd.UserError, match=message):
-        run(with_embedding(config, method=f"{__name__}:Lengths"))
+        run(with_embedding(config, method=f"{__name__}:Lengths", options={}))
 
 
 def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lengths, "fault", "zeros")
-    config = with_embedding(config, method=f"{__name__}:Lengths")
+    config = with_embedding(config, method=f"{__name__}:Lengths", options={})
     counts = run(config).counts
     assert counts["num_zero_vectors"] == 3 * Lengths.num_calls > 3
 
@@ -353,158 +294,99 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("word2vec", "one of tfidf_svd, hashing, qwen3, precomputed, or `module:name` .* found 'word2vec'"),
-        ("nowhere:Embedder", "No module named 'nowhere'"),
+        ("word2vec", "Unknown embedding method 'word2vec': expected one of hashing, precomputed, qwen3, tfidf_svd"),
+        ("", "Unknown embedding method ''"),
+        ("nowhere:Embedder", "No module named 'nowhere'; is the module's folder in PYTHONPATH"),
         (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
-        (":Nothing", "import of embedding.method=:Nothing .*: Empty module name"),
-        (f"{__name__}:", "AttributeError: .*attribute ''"),
-        ("../own:Lengths", r"as `import` does, found a path, '\.\./own:Lengths'; put the module's folder"),
-        (".own:Lengths", r"found a path, '\.own:Lengths'"),
-        ("own/embedder:Lengths", "found a path, 'own/embedder:Lengths'"),
-        ("builtins:int", r"construction of embedding.method=builtins:int .* found TypeError: int\(\) argument"),
-        ("os.path:join", "construction of .* found TypeError: .* not EmbeddingConfig; repair it; it has to take"),
-        (f"{__name__}:TakesNothing", r"TypeError: TakesNothing\(\) takes no arguments; repair it"),
-        (f"{__name__}:needs_weights", r"KeyError: 'weights' in line \d+ of .*test_pipeline_embeddings\.py; repair"),
+        (":Nothing", "a function in it, `module:name`, found ':Nothing'"),
+        (f"{__name__}:", "a function in it, `module:name`, found"),
+        ("../own:Lengths", r"as `import` does .*, found '\.\./own:Lengths'; put the module's folder"),
+        (".own:Lengths", r"found '\.own:Lengths'"),
+        ("own/embedder:Lengths", "found 'own/embedder:Lengths'"),
+        ("math:pi", "to be a function that makes an embedder .*, found: 3.14.* is not a callable object"),
+        (f"{__name__}:needs_weights", r"takes the options \(none\), found: missing a required .*argument: 'weights'"),
         (f"{__name__}:refuses", r"^Expected a checkpoint, found none; fetch it\.$"),
-        ("math:pi", "takes the settings, found float"),
-        ("builtins:str", "with `dimensions` and `embed`, found str"),
-        (f"{__name__}:LearnsButForgets", "to have fit, load, save, found no load, save"),
-        (f"{__name__}:zero_dimensions", "`dimensions`, a whole number of 1 or more, found 0"),
+        ("json:JSONDecoder", "with `dimensions` and `embed`, found JSONDecoder"),
+        (f"{__name__}:zero_dimensions", "to be a whole number >= 1, found 0"),
     ],
 )
 def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, message: str) -> None:
     with pytest.raises(jd.UserError, match=message):
-        run(with_embedding(config, method=method))
+        run(with_embedding(config, method=method, options={}))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": ""}, "Expected embedding.method to name a method"),
-        ({"method": "qwen3"}, "embedding.path with embedding.method=qwen3, found nothing"),
-        ({"method": "qwen3", "path": "nowhere"}, "found no folder at nowhere"),
-        ({"method": "precomputed"}, "embedding.path with embedding.method=precomputed, found nothing"),
-        ({"method": "precomputed", "path": "nowhere/*.npy"}, r"found no file at 'nowhere/\*.npy'"),
-        ({"method": "hashing", "path": "v.npy"}, "embedding.path only with .*=qwen3, precomputed .* with hashing"),
-        ({"path": "v.npy"}, "embedding.path only with .*, found v.npy with tfidf_svd; leave the setting out"),
-        ({"dtype": "float32"}, "embedding.dtype only with embedding.method=qwen3 or"),
-        ({"method": "hashing", "max_terms": 9}, "embedding.max_terms only with embedding.method=tfidf_svd or"),
-        ({"method": "qwen3", "path": "~nobody-of-this-name/x"}, "found no folder at ~nobody-of-this-name/x"),
-        ({"dimensions": 10**11}, "embedding.dimensions <= 8192, found 100000000000"),
+        ({"method": "qwen3"}, r"Method 'qwen3' needs the option 'path' \(text\), found none"),
+        ({"method": "qwen3", "options": {"path": "nowhere"}}, "found no files in 'nowhere'"),
+        ({"method": "qwen3", "options": {"path": "~no-such-user/x"}}, "found no files in '~no-such-user/x'"),
+        ({"method": "precomputed"}, "Method 'precomputed' needs the option 'path'"),
+        ({"method": "precomputed", "options": {"path": "nowhere/*.npy"}}, r"found no file at 'nowhere/\*.npy'"),
+        ({"method": "hashing", "options": {"path": "v.npy"}}, "no option 'path': expected one of dimensions"),
+        ({"options": {"dtype": "float32"}}, "'tfidf_svd' has no option 'dtype': expected one of dimensions, max_terms"),
+        ({"method": f"{__name__}:Lengths", "options": {"length": 2}}, "the options length, found: got an unexpected"),
+        ({"options": {"dimensions": 10**11}}, "dimensions to be a whole number >= 1 and <= 8192, found 100000000000"),
+        ({"options": {"dimensions": 0}}, "dimensions to be a whole number >= 1 and <= 8192, found 0"),
+        ({"options": {"max_terms": 0}}, "max_terms to be a whole number >= 1, found 0"),
+        ({"method": "qwen3", "options": {"path": ".", "batch_tokens": 0}}, "batch_tokens to be a whole number >= 1"),
+        ({"method": "qwen3", "options": {"path": ".", "dtype": "float16"}}, "'dtype' to be bfloat16, float32, found"),
+        ({"method": "qwen3", "options": {"path": ".", "mesh": "a"}}, "can only be given in Python"),
         ({"seed": 2**40}, "embedding.seed from 0 to .*, found 1099511627776"),
         ({"seed": -1}, "embedding.seed from 0 to .*, found -1"),
-        ({"batch_tokens": 0}, "embedding.batch_tokens >= 1, found 0"),
         ({"max_tokens": 0}, "embedding.max_tokens >= 1, found 0"),
+        ({"fit_documents": 0}, "embedding.fit_documents >= 1, found 0"),
     ],
 )
-def test_settings_that_cannot_be_are_named(config: BuildConfig, changes: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_are_refused_before_any_work(changes: dict[str, Any], message: str) -> None:
+    config = EmbeddingConfig(**changes)
     with pytest.raises(jd.UserError, match=message):
-        run(with_embedding(config, **changes))
+        BuildConfig(corpus=CorpusConfig(paths=("a.jsonl",)), embedding=config).check()
 
 
-def test_the_methods_that_settings_name_are_those_that_there_are() -> None:
-    assert (*METHODS, PRECOMPUTED) == checks._EMBEDDERS
+def test_an_own_embedder_has_options_of_its_own(config: BuildConfig) -> None:
+    plain = with_embedding(config, method=f"{__name__}:Lengths", options={})
+    run(plain)
+    lengths = vectors_of(plain)
+    run(with_embedding(plain, options={"scale": 3.0}))
+    np.testing.assert_array_equal(vectors_of(plain), lengths * np.array([3, 1], np.float32))
 
 
-def test_an_own_embedder_may_read_any_setting(config: BuildConfig) -> None:
-    own = with_embedding(config, method=f"{__name__}:Lengths", path="v.npy", column="c", dtype="float32")
-    assert run(own).counts["dimensions"] == 2
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_documents_to_learn_from_are_drawn_by_the_seed(config: BuildConfig, seed: int) -> None:
+    run(with_embedding(config, method=f"{__name__}:average", options={}, fit_documents=40, seed=seed))
+    chosen = np.random.default_rng(seed).choice(300, 40, replace=False)
+    lengths = np.array(list(map(len, beginnings_of(config))))
+    mean = json.loads((Path(config.out) / "embeddings" / "embedding.npz").read_text())
+    assert mean == pytest.approx(lengths[chosen].mean())
 
 
 def test_the_largest_seed_is_a_seed(config: BuildConfig) -> None:
     assert run(with_embedding(config, seed=2**32 - 1)).counts["num_zero_vectors"] == 0
 
 
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        ("fit", "`fit` of .*Broken to end without an error, found ValueError: cannot fit in line"),
-        ("embed", "`embed` of .* ValueError: cannot embed in line"),
-        ("dimensions", "`dimensions` of .* ValueError: cannot dimensions in line"),
-        ("save", "`save` of .* ValueError: cannot save in line"),
-        ("nothing", r"`save` of .*Broken to write the file .* \(embedding\.npz\), found nothing written"),
-        ("elsewhere", r"\(embedding\.npz\), found embedding\.json written"),
-        ("folder", r"\(embedding\.npz\), found embedding\.npz/ written"),
-    ],
-)
-def test_what_an_own_embedder_raises_is_named(
-    config: BuildConfig, step: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_embedding(config, method=f"{__name__}:Broken")
-    monkeypatch.setattr(Broken, "step", step)
-    with pytest.raises(jd.UserError, match=message):
-        run(config)
-    monkeypatch.setattr(Broken, "step", None)
-    run(config)
-    assert set(files_of(config)) == {"embedding.npz", "embeddings.npy"}  # nothing of the broken try
-
-
-def test_what_an_own_embedder_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = EmbeddingConfig(method=f"{__name__}:Broken")
-    make_embedder(settings, list, tmp_path / "own.npz")
-    monkeypatch.setattr(Broken, "step", "load")
-    with pytest.raises(jd.UserError, match=r"`load` of .* ValueError: cannot load in line") as failure:
-        make_embedder(settings, list, tmp_path / "own.npz")
-    assert isinstance(failure.value.__cause__, ValueError)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def (:", r"SyntaxError: invalid syntax \(own_faulty\.py, line 1\); repair the module"),
-        ("raise RuntimeError('no\\nweights')", r"RuntimeError: no weights in line 1 of .*own_faulty\.py; repair"),
-        ("import sys; sys.exit(3)", r"SystemExit: 3 in line 1 of .*own_faulty\.py"),
-        ("raise RuntimeError('a b ' * 999)", r"a b \.\.\. in line 1"),
-        ("raise RuntimeError", r"found RuntimeError in line 1"),
-        ("import json\njson.loads('{')", r"JSONDecodeError: .* in line 2 of .*own_faulty\.py"),
-    ],
-)
-@pytest.mark.parametrize("module", ["own_faulty", "own_faulty.part"])
-def test_modules_that_fail_when_imported_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, source: str, message: str
-) -> None:
-    (tmp_path / "own_faulty.py").write_text(source + "\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = EmbeddingConfig(method=f"{module}:Embedder")
-    with pytest.raises(jd.UserError, match=rf"import of embedding\.method={module}:Embedder .*{message}"):
-        make_embedder(settings)
-    expected = [tmp_path / "own_faulty.py"] if module == "own_faulty" else []
-    assert outside_files(settings) == expected  # whose change runs the stage again
-
-
-def test_a_width_that_numpy_gives_is_a_width(config: BuildConfig) -> None:
-    assert run(with_embedding(config, method=f"{__name__}:WideAsNumpySays")).counts["dimensions"] == 2
-
-
 @pytest.mark.parametrize("width", [True, 2.0, "2", None, [2]])
 def test_widths_that_are_no_numbers_are_refused(width: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lengths, "dimensions", width)
-    with pytest.raises(jd.UserError, match="a whole number of 1 or more, found"):
+    with pytest.raises(jd.UserError, match="a whole number >= 1, found"):
         make_embedder(EmbeddingConfig(method=f"{__name__}:Lengths"))
 
 
 @pytest.mark.parametrize("method", ["qwen3", "precomputed", f"{__name__}:Lengths"])
 def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    opened: list[str] = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(Qwen3Embedder, "load", lambda folder, **_: opened.append(folder) or Lengths(EmbeddingConfig()))
     (tmp_path / "model").mkdir()
     np.save(tmp_path / "model" / "v.npy", np.eye(3, dtype=np.float32))
     path = "~/model/v.npy" if method == "precomputed" else "~/model"
-    settings = EmbeddingConfig(method=method, path=path)
-    checks.check_settings(BuildConfig(corpus=CorpusConfig(paths=("a.jsonl",)), embedding=settings))
-    assert tmp_path / "model" / "v.npy" in outside_files(settings)
-    if method == "qwen3":
-        make_embedder(settings)
-        assert opened == [str(tmp_path / "model")]
+    settings = EmbeddingConfig(method=method, options={"path": path})
+    assert tmp_path / "model" / "v.npy" in check_method(settings)
     if method == "precomputed":
-        assert open_precomputed(settings, lambda: ["a", "b", "c"]).dimensions == 3
+        assert make_embedder(settings, document_ids=lambda: ["a", "b", "c"]).dimensions == 3
 
 
-def test_an_empty_checkpoint_folder_is_named(config: BuildConfig, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(jd.UserError, match="found no files there"):
-        run(with_embedding(config, method="qwen3", path=str(tmp_path / "empty")))
+def test_an_empty_checkpoint_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(jd.UserError, match="found no files in"):
+        EmbeddingConfig(method="qwen3", options={"path": str(tmp_path)}).check()
 
 
 @pytest.fixture
@@ -523,7 +405,7 @@ def token_config(tmp_path: Path) -> BuildConfig:
         config,
         corpus=CorpusConfig(paths=(str(path),), format="tokens"),
         tokenizer=TokenizerConfig(kind="stored"),
-        embedding=EmbeddingConfig(dimensions=8, max_tokens=20),
+        embedding=EmbeddingConfig(max_tokens=20, options={"dimensions": 8}),
     )
 
 
@@ -559,8 +441,9 @@ def test_tokens_with_a_tokenizer_are_decoded(config: BuildConfig, token_config: 
 
 def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     run(config)
-    paths = DocumentStore.of_folder(Path(config.out) / "documents").paths
-    monkeypatch.setattr(stored_corpus, "document_paths", lambda folder: paths[:-1])
+    dataset = jd.open_dataset(config.out)
+    fewer = DocumentStore(dataset.document_store.paths[:-1])
+    monkeypatch.setattr(type(dataset), "document_store", fewer)
     with pytest.raises(jd.UserError, match=r"Expected tokens of \d+ stored documents .* found tokens of 300"):
         beginnings_of(config)
 
@@ -568,4 +451,4 @@ def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch:
 def test_hashing_needs_nothing_stored(config: BuildConfig) -> None:
     config = with_embedding(config, method="hashing")
     run(config)
-    np.testing.assert_array_equal(vectors_of(config), HashingEmbedder(config.embedding).embed(beginnings_of(config)))
+    np.testing.assert_array_equal(vectors_of(config), hashing(dimensions=8).embed(beginnings_of(config)))

@@ -40,7 +40,7 @@ def write_rich_corpus(folder: Path) -> Path:
 def rich_config(corpus: Path, out: Path, families: tuple[str, ...] = FAMILIES):
     return dataclasses.replace(
         tiny_config(corpus, out),
-        cluster=ClusterConfig(num_clusters=4, also=(2,), max_iterations=10),
+        cluster=ClusterConfig(num_clusters=4, also=(2,), options={"max_iterations": 10}),
         characteristics=CharacteristicsConfig(families=families, length_bins=5, field_bins=4),
     )
 
@@ -138,7 +138,7 @@ def test_a_field_with_a_familys_name_can_be_asked_for(tmp_path: Path) -> None:
 def test_a_stage_alone_does_not_take_other_stages_settings(built: Path) -> None:
     """Codes of one clustering with the group count of another would be nonsense."""
     config = dataclasses.replace(
-        recorded_config(built), cluster=ClusterConfig(num_clusters=3, also=(2,), max_iterations=10)
+        recorded_config(built), cluster=ClusterConfig(num_clusters=3, also=(2,), options={"max_iterations": 10})
     )
     before = (built / "manifest.json").read_bytes()
     with pytest.raises(jd.UserError, match=r"cluster\.num_clusters=3 where stage 'cluster' was made with 4; run"):

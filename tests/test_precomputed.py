@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.embedding import precomputed
-from jax_diversity.embedding.precomputed import open_precomputed
-from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding import precomputed as module
+from jax_diversity.embedding.precomputed import precomputed
 from jax_diversity.foundation.errors import UserError
 
 IDS = [f"doc-{index}" for index in range(10)]
@@ -25,8 +24,7 @@ VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3)
 
 def read(path: Path | str, ids: Sequence[str] = IDS, **settings: Any) -> np.ndarray:
     """All vectors in the documents' order; every document exactly once."""
-    config = EmbeddingConfig(method="precomputed", path=str(path), **settings)
-    found = open_precomputed(config, lambda: ids)
+    found = precomputed(document_ids=lambda: ids, path=str(path), **settings)
     vectors = np.full((len(ids), found.dimensions), np.nan, np.float32)
     for documents, rows in found.blocks():
         assert np.isnan(vectors[documents]).all()
@@ -76,8 +74,7 @@ def test_rows_are_matched_by_id_over_many_files(tmp_path_factory, order, cuts, e
             names, rows = [*names, "of another corpus"], np.concatenate([rows, np.full((1, 3), np.nan, np.float32)])
         pq.write_table(table(rows, id=pa.array(names, pa.string())), folder / f"part-{index}.parquet")
     np.testing.assert_array_equal(read(folder / "*.parquet"), VECTORS)
-    config = EmbeddingConfig(method="precomputed", path=str(folder / "*.parquet"))
-    assert open_precomputed(config, lambda: IDS).num_unused == extra
+    assert precomputed(document_ids=lambda: pa.array(IDS), path=str(folder / "*.parquet")).num_unused == extra
 
 
 def test_without_ids_files_follow_one_another_by_name(tmp_path):
@@ -93,7 +90,7 @@ def test_ids_may_be_numbers_under_another_name_or_left_aside(tmp_path):
 
 
 def test_blocks_do_not_show(tmp_path, monkeypatch):
-    monkeypatch.setattr(precomputed, "_BLOCK_ROWS", 4)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 4)
     np.save(tmp_path / "v.npy", VECTORS)
     pq.write_table(table(VECTORS[::-1], id=IDS[::-1]), tmp_path / "v.parquet", row_group_size=3)
     np.testing.assert_array_equal(read(tmp_path / "v.npy"), VECTORS)
@@ -144,7 +141,7 @@ HOLED = [*VECTORS[:5], None, *VECTORS[6:]]
         ({"embedding": pa.array([[]] * 10, pa.list_(pa.float32()))}, r"found an empty one in row 0"),
         ({"embedding": [[1.0, None, 2.0]] * 10}, r"found NaN.* in row 0 of .*v\.parquet"),
         ({"embedding": with_value(6, np.inf).tolist(), "id": IDS[::-1]}, r"in row 6 of .*v\.parquet"),
-        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 files at .*v\.parquet"),
+        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 files from .*v\.parquet"),
         ({"embedding": VECTORS[:8].tolist(), "id": IDS[2:]}, r"found none of 2, the first being 'doc-0'"),
         ({"embedding": VECTORS.tolist(), "id": [*IDS[:9], "doc-3"]}, r"a second one of 'doc-3' in row 9 of"),
         ({"embedding": [1.0] * 10}, r"column 'embedding' of .*v\.parquet, found double"),

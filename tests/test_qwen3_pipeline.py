@@ -16,8 +16,8 @@ from tests.tiny_qwen3 import END_TOKEN, byte_tokenizer, make_checkpoint, referen
 
 def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: Path) -> None:
     tensors = make_checkpoint(tmp_path / "checkpoint")
-    path = str(tmp_path / "checkpoint")
-    embedding = EmbeddingConfig(method="qwen3", path=path, max_tokens=48, batch_tokens=1024, dtype="float32")
+    options = {"path": str(tmp_path / "checkpoint"), "batch_tokens": 1024, "dtype": "float32"}
+    embedding = EmbeddingConfig(method="qwen3", max_tokens=48, options=options)
     config = dataclasses.replace(
         tiny_config(write_corpus(tmp_path / "corpus", 24), tmp_path / "out"),
         tokenizer=TokenizerConfig(kind="bytes"),

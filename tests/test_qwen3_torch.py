@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_diversity.embedding.qwen3 import Qwen3Embedder
+from jax_diversity.embedding.qwen3 import qwen3
 from tests.tiny_qwen3 import TEXTS, make_checkpoint
 
 torch: Any = pytest.importorskip("torch", reason="torch is no dependency: a comparison for those who have it")
@@ -44,8 +44,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def our_vectors(folder: Path, dtype: str) -> np.ndarray:
-    return Qwen3Embedder.load(folder, max_tokens=MAX_TOKENS, batch_tokens=2_000, dtype=dtype).embed(TEXTS)
+def our_vectors(folder: Path, dtype: Any) -> np.ndarray:
+    return qwen3(path=str(folder), max_tokens=MAX_TOKENS, batch_tokens=2_000, dtype=dtype).embed(TEXTS)
 
 
 def test_vectors_equal_those_of_torch(checkpoint: Path) -> None:

@@ -1,1 +1,1 @@
-"""Vectors -> topic clusters: jit-compiled k-means over a mesh, names for its clusters, a map of them."""
+"""Vectors -> topic clusters: k-means over a mesh of devices, names for its clusters, a map of them, their purity."""

@@ -1,26 +1,76 @@
-"""Lloyd's algorithm over blocks of rows, and the nearest centroids of a stream of rows."""
+"""Lloyd's algorithm over blocks of rows on a mesh of devices, and the nearest centroids of a stream of rows.
+
+Every device holds a slice of each block of rows and a copy of all centroids; a mesh may have one device only. A
+device adds up its own rows' sums; once a pass they are added over the devices (`psum`), so that all of them move
+their copy of the centroids alike.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Float32, Int32, Int64
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float32, Int32, Int64
 
-from jax_diversity.clustering.mesh import BY_ROW, EVERYWHERE, fetch, place
-from jax_diversity.clustering.passes import Moments, accumulate, move, nearest
 from jax_diversity.clustering.rows import Rows
-from jax_diversity.clustering.starts import padded_count
+from jax_diversity.foundation.devices import flat_mesh
 from jax_diversity.foundation.progress import Advance, ignore
+
+AXIS = "rows"
+BY_ROW: Any = PartitionSpec(AXIS)
+EVERYWHERE: Any = PartitionSpec()
 
 SETTLED_SHARE = 10_000
 """Lloyd stops when at most one training row in this many changes its cluster."""
 _ROW_MULTIPLE = 64
 """Rows of a device's block: from here on, a matrix product's sums are the same for any multiple."""
 _ROUNDING = 1e-6
-"""Relative length below which a row stands on its centroid."""
+"""Relative length below which a row lies on its centroid."""
+_NO_DIRECTION = 1e-4
+"""Length below which the mean of rows of length one has no direction."""
+
+
+def row_mesh(mesh: Any) -> Mesh:
+    """The devices of a mesh of any axes as one axis; None is this process's first device.
+
+    Raises:
+        UserError: no mesh of devices, or one without a device of this process.
+    """
+    if mesh is None:
+        return Mesh(np.array(jax.local_devices()[:1]), (AXIS,), axis_types=(AxisType.Auto,))
+    return flat_mesh(mesh, AXIS)
+
+
+def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
+    """An array on the mesh; of several processes, each brings the same values and keeps its devices' part."""
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(values, sharding)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def fetch(mesh: Mesh, array: Array) -> np.ndarray:
+    """All of an array that lies on the mesh, in every process."""
+    if not (array.is_fully_addressable or array.is_fully_replicated):
+        array = jax.jit(lambda part: part, out_shardings=NamedSharding(mesh, EVERYWHERE))(array)
+    return np.asarray(array)
+
+
+def padded_count(count: int) -> int:
+    """The next power of two, or one and a half of one: few sizes, at most half too large.
+
+    Example:
+        >>> [padded_count(count) for count in (1, 5, 6, 7, 13, 1000)]
+        [1, 6, 6, 8, 16, 1024]
+    """
+    power = 1 << max(count - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
 
 @dataclass(frozen=True)
@@ -31,8 +81,7 @@ class Passes:
         mesh: the devices, as one axis.
         block_rows: rows of a block on one device; None takes what suits it.
         advance: told the rows done.
-        few_sizes: fill up numbers of clusters to one of few: for many clusterings, each number of which would be
-            compiled anew.
+        few_sizes: pad numbers of clusters to one of few: for many clusterings, since each number is compiled.
     """
 
     mesh: Mesh
@@ -53,14 +102,15 @@ class Passes:
 def lloyd(
     rows: Rows, start: Float32[np.ndarray, "cluster feature"], max_iterations: int, passes: Passes
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Move centroids to their rows' means until they stand; the centroids, and passes made.
+    """Move centroids to their rows' means until they settle; the centroids, and passes made.
 
     A cluster that empties takes the row that is farthest from its centroid. `passes.advance` is told
-    `max_iterations` times the rows in all, what an early stop saves at once.
+    `max_iterations` times the rows in all; what an early stop saves is told at the end.
     """
     mesh, num_clusters = passes.mesh, len(start)
     num_padding = padded_count(num_clusters) - num_clusters if passes.few_sizes else 0
     centroids = place(mesh, np.pad(start, ((0, num_padding), (0, 0))), EVERYWHERE)
+    # The training rows stay on the devices over all passes: reading them costs more than a pass on an accelerator.
     blocks = [(place(mesh, block, BY_ROW), count) for block, count in rows.blocks(passes.rows_at_once(len(rows)))]
     unknown = np.full(passes.rows_at_once(len(rows)), -1, np.int32)
     clusters = [place(mesh, unknown, BY_ROW) for _ in blocks]
@@ -81,6 +131,7 @@ def lloyd(
             filled = np.array(centroids)
             filled[empty[: len(far)]] = rows.take(far)
             centroids = place(mesh, filled, EVERYWHERE)
+        # Never stop right after a centroid was moved to a far row: that row's cluster has to be computed first.
         elif int(num_changed) <= len(rows) // SETTLED_SHARE:
             break
     passes.advance((max_iterations - num_iterations) * len(rows))
@@ -88,12 +139,11 @@ def lloyd(
 
 
 def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[np.ndarray, " far"]:
-    """Places of up to `num_rows` rows that lie farthest from their centroids, at different distances.
-
-    Copies of a row are equally far, so they count once. Rows that their centroid stands on are no help.
-    """
+    """Places of up to `num_rows` rows that lie farthest from their centroids, at different distances."""
+    # Copies of a row are equally far away: `unique` counts them once, else they would fill several clusters.
     values, first = np.unique(-np.concatenate(distances)[: len(rows)], return_index=True)
     far = first[:num_rows]
+    # A row that lies on its centroid, but for rounding, would make a second centroid of the same place.
     lengths = np.square(rows.take(far)).sum(axis=1)
     return far[-values[:num_rows] > _ROUNDING**2 * lengths]
 
@@ -115,7 +165,7 @@ def assign_rows(
 
     start = 0
     for block, count in rows.blocks(passes.rows_at_once(len(rows))):
-        # The next block is read while the devices still work on this one.
+        # JAX computes in the background: the next block is read while the devices still work on this one.
         found = nearest(place(mesh, block, BY_ROW), on_devices, mesh, rows.spherical)
         waiting.append((start, count, found))
         start += count
@@ -124,3 +174,137 @@ def assign_rows(
     while waiting:
         take_one()
     return clusters, distances
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["residuals", "counts", "num_changed"], meta_fields=[])
+@dataclass(frozen=True)
+class Moments:
+    """What a pass sums up on every device: rows less their centroids, rows, rows that changed their cluster."""
+
+    residuals: Any
+    counts: Any
+    num_changed: Any
+
+    @staticmethod
+    def zeros(shape: tuple[int, int], mesh: Mesh) -> Moments:
+        """Sums of nothing, for centroids of this shape."""
+        return Moments(
+            place(mesh, np.zeros((mesh.size, *shape), np.float32), BY_ROW),
+            place(mesh, np.zeros((mesh.size, shape[0]), np.int32), BY_ROW),
+            place(mesh, np.zeros(mesh.size, np.int32), BY_ROW),
+        )
+
+
+@partial(jax.jit, static_argnames=("mesh", "spherical"), donate_argnums=0)
+def accumulate(
+    moments: Moments,
+    rows: Float32[Array, "row feature"],
+    num_rows: Int32[Array, ""] | int,
+    former: Int32[Array, " row"],
+    centroids: Float32[Array, "cluster feature"],
+    num_clusters: Int32[Array, ""] | int,
+    mesh: Mesh,
+    spherical: bool,
+) -> tuple[Moments, Int32[Array, " row"], Float32[Array, " row"]]:
+    """One block's share of a Lloyd pass.
+
+    Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
+    identical rows does not move at all.
+
+    Rows from `num_rows` on and centroids from `num_clusters` on are padding: counted nowhere, nearest to no row.
+    `former` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
+
+    Returns:
+        The sums with this block; every row's cluster (out of range for padding) and squared distance.
+    """
+
+    def part(
+        moments: Moments, rows: Array, num_rows: Array, former: Array, centroids: Array, num_clusters: Array
+    ) -> Any:
+        clusters, residuals, distances = _nearest_part(rows, centroids, num_clusters, spherical)
+        is_row = lax.axis_index(AXIS) * len(rows) + jnp.arange(len(rows)) < num_rows
+        clusters = jnp.where(is_row, clusters, len(centroids))  # out of range: dropped from the sums
+        changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != former), dtype=jnp.int32)
+        summed = Moments(
+            # Accelerators add scattered rows in any order, slowly; a product with one-hot rows is exact and quick.
+            lax.platform_dependent(
+                moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
+            )[None],
+            moments.counts.at[0, clusters].add(1, mode="drop"),
+            changed[None],
+        )
+        return summed, clusters, jnp.where(is_row, distances, 0.0)
+
+    specs = (BY_ROW, BY_ROW, EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE)
+    over_mesh = jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=BY_ROW, check_vma=False)
+    numbers = jnp.asarray(num_rows, jnp.int32), jnp.asarray(num_clusters, jnp.int32)
+    return over_mesh(moments, rows, numbers[0], former, centroids, numbers[1])
+
+
+@partial(jax.jit, static_argnames=("mesh", "spherical"))
+def nearest(
+    rows: Float32[Array, "row feature"], centroids: Float32[Array, "cluster feature"], mesh: Mesh, spherical: bool
+) -> tuple[Int32[Array, " row"], Float32[Array, " row"]]:
+    """Every row's nearest centroid, ties to the lowest number, and the squared distance to it."""
+
+    def part(rows: Array, centroids: Array) -> tuple[Array, Array]:
+        clusters, _, distances = _nearest_part(rows, centroids, jnp.int32(len(centroids)), spherical)
+        return clusters, distances
+
+    return jax.shard_map(part, mesh=mesh, in_specs=(BY_ROW, EVERYWHERE), out_specs=BY_ROW, check_vma=False)(
+        rows, centroids
+    )
+
+
+def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical: bool) -> tuple[Array, Array, Array]:
+    """One device's rows: nearest centroid, row less that centroid, and its squared length."""
+    # ‖x - c‖² / 2 without ‖x‖² / 2, which is the same for every centroid, is ‖c‖² / 2 - x · c.
+    half_norms = 0.5 * jnp.sum(centroids * centroids, axis=1)
+    numbers = jnp.arange(len(centroids), dtype=jnp.int32)
+    present = jnp.where(numbers < num_clusters, half_norms, jnp.inf)
+    if spherical:
+        # A centroid of zeros has the score 2, above any centroid of length one: only rows of zeros may take it.
+        half_norms = jnp.where(half_norms > 0, 0.5, 2.0)
+    half_norms = jnp.where(numbers < num_clusters, half_norms, jnp.inf)
+    products = jnp.matmul(centroids, rows.T, precision=lax.Precision.HIGHEST)
+    scores = half_norms[:, None] - products
+    # XLA's CPU argmin is a scalar loop; a minimum and a search for it are both vectorised.
+    least = jnp.min(scores, axis=0)
+    clusters = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids) - 1), axis=0)
+    if spherical:
+        # Every cosine with a row of zeros is 0: all such rows take the shortest centroid, and so one cluster.
+        is_blank = jnp.sum(rows * rows, axis=1) == 0
+        clusters = jnp.where(is_blank, jnp.argmin(present).astype(jnp.int32), clusters)
+    residuals = rows - centroids[clusters]
+    return clusters, residuals, jnp.sum(residuals * residuals, axis=1)
+
+
+def add_scattered(sums: Array, clusters: Array, residuals: Array) -> Array:
+    """Sums with every row's residual added to its cluster's; out of range is dropped."""
+    return sums.at[clusters].add(residuals, mode="drop")
+
+
+def add_multiplied(sums: Array, clusters: Array, residuals: Array) -> Array:
+    """The same by a matrix product."""
+    one_hot = jax.nn.one_hot(clusters, len(sums), dtype=residuals.dtype)
+    return sums + jnp.matmul(one_hot.T, residuals, precision=lax.Precision.HIGHEST)
+
+
+@partial(jax.jit, static_argnames=("mesh", "spherical"))
+def move(
+    centroids: Float32[Array, "cluster feature"], moments: Moments, mesh: Mesh, spherical: bool
+) -> tuple[Float32[Array, "cluster feature"], Int32[Array, " cluster"], Int32[Array, ""]]:
+    """The means of a pass's clusters, rows in each, and rows that changed theirs; empty clusters do not move.
+
+    Spherical centroids are scaled to length one again; where rows cancel out, or all are zeros, to zero.
+    """
+
+    def part(centroids: Array, moments: Moments) -> tuple[Array, Array, Array]:
+        summed: Moments = jax.tree.map(lambda sums: lax.psum(sums[0], AXIS), moments)
+        means = centroids + summed.residuals / jnp.maximum(summed.counts, 1)[:, None]
+        if spherical:
+            lengths = jnp.sqrt(jnp.sum(means * means, axis=1, keepdims=True))
+            means = jnp.where(lengths > _NO_DIRECTION, means / jnp.maximum(lengths, _NO_DIRECTION), 0.0)
+        return means, summed.counts, summed.num_changed
+
+    return jax.shard_map(part, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE)(centroids, moments)

@@ -1,4 +1,4 @@
-"""A map of the clusters in two dimensions: topics that are near each other are drawn near each other."""
+"""A map of the clusters in two dimensions: similar topics are drawn near each other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import Float32
 
 LARGEST_MAP = 1000
-"""Clusters that a map holds at most: more circles than this tell a reader nothing, and their time adds up."""
+"""Clusters that a map shows at most: t-SNE takes longer with more of them, and circles would cover one another."""
 _LEAST_NEIGHBOURS = 12
 _PERPLEXITY = 15.0
 
 
 def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[np.ndarray, "cluster 2"]:
-    """Where clusters stand on a map, each axis from -1 to 1.
+    """Positions of clusters on a map, each axis from -1 to 1.
 
     t-SNE (van der Maaten & Hinton 2008) by cosine distance, started from the two main axes, without randomness:
     it keeps each topic's neighbours, where a projection or metric scaling of hundreds of nearly equidistant

@@ -1,4 +1,4 @@
-"""Names for clusters, whatever made the vectors: the terms of a few documents of each that set it apart."""
+"""Names for clusters from texts, whatever made the vectors: the terms that distinguish a few documents of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClusterNames:
 
     Attributes:
         names: a few terms each; different where the clusters' terms are, numbered where they are not.
-        top_terms: the terms that tell a cluster apart, the best first.
+        top_terms: the terms that distinguish a cluster, the best first.
     """
 
     names: list[str]
@@ -51,8 +51,8 @@ def name_clusters(
     A term's score in a cluster is p c^1.5: the share p of its documents that have it, and how much larger that is
     than elsewhere, c, the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
     Against all clusters alone, the commonest words of a rare language would name each of its clusters; against the
-    neighbours alone, what thirty clusters about films are about would be in none of their names. No list of stop
-    words is needed, in any language. Of two terms that are forms of one the better one stays.
+    neighbours alone, none of thirty clusters about films would have a name with that word. No list of stop words is
+    needed, in any language. Of two forms of one word the better one is kept.
 
     Args:
         counted: the terms of some documents near each centroid.
@@ -73,14 +73,14 @@ def name_clusters(
 
 @dataclass
 class TermCounts:
-    """Which clusters' documents have which terms; texts are looked at once and not kept."""
+    """Which clusters' documents have which terms; texts are read once and not kept."""
 
     places: dict[str, int] = field(default_factory=dict)
     pairs: list[np.ndarray] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
 
     def add(self, cluster: int, text: str) -> None:
-        """Count the terms of a document; dates, message ids and the like are no terms here."""
+        """Count the terms of a document; dates, message ids and similar ones are left out."""
         found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)]
         places = self.places
         if len(places) < _MOST_TERMS:
@@ -93,8 +93,8 @@ class TermCounts:
     def shares(self, num_clusters: int) -> tuple[csr_array, list[str]]:
         """The share of a cluster's documents with a term (cluster, term), and the terms.
 
-        Two documents are added to every cluster, of which none has the term: what one document of three says is
-        worth less than what ten of thirty say.
+        Two documents without any term are added to every cluster: one document of three is weaker evidence than ten
+        of thirty.
         """
         sizes = np.array([len(pairs) for pairs in self.pairs], np.int64)
         columns = np.concatenate([np.empty(0, np.int32), *self.pairs])
@@ -102,16 +102,12 @@ class TermCounts:
         counts = csr_array((np.ones(len(columns)), (rows, columns)), shape=(num_clusters, len(self.places)))
         counts.sum_duplicates()
         num_documents = np.bincount(np.array(self.clusters, np.int64), minlength=num_clusters)
-        self._keep_repeated(counts, num_documents)
-        counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
-        return counts, list(self.places)
-
-    @staticmethod
-    def _keep_repeated(counts: csr_array, num_documents: Int64[np.ndarray, " cluster"]) -> None:
-        """Forget terms of a single document of a cluster, where it has four documents or more."""
+        # In a cluster of four documents or more, terms of a single document are dropped.
         many = np.repeat(num_documents >= 4, np.diff(counts.indptr))
         counts.data[(counts.data < 2) & many] = 0
         counts.eliminate_zeros()
+        counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
+        return counts, list(self.places)
 
 
 def _is_number(term: str) -> bool:
@@ -151,7 +147,8 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
             for other in near:
                 other_part = slice(shares.indptr[other], shares.indptr[other + 1])
                 beside[shares.indices[other_part]] += shares.data[other_part] / len(near)
-            # As if the cluster itself were one more neighbour: no term's contrast is without bounds.
+            # The cluster itself counts as one more neighbour: otherwise a term that no neighbour has would have an
+            # infinite contrast.
             mixed = (beside[columns] * len(near) + own) / (len(near) + 1)
             contrast = (contrast + np.log(own / mixed)) / 2
         scores.data[part] = own * np.maximum(contrast, 0) ** _CONTRAST_POWER
@@ -159,15 +156,16 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
 
 
 def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
-    """Every cluster's best terms, none a form of a better one."""
+    """Every cluster's best terms, without forms of better ones."""
     chosen = []
     for cluster in range(len(scores.indptr) - 1):
         part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])
         columns, values = scores.indices[part], scores.data[part]
-        # Equal scores go by the term, not by the order in which documents came.
+        # `sorted` below orders equal scores by the term: the order of documents must have no influence.
         best = np.argsort(values, kind="stable")[::-1][:_CANDIDATES]
         scored = ((float(values[place]), terms[int(columns[place])]) for place in best)
-        # A single character says less than the pairs that it is in.
+        # A single character is less specific than the pairs that contain it. Rounded, so that the last bits of a sum,
+        # which depend on the order of documents, decide nothing.
         ranked = sorted((-round(score / (1 + (len(term) == 1)), 9), term) for score, term in scored)
         kept: list[str] = []
         for score, term in ranked:
@@ -180,7 +178,7 @@ def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> 
 
 
 def _are_alike(first: str, second: str) -> bool:
-    """Whether two terms are forms of one: an ending apart, a character of a pair, two pairs of one word."""
+    """Tell whether two terms are forms of one: other endings, a character of a pair, two pairs of one word."""
     short, long = (first, second) if len(first) <= len(second) else (second, first)
     if len(short) == 1:
         return short in long

@@ -1,4 +1,4 @@
-"""How well clusters agree with labels that somebody else gave the documents."""
+"""How well clusters agree with labels that the documents came with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def majority_labels(
     """Every cluster's most common label's code, ties to the lowest; -1 for an empty cluster."""
     majority = np.full(num_clusters, -1, np.int64)
     counts, cluster, code = _label_counts(assignments, codes)
-    order = np.lexsort((-code, counts))  # the best of each cluster comes last and stays
+    # The last assignment to an index stays: the most common label, of equally common ones the lowest code.
+    order = np.lexsort((-code, counts))
     majority[cluster[order]] = code[order]
     return majority
 
@@ -44,7 +45,7 @@ def majority_labels(
 def label_codes(
     labels: Sequence[Hashable] | Integer[np.ndarray, " document"],
 ) -> tuple[Int64[np.ndarray, " document"], list[Any]]:
-    """Labels as numbers in the order of their first coming, and the labels."""
+    """Labels as numbers in the order in which they first occur, and the labels."""
     known: dict[Hashable, int] = {}
     values = labels.tolist() if isinstance(labels, np.ndarray) else labels
     codes = np.fromiter((known.setdefault(label, len(known)) for label in values), np.int64, len(values))

@@ -1,4 +1,4 @@
-"""Documents' vectors as k-means reads them: checked, chosen, centred or of length one, in blocks."""
+"""Documents' vectors as k-means reads them: checked, chosen, moved or scaled, in blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from jax_diversity.foundation.checks import seed as check_seed
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 LARGEST_SQUARE = 1e30
@@ -49,6 +51,7 @@ class Rows:
             rows = unit_rows(rows)
         if self.origin is None:
             return rows
+        # A slice of all vectors is a view of the caller's array (or of the file): never subtract in place there.
         is_view = self.chosen is None and isinstance(places, slice)
         return np.subtract(rows, self.origin, out=None if is_view else rows)
 
@@ -64,16 +67,21 @@ class Rows:
         for start in range(0, len(self), block_rows):
             rows = self.take(slice(start, start + block_rows))
             count = len(rows)
-            if count < block_rows or rows.base is not None:  # a view of a map is read when it is asked for
+            # A view of a memory map is copied here: the devices would read the file page by page.
+            if count < block_rows or rows.base is not None:
                 padded = np.zeros((block_rows, self.width), np.float32)
                 padded[:count] = rows
                 rows = padded
             yield rows, count
 
+    def moved_back(self, centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[np.ndarray, "cluster feature"]:
+        """Centroids of the rows as they are read, as centroids of the vectors."""
+        return centroids if self.origin is None else centroids + self.origin
+
 
 def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "row feature"]:
     """Rows divided by their length; rows of zeros stay zeros."""
-    # Divided by their largest value first: squares of small numbers would vanish.
+    # Divided by their largest value first: squares of very small numbers would be zero.
     largest = np.abs(rows).max(axis=1, keepdims=True)
     scaled = np.divide(rows, largest, out=np.zeros(rows.shape, np.float32), where=largest > 0)
     lengths = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
@@ -84,15 +92,31 @@ def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
     """A point among the rows: every feature's median over some thousands of them, evenly spaced.
 
     Distances come from products of rows and centroids, whose rounding grows with the square of their lengths.
-    Lengths are measured from here, so that it matters not where the rows lie. The mean would do as well, but for
-    a single row that is very far away.
+    Lengths are measured from this point, so the rows' distance from the origin has no influence. A mean would serve
+    as well, except that a single row that is very far away can move it out of the rows.
     """
     rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)
 
 
-def training_rows(vectors: np.ndarray, train_documents: int, seed: int, spherical: bool) -> Rows:
-    """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds."""
+def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, seed: int, spherical: bool) -> Rows:
+    """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds.
+
+    Raises:
+        UserError: vectors that k-means cannot work with, or fewer of them than clusters.
+    """
+    check_vectors(vectors)
+    check_seed("cluster", seed)
+    if num_clusters > len(vectors):
+        raise UserError(
+            f"Expected at least as many documents as clusters, found {len(vectors)} documents for {num_clusters} "
+            f"clusters; set cluster.num_clusters to {len(vectors)} or fewer, or bring more documents."
+        )
+    if num_clusters > train_documents:
+        raise UserError(
+            f"Expected cluster.train_documents >= cluster.num_clusters, found {train_documents} for "
+            f"{num_clusters} clusters; set cluster.train_documents to {num_clusters} or more."
+        )
     origin = None if spherical else middle(vectors)
     if len(vectors) <= train_documents:
         return Rows(vectors, None, spherical, origin)
@@ -100,11 +124,26 @@ def training_rows(vectors: np.ndarray, train_documents: int, seed: int, spherica
     return Rows(vectors, np.sort(chosen), spherical, origin)  # sorted: a memory map is read from front to back
 
 
-def check_vectors(vectors: Any) -> None:
-    """Whether something is a matrix of float32 rows that k-means can work with; reads it block by block.
+def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: int = 0) -> None:
+    """Check the numbers of a clustering method's options.
 
     Raises:
-        UserError: it is not; names the shape and type, or the first row that is not finite or too large.
+        UserError: the first that no vectors could satisfy.
+    """
+    whole_number("cluster.num_clusters", num_clusters, 1)
+    whole_number("cluster.options.max_iterations", max_iterations, 1)
+    if not 0 <= coarse_clusters < max(num_clusters, 2):
+        raise UserError(
+            f"Expected cluster.options.coarse_clusters from 0 to below the {num_clusters} clusters, found "
+            f"{coarse_clusters}; about the square root of their number is usual."
+        )
+
+
+def check_vectors(vectors: Any) -> None:
+    """Check that vectors are a matrix of float32 rows that k-means can work with; read it block by block.
+
+    Raises:
+        UserError: they are not; names the shape and type, or the first row that is not finite or too large.
     """
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
@@ -115,6 +154,7 @@ def check_vectors(vectors: Any) -> None:
         raise UserError(f"Expected float32 vectors, found {vectors.dtype}; convert them with .astype(np.float32).")
     for start in range(0, len(vectors), _BLOCK):
         block = vectors[start : start + _BLOCK]
+        # One comparison finds NaN, infinity and rows that are too long: NaN compares as False.
         with np.errstate(over="ignore", invalid="ignore"):
             usable = np.einsum("rf,rf->r", block, block) < LARGEST_SQUARE
         if not usable.all():
@@ -128,16 +168,3 @@ def check_vectors(vectors: Any) -> None:
                 f"Expected finite vectors, found NaN or infinity in row {start + row}; "
                 "repair or drop that document's embedding."
             )
-
-
-def check_width(vectors: np.ndarray, centroids: np.ndarray) -> None:
-    """Whether rows and centroids have the same features.
-
-    Raises:
-        UserError: they do not.
-    """
-    if vectors.shape[1] != centroids.shape[1]:
-        raise UserError(
-            f"Expected vectors as wide as the centroids, {centroids.shape[1]} features, found "
-            f"{vectors.shape[1]}; embed the documents with the settings that the centroids came from."
-        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 from jax_diversity.foundation.checks import at_least, seed
 from jax_diversity.foundation.errors import UserError
@@ -19,19 +19,12 @@ class ClusterConfig:
     """Number of clusters, k."""
     also: tuple[int, ...] = ()
     """Further clusterings of the same vectors with so many clusters: the families `cluster_100` ..."""
-    backend: Literal["jax", "sklearn"] = "jax"
-    """`jax`: jit-compiled Lloyd k-means; `sklearn`: MiniBatchKMeans."""
-    start: Literal["k-means++", "k-means||", "random"] = "k-means++"
-    """How the first centroids are drawn; `k-means||` draws many at once, for thousands of clusters in one level."""
-    spherical: bool = False
-    """Vectors and centroids are brought to length one: clusters by cosine alone."""
-    coarse_clusters: int = 0
-    """Two levels: so many coarse clusters first, each of which is then divided. 0 takes one level below 10,000
-    clusters, and about the square root of their number from there on; 1 takes one level in any case."""
-    max_iterations: int = 25
-    """Most passes of Lloyd's algorithm."""
+    method: str = "kmeans"
+    """`kmeans`: Lloyd's algorithm, compiled by JAX; `minibatch_kmeans`: scikit-learn's MiniBatchKMeans."""
+    options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    """The method's own options, such as `max_iterations 50` or `spherical True`; their defaults where not given."""
     train_documents: int = 200_000
-    """Documents the centroids are computed from; the rest are assigned to the nearest."""
+    """Documents that the centroids are computed from; the others are assigned to the nearest centroid."""
     label_field: str = "domain"
     """The metadata field that clusters are compared with in the report (purity); the source where it is absent."""
     seed: int = 0
@@ -40,13 +33,13 @@ class ClusterConfig:
     @property
     def clusterings(self) -> Mapping[str, ClusterConfig]:
         """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
-        own = {"cluster": dataclasses.replace(self, also=())}
-        levels = 1 if self.coarse_clusters == 1 else 0  # a number of coarse clusters suits the main clustering alone
+        # A number of coarse clusters suits the main clustering alone; 1 means "one level", whatever the number.
+        options = {name: value for name, value in self.options.items() if name != "coarse_clusters" or value in (0, 1)}
         further = {
-            f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), coarse_clusters=levels)
+            f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), options=options)
             for number in self.also
         }
-        return own | further
+        return {"cluster": dataclasses.replace(self, also=())} | further
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy.
@@ -54,9 +47,11 @@ class ClusterConfig:
         Raises:
             UserError: the first such setting.
         """
-        at_least(1, "cluster", self, "num_clusters", "max_iterations", "train_documents")
+        from jax_diversity.clustering.base import METHODS
+        from jax_diversity.clustering.rows import check_numbers
+
+        at_least(1, "cluster", self, "train_documents")
         seed("cluster", self.seed)
-        at_least(0, "cluster", self, "coarse_clusters")
         for name, number in [("num_clusters", self.num_clusters), *(("also", number) for number in self.also)]:
             if not 1 <= number <= self.train_documents:
                 raise UserError(
@@ -68,13 +63,8 @@ class ClusterConfig:
                 f"Expected cluster.also to hold other numbers than cluster.num_clusters ({self.num_clusters}), each "
                 f"once, found {', '.join(map(str, self.also))}; each makes a family of its own."
             )
-        if self.coarse_clusters >= max(self.num_clusters, 2):
-            raise UserError(
-                f"Expected cluster.coarse_clusters below cluster.num_clusters ({self.num_clusters}), found "
-                f"{self.coarse_clusters}; about the square root of their number is usual."
-            )
-        if self.backend == "sklearn" and (self.coarse_clusters > 1 or self.start == "k-means||"):
-            raise UserError(
-                "Expected cluster.coarse_clusters and cluster.start=k-means|| only with cluster.backend=jax, found "
-                "sklearn; leave them out or change the backend."
-            )
+        METHODS.check_settings(self.method, self.options)
+        numbers: dict[str, Any] = {
+            name: self.options[name] for name in ("max_iterations", "coarse_clusters") if name in self.options
+        }
+        check_numbers(self.num_clusters, **numbers)

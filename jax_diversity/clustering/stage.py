@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,27 +14,22 @@ from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.clustering.stored import ending
 from jax_diversity.foundation.artifacts import read_array, write_array, write_json
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
-    from jax_diversity.clustering.kmeans import Clustering
+    from jax_diversity.clustering.base import Clustering
+    from jax_diversity.clustering.naming import ClusterNames
 
 _TITLE_CHARACTERS = 80
 _NUM_TITLES = 3
 _NAMING_TOKENS = 600
 _NAMING_CHARACTERS = 3000
+_TRAINED = "trained.json"
+"""Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Labels:
-    """What the documents' own label field says.
-
-    Attributes:
-        field: its name; `source` where no document has the field of the settings.
-        codes: a document's label, -1 where it has none.
-        names: the labels.
-    """
+class _Labels(NamedTuple):
+    """The field that clusters are compared with, every document's label (-1 for none), and the labels' names."""
 
     field: str
     codes: np.ndarray
@@ -45,23 +39,21 @@ class _Labels:
 def cluster_documents(context: Context, partial: Path) -> Counts:
     """Cluster the documents' vectors as often as asked, name the clusters and compare them with labels."""
     check_numbers(context)
-    vectors = context.dataset.embeddings
-    families = context.config.cluster.clusterings
     made: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
-    for family, settings in families.items():
-        made[family], nearest[family] = _make_clustering(context, family, settings, vectors, partial)
+    for family, settings in context.config.cluster.clusterings.items():
+        made[family], nearest[family] = _make_clustering(context, family, settings, partial)
     labels = _read_labels(context)
-    described, titles = _read_texts(context, made, nearest)
+    names, titles = _name_clusters(context, made, nearest)
     for family, clustering in made.items():
-        entries = _entries(clustering, nearest[family], described[family], titles, labels)
+        entries = _entries(clustering, nearest[family], names[family], titles, labels)
         write_json(partial / f"clusters{ending(family)}.json", entries)
     (partial / _TRAINED).unlink(missing_ok=True)
     return _counts(made, labels)
 
 
 def check_numbers(context: Context) -> None:
-    """Whether there are documents enough for every clustering: known as soon as the documents are stored.
+    """Check that there are documents enough for every clustering: known as soon as the documents are stored.
 
     Raises:
         UserError: more clusters than documents.
@@ -75,49 +67,40 @@ def check_numbers(context: Context) -> None:
             )
 
 
-_TRAINED = "trained.json"
-"""Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
-
-
 def _make_clustering(
-    context: Context, family: str, config: ClusterConfig, vectors: np.ndarray, partial: Path
+    context: Context, family: str, config: ClusterConfig, partial: Path
 ) -> tuple[Clustering, np.ndarray]:
     """Centroids and assignments, stored, and the documents nearest to every centroid."""
-    from jax_diversity.clustering.kmeans import (
-        Clustering,
-        assign_with_distances,
-        nearest_documents,
-        num_rows_passed,
-        train_centroids,
-    )
+    from jax_diversity.clustering.assignment import assign, nearest_documents
+    from jax_diversity.clustering.base import Clustering, num_rows_passed, train_centroids
     from jax_diversity.clustering.naming import documents_per_cluster
 
-    path = partial / f"centroids{ending(family)}.npy"
-    mesh = _all_devices()
-    total = num_rows_passed(len(vectors), config)
+    vectors, mesh = context.dataset.embeddings, _all_devices()
+    options: dict[str, Any] = {
+        "method": config.method,
+        "train_documents": config.train_documents,
+        **config.options,
+    }
+    path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
+    trained = json.loads(trained_path.read_text(encoding="utf-8")) if trained_path.exists() else {}
+    total = num_rows_passed(len(vectors), config.num_clusters, **options)
     with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
-        trained = _trained(partial)
         if path.exists() and family in trained:
             centroids = read_array(path, "cluster")
             advance(total - len(vectors))
         else:
-            centroids, passes = train_centroids(vectors, config, advance, mesh=mesh)
+            centroids, trained[family] = train_centroids(
+                vectors, config.num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
+            )
+            # The array first: an entry in the list means that the array is complete.
             write_array(path, centroids)
-            trained[family] = passes
-            write_json(partial / _TRAINED, trained)
-        assignments, distances = assign_with_distances(
-            vectors, centroids, advance, spherical=config.spherical, mesh=mesh
-        )
+            write_json(trained_path, trained)
+        spherical = bool(config.options.get("spherical", False))
+        assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh)
     write_array(partial / f"assignments{ending(family)}.npy", assignments)
     inertia = float(distances.sum(dtype=np.float64))
-    count = documents_per_cluster(len(centroids))
-    nearest = nearest_documents(assignments, distances, len(centroids), count)
+    nearest = nearest_documents(assignments, distances, len(centroids), documents_per_cluster(len(centroids)))
     return Clustering(centroids, assignments, inertia, trained[family]), nearest
-
-
-def _trained(partial: Path) -> dict[str, int]:
-    path = partial / _TRAINED
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _all_devices() -> Any:
@@ -129,66 +112,77 @@ def _all_devices() -> Any:
     return Mesh(np.array(devices), ("rows",)) if len(devices) > 1 else None
 
 
-def _read_texts(
+def _name_clusters(
     context: Context, made: dict[str, Clustering], nearest: dict[str, np.ndarray]
-) -> tuple[dict[str, Any], dict[int, str]]:
+) -> tuple[dict[str, ClusterNames], dict[int, str]]:
     """Every clustering's names, and titles of the documents nearest to centroids; texts are read once."""
     from jax_diversity.clustering.naming import TermCounts, name_clusters
 
     counted = {family: TermCounts() for family in made}
-    wanted: dict[int, list[tuple[str, int]]] = {}
-    titled: set[int] = set()
+    clusters_of: dict[int, list[tuple[str, int]]] = {}
     for family, documents in nearest.items():
-        titled.update(documents[:, :_NUM_TITLES].ravel().tolist())
         for number, row in enumerate(documents.tolist()):
             for document in row:
                 if document >= 0:
-                    wanted.setdefault(document, []).append((family, number))
-    known = context.dataset.document_store.columns(["title"])["title"]
-    titles: dict[int, str] = {}
-    num_documents = context.counts("prepare")["num_documents"]
-    with context.progress.task("name clusters", num_documents, "documents") as advance:
-        for document, text in enumerate(_beginnings(context, advance)):
-            for family, number in wanted.get(document, ()):
+                    clusters_of.setdefault(document, []).append((family, number))
+    titled = np.unique(np.concatenate([documents[:, :_NUM_TITLES].ravel() for documents in nearest.values()]))
+    titled = titled[titled >= 0]
+    stored = context.dataset.document_store.rows(titled, ["title"])
+    titles = {document: row["title"] for document, row in zip(titled.tolist(), stored, strict=True)}
+    wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
+    wanted[list(clusters_of)] = True
+    with context.progress.task("name clusters", len(clusters_of), "documents") as advance:
+        for document, text in zip(np.flatnonzero(wanted).tolist(), _beginnings(context, wanted), strict=True):
+            for family, number in clusters_of[document]:
                 counted[family].add(number, text)
-            if document in titled:
-                titles[document] = known[document].as_py() or " ".join(text[: 4 * _TITLE_CHARACTERS].split())
-    names = {family: name_clusters(counted[family], one.centroids) for family, one in made.items()}
-    return names, {document: title[:_TITLE_CHARACTERS] for document, title in titles.items()}
+            if document in titles:
+                title = titles[document] or " ".join(text[: 4 * _TITLE_CHARACTERS].split())
+                titles[document] = title[:_TITLE_CHARACTERS]
+            advance(1)
+    return {family: name_clusters(counted[family], one.centroids) for family, one in made.items()}, titles
 
 
-def _beginnings(context: Context, advance: Advance) -> Iterator[str]:
-    """Every document's first page or so; decoded from its tokens where the corpus holds nothing else."""
-    if context.counts("prepare").get("has_text", True):
-        texts = context.dataset.document_store.texts(max_characters=_NAMING_CHARACTERS)
-    else:
+def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
+    """The wanted documents' first page or so; decoded from its tokens where the corpus holds nothing else."""
+    if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_TOKENS)
-        texts = chain.from_iterable(map(beginnings.of_file, beginnings.paths))
-    for text in chain.from_iterable(texts):
-        advance(1)
-        yield text
+        for path in beginnings.paths:
+            for texts in beginnings.of_file(path, wanted):
+                yield from texts
+        return
+    first = 0
+    for texts in context.dataset.document_store.texts(max_characters=_NAMING_CHARACTERS):
+        for place in np.flatnonzero(wanted[first : first + len(texts)]).tolist():
+            yield texts[place]
+        first += len(texts)
 
 
 def _read_labels(context: Context) -> _Labels:
-    from jax_diversity.clustering.purity import label_codes
+    store, field = context.dataset.document_store, context.config.cluster.label_field
+    labels = _code_labels(field, (group[field] for group in store.metadata([field])))
+    if labels.names:
+        return labels
+    sources = (
+        column.to_pylist() for path in store.paths for column in store.columns(["source"], path)["source"].chunks
+    )
+    return _code_labels("source", sources)
 
-    documents, field = context.dataset.document_store, context.config.cluster.label_field
-    values = [value for group in documents.metadata([field]) for value in group[field]]
-    if all(value is None for value in values):
-        field, values = "source", documents.columns(["source"])["source"].to_pylist()
-    texts = [json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value for value in values]
-    codes, names = label_codes([None if text is None else str(text) for text in texts])
-    if None in names:  # the documents without a label become -1
-        absent = names.index(None)
-        names.remove(None)
-        codes = np.where(codes == absent, -1, codes - (codes > absent))
-    return _Labels(field, codes, names)
+
+def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
+    """Labels as numbers, a group of documents at a time: what is kept of a document is its number."""
+    known: dict[str, int] = {}
+    parts = [np.zeros(0, np.int32)]
+    for values in groups:
+        texts = [json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value for value in values]
+        codes = [-1 if text is None else known.setdefault(str(text), len(known)) for text in texts]
+        parts.append(np.array(codes, np.int32))
+    return _Labels(field, np.concatenate(parts), list(known))
 
 
 def _entries(
-    clustering: Clustering, nearest: np.ndarray, names: Any, titles: dict[int, str], labels: _Labels
+    clustering: Clustering, nearest: np.ndarray, names: ClusterNames, titles: dict[int, str], labels: _Labels
 ) -> list[dict[str, Any]]:
-    """What is known of every cluster."""
+    """What `clusters.json` says of every cluster."""
     from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.purity import majority_labels
 
@@ -251,5 +245,4 @@ CLUSTER = Stage(
     check=check_numbers,
     resumable=True,
     packages=("jax", "numpy", "scikit-learn"),
-    version=3,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +10,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float32, PRNGKeyArray
 
-from jax_diversity.clustering.mesh import row_mesh
-from jax_diversity.clustering.passes import nearest
+from jax_diversity.clustering.lloyd import nearest, padded_count, row_mesh
 from jax_diversity.clustering.rows import Rows
-
-Start = Literal["k-means++", "k-means||", "random"]
+from jax_diversity.foundation.checks import one_of
 
 ROWS_PER_CLUSTER = 16
 """The starting centroids are drawn from about this many rows a cluster ..."""
@@ -24,11 +21,11 @@ LEAST_ROWS = 16_384
 ROUNDS = 5
 """Rounds of k-means||; each draws half as many candidates as there are clusters."""
 _ROUNDING = 1e-6
-"""Relative size below which a squared distance from a matrix product is nothing but rounding."""
+"""Relative size below which a squared distance from a matrix product is rounding alone."""
 _BLOCK_ROWS = 2048
 
 
-def draw_start(rows: Rows, num_clusters: int, start: Start, seed: int) -> Float32[np.ndarray, "cluster feature"]:
+def draw_start(rows: Rows, num_clusters: int, start: str, seed: int) -> Float32[np.ndarray, "cluster feature"]:
     """Starting centroids, each of them one of the rows; copies of rows may be drawn where rows run out.
 
     - `k-means++`: every next centroid is the best of a few rows drawn with the odds of their squared distance
@@ -37,7 +34,11 @@ def draw_start(rows: Rows, num_clusters: int, start: Start, seed: int) -> Float3
       nearest to them, are then thinned out by k-means++ (Bahmani et al. 2012, with rounds of a fixed size). Its
       steps do not grow with the number of clusters times rows, so it suits ten thousand clusters in one level.
     - `random`: rows with equal odds.
+
+    Raises:
+        UserError: another `start`.
     """
+    one_of("start", start, ("k-means++", "k-means||", "random"))
     num_rows = min(len(rows), max(ROWS_PER_CLUSTER * num_clusters, LEAST_ROWS))
     rng = np.random.default_rng([seed, 1])
     if start == "random":
@@ -74,15 +75,17 @@ def _draw_in_rounds(
 
 @partial(jax.jit, static_argnames="num_drawn")
 def _draw_distinct(distances: Float32[Array, " row"], key: PRNGKeyArray, num_drawn: int) -> Array:
-    """Places of different rows, drawn with the odds of their distances (the largest of perturbed logarithms)."""
+    """Places of different rows, drawn with the odds of their distances."""
+    # The largest logarithms with Gumbel noise are a draw without replacement (Gumbel-top-k, Kool et al. 2019).
     perturbed = jnp.log(distances) + jax.random.gumbel(key, distances.shape)
     return lax.top_k(perturbed, num_drawn)[1]
 
 
 def _nearest_rows(rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every row's nearest candidate and the squared distance to it, nothing but rounding taken for zero."""
+    """Every row's nearest candidate and the squared distance to it; what is only rounding becomes zero."""
     mesh = row_mesh(None)
-    # Candidates of one of few sizes: each size is compiled. Copies of the first are never the lowest of equals.
+    # Padded to one of few sizes, because each size is compiled. The padding, copies of the first candidate, comes
+    # behind it, and of equals the lowest number is taken: no row gets a copy.
     padded = np.concatenate([candidates, np.repeat(candidates[:1], padded_count(len(candidates)) - len(candidates), 0)])
     owners, distances = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     start = 0
@@ -107,17 +110,6 @@ def _thin_out(
     return np.asarray(drawn)[:num_clusters]
 
 
-def padded_count(count: int) -> int:
-    """The next power of two, or one and a half of one: few sizes, at most half too large.
-
-    Example:
-        >>> [padded_count(count) for count in (1, 5, 6, 7, 13, 1000)]
-        [1, 6, 6, 8, 16, 1024]
-    """
-    power = 1 << max(count - 1, 0).bit_length()
-    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
-
-
 @partial(jax.jit, static_argnames=("num_clusters", "num_trials"))
 def draw_centroids(
     rows: Float32[Array, "row feature"],
@@ -134,7 +126,8 @@ def draw_centroids(
         cumulated = jnp.cumsum(weights * distances)
         drawn = cumulated[-1] * jax.random.uniform(jax.random.fold_in(key, cluster), (num_trials,))
         tried = jnp.searchsorted(cumulated, drawn, side="right")
-        # Rounding may lead past the last row with weight; where all distances are nothing, a copy must do.
+        # Rounding may give a place behind the last row with weight. Where all distances are zero, any row with
+        # weight is drawn: a copy of a centroid.
         tried = jnp.minimum(tried, jnp.searchsorted(cumulated, cumulated[-1], side="left"))
         tried = jnp.where(cumulated[-1] > 0, tried, jnp.argmax(weights))
         products = jnp.matmul(rows[tried], rows.T, precision=lax.Precision.HIGHEST)
@@ -144,6 +137,7 @@ def draw_centroids(
         best = jnp.argmin(jnp.sum(weights * left, axis=1))
         return centroids.at[cluster].set(rows[tried[best]]), left[best]
 
-    # The first row is drawn with equal odds; any distance above all others will do, if sums of it stay finite.
+    # The first row is drawn by the weights alone: all rows have the same distance, any above all true ones whose
+    # sum stays finite.
     everywhere = jnp.full(len(rows), 4 * jnp.max(norms) + 1)
     return lax.fori_loop(0, num_clusters, draw, (jnp.zeros((num_clusters, rows.shape[1])), everywhere))[0]

@@ -19,12 +19,7 @@ def ending(family: str) -> str:
 
 
 def read_assignments(folder: Path, family: str, num_clusters: int) -> Int32[np.ndarray, " document"]:
-    """Every document's cluster.
-
-    Args:
-        folder: the stage's.
-        family: the clustering's, such as `cluster` or `cluster_100`.
-        num_clusters: its clusters.
+    """Every document's cluster in a clustering such as `cluster` or `cluster_100`.
 
     Raises:
         UserError: a file that is absent or damaged.

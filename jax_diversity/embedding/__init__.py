@@ -1,5 +1,1 @@
-"""Documents -> vectors that put topics near each other; one method a file.
-
-`tfidf_svd` learns from the corpus, `hashing` learns nothing, `qwen3` runs a language model, `precomputed` reads
-vectors from files; `base` says what an embedder is and makes the one that the settings name.
-"""
+"""Documents -> vectors in which similar topics are near each other; one method a file, `base` the contract of all."""

@@ -1,47 +1,43 @@
-"""What an embedding is: the protocol that any embedder meets, the methods by name, the check of what comes back.
+"""The one contract of all embedders: texts in, vectors out; methods by name, and the check of what comes back.
 
-An embedder of your own is a class (or function) that takes the settings and gives an object with `dimensions` and
-`embed`; `embedding.method=my_module:Lengths` chooses it:
+A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses one of your own:
 
-    class Lengths:
-        dimensions = 2
+    def letters(*, alphabet: str = "abc") -> Letters: ...
 
-        def __init__(self, config: EmbeddingConfig) -> None: ...
+    class Letters:
+        dimensions = 3
 
-        def embed(self, texts: Sequence[str]) -> np.ndarray:
-            return np.array([(len(text), text.count(" ")) for text in texts], np.float32).reshape(-1, 2)
-
-One that learns from the corpus first has the class methods `fit(texts, config)` and `load(path)`, which give the
-embedder to use, and `save(path)`. What its code raises, at any step, becomes a sentence, see `own_code`.
+        def embed(self, texts: Sequence[str]) -> np.ndarray: ...  # float32 (text, dimension)
 """
 
 from __future__ import annotations
 
-import importlib
-import operator
+import inspect
 import os
-import shutil
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
-from jax_diversity.embedding.own_code import own_code
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.methods import Methods
 
-METHODS = {
-    "tfidf_svd": "jax_diversity.embedding.tfidf_svd:TfidfSvd",
-    "hashing": "jax_diversity.embedding.hashing:HashingEmbedder",
-    "qwen3": "jax_diversity.embedding.base:load_qwen3",
-}
-"""Name -> `module:name` of what makes the embedder; imported when it is asked for."""
-PRECOMPUTED = "precomputed"
-"""The method that reads vectors instead of texts, see `jax_diversity.embedding.precomputed`."""
-_LEARNING = ("fit", "load", "save")
+METHODS = Methods(
+    "embedding method",
+    "jax_diversity.embedding",
+    {"tfidf_svd": "tfidf_svd", "hashing": "hashing", "qwen3": "qwen3", "precomputed": "precomputed"},
+    contract=frozenset({"texts", "stored", "document_ids", "max_tokens", "seed"}),
+)
+"""Name -> module below this package."""
+MOST_DIMENSIONS = 8192
+"""With more, the directions of the terms alone would take gigabytes; a few hundred describe a document's topic."""
 
 
 @runtime_checkable
@@ -67,87 +63,102 @@ class Embedder(Protocol):
 
 
 class Method(Protocol):
-    """What `embedding.method` names: makes the embedder of the settings."""
+    """Makes an embedder; `precomputed` alone gives a `PrecomputedVectors` instead.
 
-    def __call__(self, config: EmbeddingConfig, /) -> Embedder:
-        """The embedder; not called where there is a `fit`."""
+    A method takes those of these keyword parameters that it needs: `texts`, a function that gives the documents to
+    learn from; `stored`, the path of the file that keeps what was learnt, None to keep nothing: where the file is
+    there, it is loaded and nothing is learnt (write it under another name first, then rename it); `document_ids`, a
+    function that gives all documents' ids in stored order; `max_tokens`; `seed`. All its other parameters are
+    options. The module of a method that reads files has a function `input_files` of the same options, which checks
+    them and gives the files.
+    """
+
+    def __call__(self, **given: Any) -> Embedder:
+        """The embedder, ready to use."""
         ...
 
 
-def make_embedder(
-    config: EmbeddingConfig, draw_texts: Callable[[], Sequence[str]] | None = None, stored: Path | None = None
-) -> Embedder:
-    """The embedder that the settings name.
+def check_method(config: EmbeddingConfig) -> list[Path]:
+    """Check the method, its options and the files that it reads, without loading anything large.
 
-    One that learns is loaded from `stored` where it is there already; otherwise it is fitted and stored there.
-
-    Args:
-        config: method, its settings.
-        draw_texts: gives the texts that an embedder learns from; called only if they are needed.
-        stored: the file that keeps what was learnt; None keeps nothing.
+    Returns:
+        The files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source of
+        an embedder of the user's own and what its option `path` names.
 
     Raises:
-        UserError: a method that is unknown, cannot be imported or makes no embedder; an embedder of your own that
-            raises anything, or saves nothing.
+        UserError: an unknown method, a module or name that is not there, an option that the method does not have, a
+            value that does not fit, a file that is absent.
+    """
+    _find(config)
+    if ":" in config.method:
+        source = getattr(find_spec(config.method.partition(":")[0]), "origin", None)
+        named = [path for path in (source, config.options.get("path")) if isinstance(path, str) and path]
+        return [file for path in named for file in files_at(path)]
+    module = import_module(f"{METHODS.package}.{METHODS[config.method]}")
+    if hasattr(module, "input_files"):
+        return module.input_files(**config.options)
+    make_embedder(config)  # of no texts, which is quick: every method checks its own values
+    return []
+
+
+def files_at(path: str) -> list[Path]:
+    """The file at a path, or the files of the folder there that are not hidden; none where there is nothing."""
+    found = Path(os.path.expanduser(path))
+    if found.is_file():
+        return [found]
+    if not found.is_dir():
+        return []
+    return sorted(file for file in found.iterdir() if file.is_file() and not file.name.startswith("."))
+
+
+def make_embedder(
+    config: EmbeddingConfig,
+    texts: Callable[[], Sequence[str]] = list,
+    stored: Path | None = None,
+    document_ids: Callable[[], Sequence[str]] = list,
+) -> Any:
+    """The embedder that the settings name, or the `PrecomputedVectors` of the method `precomputed`.
+
+    Args:
+        config: method, its options.
+        texts: gives the texts that an embedder learns from; called only if they are needed.
+        stored: the file that keeps what was learnt; None keeps nothing.
+        document_ids: gives all documents' ids; called only if they are needed.
+
+    Raises:
+        UserError: a method that is unknown or makes no embedder; options that it cannot take.
 
     Example:
-        >>> make_embedder(EmbeddingConfig(method="hashing", dimensions=64)).embed(["wind and sail"]).shape
+        >>> config = EmbeddingConfig(method="hashing", options={"dimensions": 64})
+        >>> make_embedder(config).embed(["wind and sail"]).shape
         (1, 64)
     """
-    method = _find_method(config.method)
-    if not hasattr(method, "fit"):
-        with own_code(config.method, "construction"):
-            embedder = method(config)
-        return _checked(embedder, config.method)
-    lacking = [name for name in _LEARNING if not hasattr(method, name)]
-    if lacking:
-        raise UserError(
-            f"Expected embedding.method={config.method}, which learns from the corpus, to have "
-            f"{', '.join(_LEARNING)}, found no {', '.join(lacking)}."
-        )
-    if stored is not None and stored.exists():
-        with own_code(config.method, "load"):
-            embedder = method.load(stored)
-        return _checked(embedder, config.method)
-    texts = [] if draw_texts is None else draw_texts()
-    with own_code(config.method, "fit"):
-        embedder = method.fit(texts, config)
-    embedder = _checked(embedder, config.method)
-    if stored is not None:
-        _save(embedder, config.method, stored)
-    return embedder
+    contract = {
+        "texts": texts,
+        "stored": stored,
+        "document_ids": document_ids,
+        "max_tokens": config.max_tokens,
+        "seed": config.seed,
+    }
+    method, taken = _find(config)
+    made = method(**config.options, **{name: contract[name] for name in taken})
+    if ":" in config.method:
+        if not isinstance(made, Embedder):
+            raise UserError(
+                f"Expected embedding.method={config.method} to make an object with `dimensions` and `embed`, found "
+                f"{type(made).__name__}, which lacks them."
+            )
+        whole_number(f"`dimensions` of embedding.method={config.method}", made.dimensions, 1)
+    return made
 
 
-def load_qwen3(config: EmbeddingConfig) -> Embedder:
-    """The embedder of the Qwen3-Embedding checkpoint in the folder `config.path`."""
-    from jax_diversity.embedding.qwen3 import Qwen3Embedder
-
-    settings: dict[str, Any] = {"max_tokens": config.max_tokens, "batch_tokens": config.batch_tokens}
-    return Qwen3Embedder.load(os.path.expanduser(config.path or ""), **settings, dtype=config.dtype)
-
-
-def embed_texts(
-    embedder: Embedder, texts: Sequence[str], method: str, name_document: Callable[[int], str]
-) -> Float32[np.ndarray, "document feature"]:
-    """The texts' vectors, checked: one finite float32 row a text.
-
-    Args:
-        embedder: what `make_embedder` gave.
-        texts: documents' beginnings, one or more.
-        method: `embedding.method`, for messages.
-        name_document: what a message calls the document of a row.
-
-    Raises:
-        UserError: the embedder is the user's own and raises something, or gives something else.
-    """
-    with own_code(method, "embed"):
-        vectors = embedder.embed(texts)
-    check_embedded(vectors, len(texts), operator.index(embedder.dimensions), name_document)
-    return vectors
+def learns(config: EmbeddingConfig) -> bool:
+    """Tell whether the method learns from the corpus before it embeds."""
+    return "texts" in _find(config)[1]
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
-    """Whether an embedder gave what it has to: one finite float32 row a text.
+    """Check that an embedder gave what it has to: one finite float32 row a text.
 
     Args:
         vectors: what came back.
@@ -156,7 +167,7 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
         name_document: what a message calls the document of a row.
 
     Raises:
-        UserError: it did not; names the document, the first of them where it is no single one's fault.
+        UserError: it did not; names the document, the first one where the fault is not of a single document.
     """
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
@@ -174,67 +185,31 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
         )
 
 
-def _find_method(method: str) -> Any:
-    if ":" not in method and method not in METHODS:
+def _find(config: EmbeddingConfig) -> tuple[Callable[..., Any], list[str]]:
+    """The method's function and those of the contract's parameters that it takes; the options are checked."""
+    if ":" not in config.method:
+        METHODS.check_settings(config.method, config.options)
+        return METHODS.find(config.method), [*filter(METHODS.contract.__contains__, METHODS.parameters(config.method))]
+    module, _, name = config.method.partition(":")
+    if not module or not name or module.startswith(".") or "/" in module:
         raise UserError(
-            f"Expected embedding.method to be one of {', '.join([*METHODS, PRECOMPUTED])}, or `module:name` of an "
-            f"embedder of your own, found {method!r}."
-        )
-    module, _, name = METHODS.get(method, method).partition(":")
-    if module.startswith(".") or "/" in module:
-        raise UserError(
-            f"Expected embedding.method to name a module as `import` does, found a path, {method!r}; put the "
-            "module's folder in PYTHONPATH and leave it out of the name."
-        )
-    with own_code(method, "import"):
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    if not callable(found):
-        raise UserError(
-            f"Expected embedding.method={method} to name a class or function that takes the settings, found "
-            f"{type(found).__name__}."
-        )
-    return found
-
-
-def _checked(embedder: Any, method: str) -> Embedder:
-    with own_code(method, "dimensions"):  # a property of it runs here
-        is_embedder = isinstance(embedder, Embedder)
-        width: Any = embedder.dimensions if is_embedder else None
-    if not is_embedder:
-        raise UserError(
-            f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
-            f"{type(embedder).__name__}, which lacks them."
+            f"Expected embedding.method to name a module as `import` does and a function in it, `module:name`, found "
+            f"{config.method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
         )
     try:
-        number = 0 if isinstance(width, bool) else operator.index(width)
-    except TypeError:
-        number = 0
-    if number < 1:
+        found = attrgetter(name)(import_module(module))
+    except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(
-            f"Expected embedding.method={method} to have `dimensions`, a whole number of 1 or more, found {width!r}."
-        )
-    return embedder
-
-
-def _save(embedder: Any, method: str, path: Path) -> None:
-    """Let the embedder write its file in a folder of its own, under the final name: `np.savez` adds endings."""
-    folder = path.with_name("unfinished")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+            f"Expected embedding.method={config.method} to name a function in a module, found: {error}; is the "
+            "module's folder in PYTHONPATH, and what it needs installed?"
+        ) from error
     try:
-        with own_code(method, "save"):
-            embedder.save(folder / path.name)
-        if not (folder / path.name).is_file():
-            names = [other.name + "/" * other.is_dir() for other in folder.iterdir()]
-            found = ", ".join(sorted(names)) or "nothing"
-            raise UserError(
-                f"Expected the `save` of embedding.method={method} to write the file whose path it is given "
-                f"({path.name}), found {found} written; repair it."
-            )
-        with atomic_path(path) as temporary:
-            (folder / path.name).replace(temporary)
-            shutil.rmtree(folder)  # a kill after this leaves the file alone
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        signature = inspect.signature(found)
+        taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]
+        signature.bind(**config.options, **dict.fromkeys(taken))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"Expected embedding.method={config.method} to be a function that makes an embedder and takes the "
+            f"options {', '.join(config.options) or '(none)'}, found: {error}."
+        ) from None
+    return found, taken

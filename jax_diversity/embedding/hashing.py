@@ -1,11 +1,11 @@
-"""Documents -> vectors without any learning: hashed counts, led to a few dimensions by random signs.
+"""Documents -> vectors without any learning: hashed counts, projected to a few dimensions by random signs.
 
-What is counted are the beginnings of words, single characters where a script puts no spaces between words, and
-punctuation marks, which tell prose from code, verse, lists and letters. Counts are hashed to buckets (Weinberger et
-al. 2009), a count c weighs 1 + ln c, and each bucket has a direction of random signs, which keeps angles about as
-they are (Achlioptas 2003). A vector depends on its text and the settings alone, so documents that come later, or
-elsewhere, fall among those of before. But nothing is known of which words are rare, so topics are told apart less
-well than by `tfidf_svd`.
+What is counted: the beginnings of words, single characters of scripts without spaces between words, and punctuation
+marks, which tell prose from code, verse, lists and letters. Counts are hashed to buckets (Weinberger et al. 2009), a
+count c weighs 1 + ln c, and each bucket has a direction of random signs, which keeps angles approximately
+(Achlioptas 2003). A vector depends on its text and the settings alone, so later documents and those of other corpora
+lie in the same space. But the method does not know which words are rare, so it separates topics less well than
+`tfidf_svd`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 from jaxtyping import Float32
 from scipy.sparse import csr_array
 
-from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.base import MOST_DIMENSIONS
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.terms import MARKS, UNSPACED
 
 NUM_BUCKETS = 2**16
-"""Buckets that terms are hashed to: two documents of 100 terms share one by chance once in seven pairs, which is
-far less than the projection's own noise, 1 / √dimensions."""
+"""Buckets that terms are hashed to. Two documents of 100 terms share one by chance in one of seven pairs: far less
+than the projection's own noise, 1 / √dimensions."""
 PREFIX_CHARACTERS = 5
 """First characters of a word that are hashed: one bucket for the word and its inflections."""
 _BLOCK_DOCUMENTS = 1024
@@ -33,32 +34,42 @@ _ASCII = re.compile(r"[^\W_]{2,}|[^\w\s]|_")
 _ANY = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[{MARKS}]){{2,}}|[^\w\s]|_")
 
 
-class HashingEmbedder:
-    """The embedder: stateless, a document's vector depends on that document alone.
+def hashing(*, seed: int = 0, dimensions: int = 128) -> HashingEmbedder:
+    """Hashed beginnings of words and punctuation marks, projected by random signs; learns nothing.
 
     Args:
-        config: width of the vectors, seed of the signs.
+        seed: of the signs.
+        dimensions: width of the vectors, at most 8192.
+
+    Raises:
+        UserError: a width that cannot be.
 
     Example:
-        >>> embedder = HashingEmbedder(EmbeddingConfig(dimensions=64))
-        >>> embedder.embed(["wind and sail", "1 2 3"]).shape
+        >>> hashing(dimensions=64).embed(["wind and sail", "1 2 3"]).shape
         (2, 64)
     """
+    return HashingEmbedder(whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS), seed)
 
-    def __init__(self, config: EmbeddingConfig) -> None:
-        self.dimensions, self._seed = config.dimensions, config.seed
+
+class HashingEmbedder:
+    """The embedder: stateless, a document's vector depends on that document alone."""
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        self.dimensions, self._seed = dimensions, seed
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
         """Vectors of length one, a row a text; zeros for a text without a term."""
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             counts = csr_array(self._vectorizer.transform(texts[start : start + _BLOCK_DOCUMENTS]))
+            # Ten occurrences of a word indicate a topic more than one does, but not ten times as much.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
             np.divide(projected, lengths, out=vectors[start : start + _BLOCK_DOCUMENTS], where=lengths > 0)
         return vectors
 
+    # Made at the first use: settings are checked by making an embedder, which should take no time.
     @cached_property
     def _vectorizer(self) -> Any:
         return make_vectorizer()
@@ -75,7 +86,7 @@ def make_vectorizer() -> Any:
     settings: dict[str, Any] = {
         "analyzer": split_marks,
         "n_features": NUM_BUCKETS,
-        "alternate_sign": False,  # the projection has signs enough; opposite counts would cancel to nothing
+        "alternate_sign": False,  # the projection has signs; opposite counts of one bucket would cancel
         "norm": None,
         "dtype": np.float32,
     }
@@ -84,6 +95,7 @@ def make_vectorizer() -> Any:
 
 def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimensions}"]:
     """A direction of +1 and -1 for every bucket, drawn by the seed."""
+    # Drawn as bytes: the sequence of random numbers, and so every vector, depends on the type.
     bits = np.random.default_rng(seed).integers(0, 2, (NUM_BUCKETS, dimensions), np.int8)
     return (2 * bits - 1).astype(np.float32)
 
@@ -96,5 +108,6 @@ def split_marks(text: str) -> list[str]:
         ['recip', ':', '明', '月', '!']
     """
     text = text.lower()
+    # Most texts are ASCII, for which the simpler pattern gives the same terms in a fraction of the time.
     found = (_ASCII if text.isascii() else _ANY).findall(text)
     return [term[:PREFIX_CHARACTERS] for term in found]

@@ -2,11 +2,13 @@
 
 Rows are matched with the corpus's documents by their ids where the Parquet files have them, and otherwise one by
 one in the order in which the documents are stored. Vectors are read in blocks; what is held of all rows is their
-place in the corpus, 8 bytes each, and, while ids are matched, the documents' ids.
+place in the corpus, 8 bytes each, and, while ids are matched, the ids of documents and rows.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.embedding.outside import find_vector_files
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Block = tuple[Int64[np.ndarray, " row"], Float32[np.ndarray, "row feature"]]
 
 @dataclass(frozen=True)
 class PrecomputedVectors:
-    """Vectors in files, opened and matched with documents; nothing but their ids has been read yet.
+    """Vectors in files, opened and matched with documents; only ids have been read yet.
 
     Attributes:
         dimensions: width of the vectors.
@@ -46,12 +46,21 @@ class PrecomputedVectors:
     blocks: Callable[[], Iterator[Block]]
 
 
-def open_precomputed(config: EmbeddingConfig, document_ids: Callable[[], Sequence[str]]) -> PrecomputedVectors:
-    """Open the vectors at `config.path` and match their rows with the documents.
+def precomputed(
+    *,
+    document_ids: Callable[[], Any],
+    path: str,
+    column: str = "embedding",
+    id_column: str | None = "id",
+) -> PrecomputedVectors:
+    """Vectors from files: a .npy, or a column of Parquet files, matched by the documents' ids.
 
     Args:
-        config: `path`, `column` and `id_column`.
-        document_ids: gives the ids of all documents in stored order; called once.
+        document_ids: gives the ids of all documents in stored order, a list or an Arrow column; called once.
+        path: a .npy, a Parquet file or a glob of them; `~` is the home folder.
+        column: the Parquet column that holds the vectors.
+        id_column: the Parquet column that holds the documents' ids; where the files have no such column, or for
+            None, rows follow the documents' stored order.
 
     Raises:
         UserError: no such file or column; something other than rows of numbers; rows of different widths; more or
@@ -60,20 +69,36 @@ def open_precomputed(config: EmbeddingConfig, document_ids: Callable[[], Sequenc
 
     Example:
         >>> np.save("vectors.npy", np.eye(3, dtype=np.float32))
-        >>> config = EmbeddingConfig(method="precomputed", path="vectors.npy")
-        >>> open_precomputed(config, lambda: ["a", "b", "c"]).dimensions
+        >>> precomputed(document_ids=lambda: ["a", "b", "c"], path="vectors.npy").dimensions
         3
     """
-    paths = find_vector_files(config)
+    paths = input_files(path)
     ids = document_ids()
     if paths[0].suffix == ".npy":
         if len(paths) > 1:
             raise UserError(
-                f"Expected one .npy file or Parquet files at embedding.path={config.path}, found {len(paths)} "
+                f"Expected one .npy file or Parquet files at the embedding's path {path}, found {len(paths)} "
                 f"files from {paths[0]} on; join them, or store them as Parquet."
             )
         return _open_array(paths[0], len(ids))
-    return _open_tables(paths, config, ids)
+    return _open_tables(paths, column, id_column, ids)
+
+
+def input_files(path: str, **_: Any) -> list[Path]:
+    """The files of vectors that a path or a glob names, sorted by name; other options are checked with the files.
+
+    Raises:
+        UserError: there are none.
+    """
+    pattern = os.path.expanduser(path)
+    found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
+    paths = [Path(name) for name in found if os.path.isfile(name)]
+    if not paths:
+        raise UserError(
+            f"Expected the embedding's path to name a .npy file, Parquet files or a glob of them, found no file at "
+            f"{path!r}; name the vectors."
+        )
+    return paths
 
 
 def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
@@ -81,7 +106,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it anew with numpy.save.") from None
+        raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it again with numpy.save.") from None
     if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         found = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
         raise UserError(
@@ -98,97 +123,93 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     return PrecomputedVectors(stored.shape[1], 0, blocks)
 
 
-def _open_tables(paths: Sequence[Path], config: EmbeddingConfig, ids: Sequence[str]) -> PrecomputedVectors:
-    has_ids = [config.id_column in _column_names(path, config.column) for path in paths]
+def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids: Any) -> PrecomputedVectors:
+    has_ids = [id_column in _column_names(path, column) for path in paths]
     if all(has_ids):
-        targets, num_unused = _match_ids(paths, str(config.id_column), ids)
+        targets, num_unused = _match_ids(paths, str(id_column), ids)
     elif any(has_ids):
         without = paths[has_ids.index(False)]
         raise UserError(
-            f"Expected all files of embedding.path to have the column {config.id_column!r} or none, found "
-            f"{without} without it; add it there, or set embedding.id_column to null to go by the rows' order."
+            f"Expected all files of vectors to have the column {id_column!r} or none, found {without} without it; "
+            "add it there, or set the option id_column to None to go by the rows' order."
         )
     else:
         num_rows = 0
         for path in paths:
             with _parquet(path) as table:
                 num_rows += table.metadata.num_rows
-        _check_number(f"{len(paths)} files at {config.path}", num_rows, len(ids))
+        _check_number(f"{len(paths)} files from {paths[0]} on", num_rows, len(ids))
         targets, num_unused = np.arange(num_rows), 0
-    reader = _TableReader(paths, config.column, targets, _first_width(paths, config.column))
-    return PrecomputedVectors(reader.dimensions, num_unused, reader.blocks)
+    dimensions = _first_width(paths, column)
 
-
-def _match_ids(paths: Sequence[Path], id_column: str, ids: Sequence[str]) -> tuple[Int64[np.ndarray, " row"], int]:
-    """The document of every row, `_UNUSED` where the id is no document's, and how many those are."""
-    places = {name: index for index, name in enumerate(ids)}
-    seen = np.zeros(len(ids), bool)
-    targets = [np.zeros(0, np.int64)]
-    for path in paths:
-        row = 0
-        for batch in _batches(path, id_column):
-            names = [str(name) for name in batch.to_pylist()]
-            found = np.array([places.get(name, _UNUSED) for name in names], np.int64)
-            for place, target in enumerate(found.tolist()):
-                if target != _UNUSED and seen[target]:
-                    raise UserError(
-                        f"Expected one vector a document, found a second one of {names[place]!r} in row "
-                        f"{row + place} of {path}; remove one of the two."
-                    )
-                seen[target] |= target != _UNUSED
-            targets.append(found)
-            row += len(names)
-    if not seen.all():
-        missing = int(np.argmin(seen))
-        raise UserError(
-            f"Expected a vector of each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
-            f"{' and the other files' if len(paths) > 1 else ''}, found none of {len(ids) - int(seen.sum())}, the "
-            f"first being {ids[missing]!r}; add their rows."
-        )
-    rows = np.concatenate(targets)
-    return rows, int((rows == _UNUSED).sum())
-
-
-@dataclass(frozen=True)
-class _TableReader:
-    """Reads the vectors' column of Parquet files; `targets` holds every row's document."""
-
-    paths: Sequence[Path]
-    column: str
-    targets: Int64[np.ndarray, " row"]
-    dimensions: int
-
-    def blocks(self) -> Iterator[Block]:
+    def blocks() -> Iterator[Block]:
         first = 0
-        for path in self.paths:
+        for path in paths:
             start = 0
-            for batch in _batches(path, self.column):
-                vectors = self._vectors(batch, path, start)
-                targets = self.targets[first : first + len(batch)]
-                used = targets != _UNUSED
-                yield targets[used], _as_float32(vectors[used], path, start, np.flatnonzero(used))
+            for batch in _batches(path, column):
+                vectors = _read_rows(batch, dimensions, column, path, start)
+                documents = targets[first : first + len(batch)]
+                used = documents != _UNUSED
+                yield documents[used], _as_float32(vectors[used], path, start, np.flatnonzero(used))
                 start += len(batch)
                 first += len(batch)
 
-    def _vectors(self, batch: pa.Array, path: Path, start: int) -> np.ndarray:
-        import pyarrow.compute as pc
+    return PrecomputedVectors(dimensions, num_unused, blocks)
 
-        widths = pc.list_value_length(batch).fill_null(-1).to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
-        wrong = widths != self.dimensions
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            found = "null" if widths[row] < 0 else f"{widths[row]} numbers"
-            raise UserError(
-                f"Expected vectors of {self.dimensions} numbers in the column {self.column!r}, found {found} in "
-                f"row {start + row} of {path}; repair that row."
-            )
-        # `flatten` goes by the offsets; a null number becomes NaN, which is refused with its row.
-        values = batch.flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(values).reshape(len(batch), self.dimensions)
+
+def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[np.ndarray, " row"], int]:
+    """The document of every row, `_UNUSED` where the id is no document's, and how many those are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # As Arrow holds them: a Python object for every id would take several times the memory.
+    parts = [[*_batches(path, id_column, pa.large_string())] for path in paths]
+    names = pa.chunked_array([batch for part in parts for batch in part], pa.large_string())
+    known = pa.array(ids, pa.large_string()) if isinstance(ids, Sequence) else ids.cast(pa.large_string())
+    places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
+    rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
+    first = np.full(len(ids), -1, np.int64)
+    # Written from the last row to the first: what stays is the first row of every document.
+    used = np.flatnonzero(rows != _UNUSED)
+    first[rows[used][::-1]] = used[::-1]
+    repeated = used[first[rows[used]] != used]
+    if len(repeated):
+        starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
+        number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
+        raise UserError(
+            f"Expected one vector a document, found a second one of {names[int(repeated[0])].as_py()!r} in row "
+            f"{repeated[0] - starts[number]} of {paths[number]}; remove one of the two."
+        )
+    lacking = np.flatnonzero(first < 0)
+    if len(lacking):
+        raise UserError(
+            f"Expected a vector of each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
+            f"{' and the other files' if len(paths) > 1 else ''}, found none of {len(lacking)}, the "
+            f"first being {known[int(lacking[0])].as_py()!r}; add their rows."
+        )
+    return rows, len(rows) - len(used)
+
+
+def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start: int) -> np.ndarray:
+    """A batch of lists as a matrix; `start` is the number of its first row in the file."""
+    import pyarrow.compute as pc
+
+    widths = pc.list_value_length(batch).fill_null(-1).to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
+    wrong = widths != dimensions
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        found = "null" if widths[row] < 0 else f"{widths[row]} numbers"
+        raise UserError(
+            f"Expected vectors of {dimensions} numbers in the column {column!r}, found {found} in "
+            f"row {start + row} of {path}; repair that row."
+        )
+    # `flatten`, unlike `values`, leaves out what lies outside the batch's offsets. A null number becomes NaN, which
+    # `_as_float32` refuses with its row.
+    return np.asarray(batch.flatten().to_numpy(zero_copy_only=False)).reshape(len(batch), dimensions)
 
 
 def _column_names(path: Path, column: str) -> list[str]:
-    """The names of a file's columns, `column` among them and made of lists of floating-point numbers."""
+    """The names of a file's columns; checks that `column` is one of them and holds lists of floating-point numbers."""
     import pyarrow.types as types
 
     with _parquet(path) as table:
@@ -196,14 +217,14 @@ def _column_names(path: Path, column: str) -> list[str]:
     if column not in schema.names:
         raise UserError(
             f"Expected the column {column!r} in {path}, found {', '.join(schema.names) or 'no columns'}; name the "
-            "vectors' column in embedding.column."
+            "vectors' column with the option column."
         )
     kind: Any = schema.field(column).type
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not is_list or not types.is_floating(kind.value_type):
         raise UserError(
             f"Expected lists of floating-point numbers in the column {column!r} of {path}, found {kind}; name the "
-            "vectors' column in embedding.column."
+            "vectors' column with the option column."
         )
     return list(schema.names)
 
@@ -221,12 +242,13 @@ def _first_width(paths: Sequence[Path], column: str) -> int:
     raise UserError(f"Expected vectors in the column {column!r} of {paths[0]}, found no rows.")
 
 
-def _batches(path: Path, column: str) -> Iterator[pa.Array]:
+def _batches(path: Path, column: str, kind: pa.DataType | None = None) -> Iterator[pa.Array]:
+    """A column in batches, cast to `kind` where it is given."""
     with _parquet(path) as table:
         for batch in table.iter_batches(_BLOCK_ROWS, columns=[column]):
             rows = batch.column(0)
-            rows.validate(full=True)  # damaged files give offsets and letters that cannot be
-            yield rows
+            rows.validate(full=True)  # damaged files give impossible offsets, which crash the process when read
+            yield rows if kind is None else rows.cast(kind)
 
 
 @contextmanager
@@ -240,7 +262,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())
         raise UserError(
-            f"Expected a Parquet file (or a single .npy) at {path}, found: {what}; write it anew."
+            f"Expected a Parquet file (or a single .npy) at {path}, found: {what}; write it again."
         ) from None
 
 
@@ -255,7 +277,8 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
 def _as_float32(
     rows: np.ndarray, path: Path, start: int, places: Int64[np.ndarray, " row"] | None = None
 ) -> Float32[np.ndarray, "row feature"]:
-    """The rows as float32, all finite; `start` (and `places` after it) say which rows of the file they are."""
+    """The rows as float32, all finite; `start` (and `places` after it) are their numbers in the file."""
+    # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)
     finite = np.isfinite(vectors).all(axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,25 +11,40 @@ import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import HashMemory, atomic_path, fingerprint, write_array
-from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
+    from jax_diversity.embedding.precomputed import PrecomputedVectors
 
 _BLOCK_ROWS = 65_536
 
 
 def embed(context: Context, partial: Path) -> Counts:
     """Give every document its vector: from its beginning, or from files with `embedding.method=precomputed`."""
-    from jax_diversity.embedding.base import PRECOMPUTED
+    from jax_diversity.embedding.base import learns, make_embedder
+    from jax_diversity.embedding.precomputed import PrecomputedVectors
 
+    config, dataset = context.config.embedding, context.dataset
+    beginnings = dataset.beginnings(config.max_tokens)
+    num_fitted = min(config.fit_documents, beginnings.num_documents)
+    with (
+        context.progress.task("fit embedding", num_fitted, "documents") if learns(config) else nullcontext(ignore)
+    ) as advance:
+        made = make_embedder(
+            config,
+            texts=lambda: _drawn_texts(beginnings, config, advance),
+            stored=partial / "embedding.npz",
+            document_ids=lambda: dataset.document_store.columns(["id"])["id"],
+        )
     target = partial / "embeddings.npy"
     about: Counts = {}
-    if context.config.embedding.method == PRECOMPUTED:
-        about["num_unused_vectors"] = _copy_vectors(context, target)
+    if isinstance(made, PrecomputedVectors):
+        _copy_vectors(context, made, target)
+        about["num_unused_vectors"] = made.num_unused
     else:
-        _embed_documents(context, partial, target)
+        _embed_documents(context, made, beginnings, target)
     vectors = np.load(target, mmap_mode="r")
     num_documents, dimensions = vectors.shape
     return about | {
@@ -38,11 +54,11 @@ def embed(context: Context, partial: Path) -> Counts:
     }
 
 
-def _embedding_fingerprint(context: Context) -> str:
+def _input_fingerprint(context: Context) -> str:
     """A hash of the files besides the corpus that the vectors depend on; content hashes are remembered."""
-    from jax_diversity.embedding.outside import outside_files
+    from jax_diversity.embedding.base import check_method
 
-    files = outside_files(context.config.embedding)
+    files = check_method(context.config.embedding)
     if not files:
         return ""
     memory = HashMemory(context.root / ".cache" / "embedding.json")
@@ -51,43 +67,35 @@ def _embedding_fingerprint(context: Context) -> str:
     return fingerprint(hashes)
 
 
-def _embed_documents(context: Context, partial: Path, target: Path) -> None:
-    """Embed all documents, one file of vectors a stored file; those of a try that was cut off are kept."""
-    from jax_diversity.embedding.base import make_embedder
-
-    config = context.config.embedding
-    beginnings = context.dataset.beginnings(config.max_tokens)
-    num_documents = beginnings.num_documents
-    with context.progress.task("fit embedding", min(config.fit_documents, num_documents), "documents") as advance:
-        embedder = make_embedder(config, lambda: _drawn_texts(beginnings, config, advance), partial / "embedding.npz")
+def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, target: Path) -> None:
+    """Embed all documents, one file of vectors a stored file."""
     parts = []
-    with context.progress.task("embed documents", num_documents, "documents") as advance:
+    with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
         for index, path in enumerate(beginnings.paths):
-            parts.append(partial / f"part-{index:05d}.npy")
+            parts.append(target.with_name(f"part-{index:05d}.npy"))
+            # A file of an earlier run that was cut off is whole, because it was renamed when it was finished.
             if parts[-1].exists():
                 advance(len(np.load(parts[-1], mmap_mode="r")))
             else:
                 write_array(parts[-1], _embed_file(context, embedder, beginnings, path, advance))
-    join_arrays(target, parts, num_documents)
+    join_arrays(target, parts, beginnings.num_documents)
     for part in parts:
         part.unlink()
 
 
 def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Path, advance: Advance) -> np.ndarray:
-    from jax_diversity.embedding.base import embed_texts
-
-    documents = context.dataset.document_store
+    from jax_diversity.embedding.base import check_embedded
 
     def name_document(row: int) -> str:
         index = first + row
-        names = documents.columns(["id"], path)["id"]
-        return f"document {names[index - beginnings.first_document(path)].as_py()!r} (number {index})"
+        [document] = context.dataset.document_store.rows(np.array([index]), ["id"])
+        return f"document {document['id']!r} (number {index})"
 
     vectors = []
-    method = context.config.embedding.method
     first = beginnings.first_document(path)
     for texts in beginnings.of_file(path):
-        vectors.append(embed_texts(embedder, texts, method, name_document))
+        vectors.append(embedder.embed(texts))
+        check_embedded(vectors[-1], len(texts), int(embedder.dimensions), name_document)
         first += len(texts)
         advance(len(texts))
     return np.concatenate(vectors)
@@ -106,26 +114,18 @@ def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> 
     return drawn
 
 
-def _copy_vectors(context: Context, target: Path) -> int:
-    """Write the vectors of the user's files in the documents' order; returns how many rows are no document's."""
-    from jax_diversity.embedding.precomputed import open_precomputed
-
-    def document_ids() -> list[str]:
-        return context.dataset.document_store.columns(["id"])["id"].to_pylist()
-
+def _copy_vectors(context: Context, found: PrecomputedVectors, target: Path) -> None:
+    """Write the vectors of the user's files in the documents' order."""
     num_documents = context.counts("prepare")["num_documents"]
-    found = open_precomputed(context.config.embedding, document_ids)
-    shape = (num_documents, found.dimensions)
     with (
         atomic_path(target) as temporary,
         context.progress.task("copy vectors", num_documents, "documents") as advance,
     ):
-        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape)
+        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), (num_documents, found.dimensions))
         for documents, rows in found.blocks():
             vectors[documents] = rows
             advance(len(rows))
         vectors.flush()
-    return found.num_unused
 
 
 def _num_zero_rows(vectors: np.ndarray) -> int:
@@ -134,7 +134,7 @@ def _num_zero_rows(vectors: np.ndarray) -> int:
 
 
 def join_arrays(path: Path, parts: list[Path], num_rows: int) -> None:
-    """One array file of many, a part in memory at a time."""
+    """Join array files to one, a part in memory at a time."""
     first = np.load(parts[0], mmap_mode="r")
     with atomic_path(path) as temporary:
         joined = np.lib.format.open_memmap(temporary, "w+", first.dtype, (num_rows, *first.shape[1:]))
@@ -160,7 +160,7 @@ EMBED = Stage(
     summary=summary,
     settings=lambda config: {"embedding": dataclasses.asdict(config.embedding)},
     inputs=lambda context: ("prepare", "tokenize"),
-    outside=_embedding_fingerprint,
+    outside=_input_fingerprint,
     resumable=True,
     packages=("jax", "numpy", "scikit-learn", "scipy"),
 )

@@ -4,7 +4,7 @@ This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a par
 any number of documents in a stream; a document's vector depends on that document alone.
 
 Terms are those of `jax_diversity.foundation.terms`. There is no list of stop words: a term's weight is
-`ln((1 + documents) / documents with it)`, which is next to nothing for what stands everywhere.
+`ln((1 + documents) / documents with it)`, which is nearly zero for a term of almost every document.
 """
 
 from __future__ import annotations
@@ -19,20 +19,56 @@ import numpy as np
 from jaxtyping import Float32
 from scipy.sparse import csr_array
 
-from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""
 MOST_CANDIDATES = 2_000_000
-"""Distinct terms looked at while fitting; random strings without end cannot fill the memory."""
+"""Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
 _POWER_ITERATIONS = 2
 _BLOCK_DOCUMENTS = 1024
-_BLOCK_CENTROIDS = 64
 _ROUNDING = 1e-6
-"""Share of a unit vector, or of the largest singular value, below which there is nothing but rounding."""
+"""Share of a unit vector, or of the largest singular value, below which a value is rounding alone."""
+
+
+def tfidf_svd(
+    *,
+    texts: Callable[[], Sequence[str]],
+    stored: Path | None = None,
+    seed: int = 0,
+    dimensions: int = 128,
+    max_terms: int = 50_000,
+) -> TfidfSvd:
+    """Term weights learnt from a part of the corpus, projected to a few dimensions by an SVD.
+
+    Args:
+        texts: gives the documents to fit on; called where `stored` is not there yet.
+        stored: the file that keeps the embedding; loaded where it is there, written otherwise. None keeps nothing.
+        seed: of the randomised SVD.
+        dimensions: width of the vectors, at most 8192; a corpus that is too small for them gets zeros at the end.
+        max_terms: terms kept, the most frequent first.
+
+    Raises:
+        UserError: a number that cannot be; a stored file that holds no embedding.
+
+    Example:
+        >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
+        >>> embedding = tfidf_svd(texts=lambda: texts, dimensions=2)
+        >>> embedding.embed(["the ship", "1 2 3"]).shape
+        (2, 2)
+    """
+    whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS)
+    whole_number("max_terms", max_terms, 1)
+    if stored is not None and stored.exists():
+        return TfidfSvd.load(stored)
+    embedder = TfidfSvd.fit(texts(), seed, dimensions, max_terms)
+    if stored is not None:
+        embedder.save(stored)
+    return embedder
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +80,6 @@ class TfidfSvd:
         weights: inverse document frequency of every term.
         components: orthonormal directions, the heaviest first; zero rows where the fitted texts span fewer
             dimensions than were asked for, so that vectors always have the width asked for.
-
-    Example:
-        >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
-        >>> embedding = TfidfSvd.fit(texts, EmbeddingConfig(dimensions=2))
-        >>> embedding.embed(["the ship", "1 2 3"]).shape
-        (2, 2)
     """
 
     terms: tuple[str, ...] = field(repr=False)
@@ -57,29 +87,25 @@ class TfidfSvd:
     components: Float32[np.ndarray, "dimension term"] = field(repr=False)
 
     @classmethod
-    def fit(cls, texts: Sequence[str], config: EmbeddingConfig) -> TfidfSvd:
-        """Learn terms, weights and directions from at most `config.fit_documents` of the texts.
+    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int) -> TfidfSvd:
+        """Learn terms, weights and directions.
 
-        The part is drawn by `config.seed`. A corpus that is too small for `config.dimensions` gets zero-padded
-        vectors. The same texts and settings give the same bits, whatever the number of processor cores.
+        The same texts and settings give the same bits, whatever the number of processor cores.
         """
-        drawn = np.random.default_rng(config.seed).permutation(len(texts))[: config.fit_documents]
+        # In an order of their own: if the terms are too many, those of the first files must not be preferred.
+        texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
         found = _Candidates()
-        part = [texts[int(place)] for place in drawn]
-        indices, starts = _look_up(part, found.__getitem__)
-        counts = _count_matrix(indices, starts, len(found))
+        counts = _count_matrix(*_look_up(texts, found.__getitem__), len(found))
         frequency = np.bincount(counts.indices, minlength=len(found))
+        # A term of one document connects it with no other one: it is noise to the SVD.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
-        kept = kept[np.argsort(-frequency[kept], kind="stable")][: config.max_terms]
+        kept = kept[np.argsort(-frequency[kept], kind="stable")][:max_terms]
         names = list(found)
-        weights = np.log((1 + len(drawn)) / frequency[kept]).astype(np.float32)
-        rows = _weighted_rows(counts[:, kept], weights)
-        components = _principal_directions(rows, len(kept), config)
-        for array in (weights, components):
-            array.setflags(write=False)
-        return cls(tuple(names[term] for term in kept), weights, components)
+        weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
+        components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)
+        return cls(tuple(names[term] for term in kept), _locked(weights), _locked(components))
 
     @property
     def dimensions(self) -> int:
@@ -110,31 +136,14 @@ class TfidfSvd:
             rows = _weighted_rows(_count_matrix(indices, starts, len(places)), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
+            # A text outside the directions' span has a projection of rounding errors: not a topic, so zeros.
             known = lengths > _ROUNDING
             np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
         return vectors
 
-    def top_terms(self, vectors: Float32[np.ndarray, "row feature"], num_terms: int) -> list[list[str]]:
-        """The terms that tell most about each vector (a document's, or a centroid), the best first.
-
-        A vector is led back through the directions to TF-IDF values, which are weighed once more so that names
-        of topics come before words that stand everywhere. A zero vector has no terms.
-        """
-        if not self.terms:
-            return [[] for _ in vectors]
-        num_terms = min(num_terms, len(self.terms))
-        tops = []
-        for start in range(0, len(vectors), _BLOCK_CENTROIDS):
-            scores = vectors[start : start + _BLOCK_CENTROIDS] @ self.components * self.weights
-            places = np.sort(np.argpartition(-scores, num_terms - 1, axis=1)[:, :num_terms], axis=1)
-            best = np.take_along_axis(scores, places, axis=1)
-            order = np.argsort(-best, axis=1, kind="stable")
-            for row_places, row_best, row_order in zip(places, best, order, strict=True):
-                tops.append([self.terms[row_places[rank]] for rank in row_order if row_best[rank] > 0])
-        return tops
-
     def save(self, path: str | Path) -> None:
         """Write one .npz: arrays, and the terms as lines of UTF-8; the same embedding gives the same bytes."""
+        # Terms hold no line breaks. Texts may hold lone surrogates, which plain UTF-8 refuses.
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez(
@@ -167,9 +176,13 @@ class TfidfSvd:
                 f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
-        for array in (weights, components):
-            array.setflags(write=False)
-        return cls(terms, weights, components)
+        return cls(terms, _locked(weights), _locked(components))
+
+
+def _locked(array: np.ndarray) -> np.ndarray:
+    """The array, made read-only: one embedding serves all files of documents."""
+    array.setflags(write=False)
+    return array
 
 
 class _Candidates(dict[str, int]):
@@ -197,6 +210,7 @@ def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> cs
     """Sparse counts (document, term), columns of a row ascending."""
     shape = (len(starts) - 1, num_terms)
     counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=shape)
+    # Sums the ones of a term that occurs several times, and sorts each row: sums below are in one order then.
     counts.sum_duplicates()
     return counts
 
@@ -204,6 +218,7 @@ def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> cs
 def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
     """Rows of `(1 + ln count) * weight`, of length one (or zero)."""
     rows = csr_array(counts)
+    # On the stored values alone: a count of zero is not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
     squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
     lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
@@ -212,19 +227,19 @@ def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
 
 
 def _principal_directions(
-    rows: csr_array, num_terms: int, config: EmbeddingConfig
+    rows: csr_array, num_terms: int, dimensions: int, seed: int
 ) -> Float32[np.ndarray, "dimension term"]:
     """The leading right singular vectors (randomised SVD, Halko et al. 2011), padded with zero rows."""
-    directions = np.zeros((config.dimensions, num_terms), np.float32)
-    rank = min(config.dimensions, len(rows.indptr) - 1, num_terms)
+    directions = np.zeros((dimensions, num_terms), np.float32)
+    rank = min(dimensions, len(rows.indptr) - 1, num_terms)
     if rank == 0 or rows.nnz == 0:
         return directions
     from sklearn.utils.extmath import randomized_svd
     from threadpoolctl import threadpool_limits
 
-    # How sums are split between threads shows in the last bits; the dense part is small, one thread is enough.
+    # With several threads sums are added in another order, and the last bits differ; the dense part is small.
     with threadpool_limits(1, user_api="blas"):
-        settings: dict[str, Any] = {"n_iter": _POWER_ITERATIONS, "random_state": config.seed}
+        settings: dict[str, Any] = {"n_iter": _POWER_ITERATIONS, "random_state": seed}
         _, values, found = randomized_svd(rows, rank, **settings)
     # Directions beyond the rank of the texts are arbitrary: zero for the fitted texts, noise for any other.
     directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], found, 0)

@@ -1,4 +1,4 @@
-"""Text -> terms, the words that embeddings count and that clusters are named by.
+"""Text -> terms: the words that embeddings count and that names of clusters are made of.
 
 Terms are lower-cased runs of at least two letters and digits, so that `snake_case` is two terms. Scripts that put
 no spaces between words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) give single characters and pairs of
@@ -14,12 +14,12 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
 )
-"""Characters of scripts without spaces, as they stand in a regular expression's class."""
+"""Characters of scripts without spaces, for the class of a regular expression."""
 MARKS = (
     "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
     "\u0f71-\u0f84\u0f8d-\u0fbc\u200c\u200d"
 )
-r"""Combining marks, which words of Indic, Arabic, Hebrew and Tibetan script are full of and `\w` leaves out."""
+r"""Combining marks: words of Indic, Arabic, Hebrew and Tibetan scripts contain them, but `\w` does not match them."""
 _RUN = re.compile(f"[{UNSPACED}]+")
 _WORD = re.compile(f"[\\w{MARKS}]{{2,}}")
 
@@ -32,6 +32,7 @@ def split_terms(text: str) -> list[str]:
         ['get', 'user', 'name', '明', '月', '明月']
     """
     text = text.lower().replace("_", " ")
+    # Most texts are ASCII: the search for scripts without spaces is left out.
     if text.isascii():
         return _WORD.findall(text)
     runs = _RUN.findall(text)

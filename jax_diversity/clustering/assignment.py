@@ -1,0 +1,79 @@
+"""Every document's nearest centroid, and every centroid's nearest documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from jax_diversity.clustering.lloyd import Passes, assign_rows, row_mesh
+from jax_diversity.clustering.rows import Rows, check_vectors, middle
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
+
+
+def assign(
+    vectors: Float32[np.ndarray, "document feature"],
+    centroids: Float32[np.ndarray, "cluster feature"],
+    advance: Advance = ignore,
+    *,
+    spherical: bool = False,
+    mesh: Any = None,
+    block_rows: int | None = None,
+) -> tuple[Int32[np.ndarray, " document"], Float32[np.ndarray, " document"]]:
+    """The nearest of all centroids for every row, ties to the lowest number: also new documents in old clusters.
+
+    Args:
+        vectors: one row a document; may be a memory map.
+        centroids: of a clustering, as its file `centroids.npy` holds them.
+        advance: told the rows done.
+        spherical: as the clustering was made.
+        mesh: as in `cluster`.
+        block_rows: as in `cluster`.
+
+    Returns:
+        Every row's cluster and its squared distance to the centroid (spherical: of the row at length one).
+
+    Raises:
+        UserError: NaN or infinite vectors, or rows of another width than the centroids.
+
+    Example:
+        >>> clusters, distances = assign(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
+        >>> clusters.tolist(), distances.tolist()
+        ([0, 1], [0.0, 0.0])
+    """
+    check_vectors(vectors)
+    check_vectors(centroids)
+    if vectors.shape[1] != centroids.shape[1]:
+        raise UserError(
+            f"Expected vectors as wide as the centroids, {centroids.shape[1]} features, found "
+            f"{vectors.shape[1]}; embed the documents with the settings that the centroids came from."
+        )
+    passes = Passes(row_mesh(mesh), block_rows, advance)
+    if spherical or not len(centroids):
+        return assign_rows(Rows(vectors, None, spherical), centroids, passes)
+    # The middle of the centroids, not of the rows: a row's cluster must not depend on the other rows.
+    origin = middle(centroids)
+    return assign_rows(Rows(vectors, None, False, origin), centroids - origin, passes)
+
+
+def nearest_documents(
+    assignments: Int32[np.ndarray, " document"],
+    distances: Float32[np.ndarray, " document"],
+    num_clusters: int,
+    num_nearest: int,
+) -> Int64[np.ndarray, "cluster num_nearest"]:
+    """Every cluster's documents that are nearest to its centroid, nearest first, ties to the lowest index.
+
+    Returns:
+        Document indices; -1 where a cluster has fewer documents.
+    """
+    order = np.lexsort((distances, assignments))
+    sorted_clusters = assignments[order]
+    first = np.searchsorted(sorted_clusters, np.arange(num_clusters))
+    rank = np.arange(len(order)) - first[sorted_clusters]
+    near = rank < num_nearest
+    nearest = np.full((num_clusters, num_nearest), -1, np.int64)
+    nearest[sorted_clusters[near], rank[near]] = order[near]
+    return nearest

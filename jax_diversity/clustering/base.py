@@ -1,0 +1,148 @@
+"""The one contract of all clustering methods: vectors, a number of clusters and options in, centroids out.
+
+Centroids are computed from a part of the documents; then every document is assigned to the nearest of them. The
+second step is the same for all methods.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.progress import Advance, ignore
+
+TWO_LEVELS_FROM = 10_000
+"""Clusters from which on there are two levels, where the settings leave it open."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Vectors to centroids; the same arguments give the same result.
+
+    Besides these arguments a method may take, by keyword: `advance`, told the rows that it has passed over, in all
+    `max_iterations` times the training rows (twice that in two levels); `mesh` and `block_rows`, how it works on
+    devices. All other keyword parameters, each with a default, are its options. Every method has the options
+    `max_iterations` and `spherical`.
+    """
+
+    def __call__(
+        self,
+        vectors: Float32[np.ndarray, "document feature"],
+        num_clusters: int,
+        *,
+        train_documents: int,
+        seed: int,
+    ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
+        """Centroids of at most `train_documents` documents, drawn by the seed, and the passes made."""
+        ...
+
+
+METHODS = Methods(
+    "clustering method",
+    "jax_diversity.clustering",
+    {"kmeans": "kmeans", "minibatch_kmeans": "minibatch_kmeans"},
+    contract=frozenset({"vectors", "num_clusters", "train_documents", "seed", "advance", "mesh", "block_rows"}),
+)
+"""Name -> module below this package."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """Centroids and every document's cluster.
+
+    Attributes:
+        centroids: the clusters' means (of the documents that they were computed from).
+        assignments: the nearest centroid of every document, ties to the lowest number.
+        inertia: sum over all documents of the squared distance to their centroid.
+        num_iterations: passes over the training documents until the centroids settled (two levels: the most of any).
+    """
+
+    centroids: Float32[np.ndarray, "cluster feature"]
+    assignments: Int32[np.ndarray, " document"]
+    inertia: float
+    num_iterations: int
+
+
+def cluster(
+    vectors: Float32[np.ndarray, "document feature"],
+    num_clusters: int,
+    *,
+    method: str = "kmeans",
+    train_documents: int = 200_000,
+    seed: int = 0,
+    advance: Advance = ignore,
+    mesh: Any = None,
+    block_rows: int | None = None,
+    **options: Any,
+) -> Clustering:
+    """Cluster documents' vectors: `train_centroids` on a part of them, then `assign` all.
+
+    Args:
+        vectors: one row a document; may be a memory map, which is read block by block.
+        num_clusters: k.
+        method: a name of `METHODS`.
+        train_documents: documents that the centroids are computed from, at most.
+        seed: of the starting centroids and the choice of training documents; from 0 to 2^32 - 1.
+        advance: told the rows done, `num_rows_passed` in all.
+        mesh: devices that share the work; None takes one. Several processes bring the same vectors.
+        block_rows: rows of a device's block, rounded up to a multiple of 64; None takes what suits it.
+        options: the method's own, such as `spherical`.
+
+    Raises:
+        UserError: unknown method or option; fewer documents (or training documents) than clusters; vectors that are
+            no matrix of finite float32 rows.
+
+    Example:
+        >>> rows = np.array([[0, 1], [0, 1.1], [5, 0]], np.float32)
+        >>> cluster(rows, 2).assignments.tolist() in ([0, 0, 1], [1, 1, 0])
+        True
+    """
+    from jax_diversity.clustering.assignment import assign
+
+    centroids, num_iterations = train_centroids(
+        vectors,
+        num_clusters,
+        method=method,
+        train_documents=train_documents,
+        seed=seed,
+        advance=advance,
+        mesh=mesh,
+        block_rows=block_rows,
+        **options,
+    )
+    spherical = options.get("spherical", False)
+    assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh, block_rows=block_rows)
+    return Clustering(centroids, assignments, float(distances.sum(dtype=np.float64)), num_iterations)
+
+
+def train_centroids(
+    vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
+) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
+    """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
+    chosen = METHODS.find(method)
+    METHODS.check_options(method, given.keys() - METHODS.contract)
+    return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
+
+
+def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
+    """Clusters of the coarse level; 1 where there is one level only. 0 leaves it to the number of clusters."""
+    if coarse_clusters:
+        return coarse_clusters
+    return 1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters)
+
+
+def num_rows_passed(
+    num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
+) -> int:
+    """What `cluster` tells `advance` in all: rows of every allowed training pass and of the assignment.
+
+    Passes that an early stop saves are reported when it happens.
+    """
+    given = METHODS.options(method) | options
+    num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
+    return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

@@ -1,0 +1,51 @@
+"""K-means by scikit-learn's MiniBatchKMeans (Sculley 2010): a few rows at a time, on processors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float32
+
+from jax_diversity.clustering.rows import check_numbers, training_rows, unit_rows
+from jax_diversity.foundation.progress import Advance, ignore
+
+
+def minibatch_kmeans(
+    vectors: Float32[np.ndarray, "document feature"],
+    num_clusters: int,
+    *,
+    train_documents: int = 200_000,
+    seed: int = 0,
+    start: Literal["k-means++", "random"] = "k-means++",
+    spherical: bool = False,
+    max_iterations: int = 25,
+    advance: Advance = ignore,
+) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
+    """Train scikit-learn's MiniBatchKMeans, in one level; other arguments, and errors, are those of `cluster`.
+
+    Args:
+        start: how the first centroids are drawn.
+        spherical: bring vectors and centroids to length one: clusters by cosine alone.
+        max_iterations: most passes over the training rows.
+
+    Returns:
+        Centroids and the passes made.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    check_numbers(num_clusters, max_iterations)
+    rows = training_rows(vectors, num_clusters, train_documents, seed, spherical)
+    model: Any = MiniBatchKMeans(
+        num_clusters,
+        init=start,
+        # Smaller batches than some rows a cluster would move most centroids by chance alone.
+        batch_size=max(1024, 2 * num_clusters),
+        max_iter=max_iterations,
+        n_init="auto",  # one start
+        random_state=seed,
+    )
+    model.fit(rows.take(slice(None)))
+    advance(max_iterations * len(rows))
+    centroids = model.cluster_centers_.astype(np.float32)
+    return rows.moved_back(unit_rows(centroids) if spherical else centroids), int(model.n_iter_)

@@ -1,0 +1,202 @@
+"""Documents -> the embeddings of a Qwen3-Embedding checkpoint (Zhang et al. 2025, arXiv:2506.05176).
+
+A text's vector is the final hidden state of the end token that its tokenizer appends, scaled to length 1. Texts go
+through the model in batches of a few fixed shapes, so few programs are compiled, whatever the texts' lengths.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float32, Int32, Int64
+
+from jax_diversity.embedding.base import files_at
+from jax_diversity.embedding.qwen3_checkpoint import Architecture, TokenReader, open_tensors
+from jax_diversity.embedding.qwen3_model import AXIS, PlacedModel, place_model
+from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.devices import flat_mesh
+from jax_diversity.foundation.errors import UserError
+
+_IN_FLIGHT = 2
+_SHORTEST = 64
+_PARTS = 8
+
+
+def qwen3(
+    *,
+    path: str,
+    max_tokens: int = 1024,
+    batch_tokens: int = 16_384,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    mesh: Mesh | None = None,
+) -> Qwen3Embedder:
+    """A Qwen3-Embedding checkpoint in a folder, as it is downloaded: config.json, tokenizer.json, *.safetensors.
+
+    Args:
+        path: the checkpoint's folder; `~` is the home folder.
+        max_tokens: only a text's first tokens are read; the end token is one of them.
+        batch_tokens: tokens of a batch on all devices together, padding included. Beside the parameters, a
+            batch's attention needs batch_tokens * max_tokens * heads * 4 bytes: 1 GiB for 16,384, 1,024 and 16.
+        dtype: of parameters and arithmetic.
+        mesh: devices that share parameters and batches; None takes all of this process.
+
+    Raises:
+        UserError: something of the checkpoint is missing, damaged or no Qwen3 model, or the options do not fit it.
+
+    Example:
+        >>> embedder = qwen3(path="Qwen3-Embedding-0.6B", max_tokens=512)
+        >>> embedder.embed(["Sails are set before the wind turns."]).shape
+        (1, 1024)
+    """
+    folder = Path(os.path.expanduser(path))
+    _check_options(batch_tokens, dtype)
+    devices = flat_mesh(Mesh(np.array(jax.local_devices()), (AXIS,)) if mesh is None else mesh, AXIS)
+    architecture = Architecture.read(folder)
+    if not 2 <= max_tokens <= architecture.max_positions:
+        raise UserError(
+            f"Expected max_tokens from 2 to {architecture.max_positions}, the max_position_embeddings of the "
+            f"checkpoint in {folder}, found {max_tokens}."
+        )
+    tokens = TokenReader(folder, max_tokens, architecture.vocab_size)
+    model = place_model(architecture, open_tensors(folder), devices, dtype)
+    return Qwen3Embedder(tokens, model, BatchPlan(max_tokens, batch_tokens, devices.size))
+
+
+def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> list[Path]:
+    """The files of the checkpoint, sorted; none is read.
+
+    Raises:
+        UserError: there are none; another option does not fit.
+    """
+    _check_options(batch_tokens, dtype)
+    files = files_at(path)
+    if not os.path.isdir(os.path.expanduser(path)) or not files:
+        raise UserError(
+            f"Expected the embedding's path to be the folder of a Qwen3-Embedding checkpoint, found no files in "
+            f"{path!r}; download one (`hf download Qwen/Qwen3-Embedding-0.6B --local-dir FOLDER`) and name its folder."
+        )
+    return files
+
+
+def _check_options(batch_tokens: int, dtype: str) -> None:
+    whole_number("batch_tokens", batch_tokens, 1)
+    one_of("dtype", dtype, ("bfloat16", "float32"))
+
+
+class Qwen3Embedder:
+    """Embeds texts with a Qwen3-Embedding checkpoint; `qwen3` makes one.
+
+    A text's vector does not depend on the texts beside it, nor on the number of devices, but for the rounding of
+    products of other shapes: 1e-5 in float32, about 1e-2 in bfloat16.
+    """
+
+    def __init__(self, tokens: TokenReader, model: PlacedModel, plan: BatchPlan) -> None:
+        self._tokens, self._model, self._plan = tokens, model, plan
+
+    @property
+    def dimensions(self) -> int:
+        """Width of the vectors."""
+        return self._model.width
+
+    def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
+        """A vector of length 1 for each text, in the texts' order; a text without tokens has its end token's.
+
+        Args:
+            texts: documents' beginnings; a thousand at a time fill the batches well.
+        """
+        ids = self._tokens.encode(texts)
+        vectors = np.empty((len(ids), self.dimensions), np.float32)
+        # Devices work on a few batches while the next one is padded; its result is read only afterwards.
+        in_flight: deque[tuple[np.ndarray, jax.Array]] = deque()
+
+        def collect() -> None:
+            documents, rows = in_flight.popleft()
+            vectors[documents] = np.asarray(rows)[: len(documents)]
+
+        lengths = np.array([len(row) for row in ids], np.int64)
+        for documents, num_rows, padded_length in self._plan.batches(lengths):
+            batch = padded([ids[document] for document in documents], num_rows, padded_length)
+            in_flight.append((documents, self._model.embed(*batch)))
+            if len(in_flight) > _IN_FLIGHT:
+                collect()
+        while in_flight:
+            collect()
+        return vectors
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which texts go through the model together: batches of a few fixed shapes.
+
+    A text always has the same padded length, so that its vector hardly depends on the texts beside it. Padded lengths
+    grow by a third or a half at a time, which wastes a sixth of a batch on average, and each length has two numbers of
+    rows: a full batch's, and an eighth of them for what is left over. Up to 1,024 tokens that makes 18 shapes at most.
+
+    Attributes:
+        max_tokens: the longest text.
+        batch_tokens: tokens of a full batch, padding included; a batch has at least a row a device.
+        num_devices: what the rows of every batch are divisible by.
+    """
+
+    max_tokens: int
+    batch_tokens: int
+    num_devices: int = 1
+
+    @cached_property
+    def padded_lengths(self) -> tuple[int, ...]:
+        """64, 96, 128, 192, 256 ... and the longest text's."""
+        powers = range(_SHORTEST.bit_length() - 1, self.max_tokens.bit_length())
+        steps = [length for power in powers for length in (1 << power, 3 << (power - 1))]
+        return (*(length for length in steps if length < self.max_tokens), self.max_tokens)
+
+    def num_rows(self, padded_length: int) -> tuple[int, int]:
+        """Rows of a full batch and of a small one."""
+        full = self._divisible(self.batch_tokens // padded_length)
+        return full, self._divisible(full // _PARTS)
+
+    def batches(self, lengths: Int64[np.ndarray, " document"]) -> Iterator[tuple[np.ndarray, int, int]]:
+        """The batches that hold each text once, longest first.
+
+        Args:
+            lengths: tokens of each text, 1 up to `max_tokens`.
+
+        Yields:
+            indices of a batch's texts, its rows (as many or more), and its padded length.
+        """
+        # Longest first: a batch that does not fit into memory fails at the start, not after hours.
+        order = np.argsort(-lengths, kind="stable")
+        classes = np.array([bisect_left(self.padded_lengths, length) for length in lengths[order]], np.int64)
+        for number in range(len(self.padded_lengths) - 1, -1, -1):
+            documents = order[classes == number]
+            padded_length = self.padded_lengths[number]
+            full, small = self.num_rows(padded_length)
+            while len(documents):
+                # The last texts go into small batches, unless these together would be as large as a full one.
+                rows = full if len(documents) > full - small else small
+                yield documents[:rows], rows, padded_length
+                documents = documents[rows:]
+
+    def _divisible(self, num_rows: int) -> int:
+        return max(num_rows // self.num_devices, 1) * self.num_devices
+
+
+def padded(
+    rows: Sequence[Sequence[int]], num_rows: int, num_tokens: int
+) -> tuple[Int32[np.ndarray, "row token"], Int32[np.ndarray, " row"]]:
+    """Token ids with zeros behind them, and the lengths; rows beyond the last text are one token long."""
+    tokens = np.zeros((num_rows, num_tokens), np.int32)
+    lengths = np.ones(num_rows, np.int32)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = row
+        lengths[index] = len(row)
+    return tokens, lengths

@@ -1,0 +1,323 @@
+"""A Qwen3-Embedding checkpoint's folder: the model's sizes, its tokenizer, and its tensors, mapped into memory.
+
+A file of weights (safetensors) is the length of its header (u64, little-endian), the header (JSON: name -> type, shape
+and where its bytes lie behind the header), then the tensors' bytes. Only what is sliced is read, so each device's
+share of a tensor goes from disk to that device. https://github.com/huggingface/safetensors describes the format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import tokenizers
+from jaxtyping import Shaped
+from tokenizers import processors
+
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+END_TOKEN = "<|endoftext|>"
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "inner_width": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_key_heads": "num_key_value_heads",
+    "head_width": "head_dim",
+    "max_positions": "max_position_embeddings",
+}
+# Features of Qwen3 models that are not implemented here, with the values that switch them off.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "use_sliding_window": (False, None),
+    "quantization_config": (None,),
+}
+_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
+_LARGEST_HEADER = 100_000_000
+_LENGTH_BYTES = 8
+_PREFIX = "model."
+# The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
+_UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
+_CHARACTERS_PER_TOKEN = 32  # longer tokens are runs of blanks and the like
+
+Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What decides the shapes and the arithmetic of a Qwen3 model.
+
+    Attributes:
+        vocab_size: rows of the table of token vectors.
+        width: size of a hidden state, and of a document's vector.
+        inner_width: size between the two halves of a block's feed-forward part.
+        num_layers: number of blocks.
+        num_heads: query heads of a block.
+        num_key_heads: its key and value heads, each shared by as many neighbouring query heads.
+        head_width: size of a head; even.
+        max_positions: the longest run of tokens that the model was made for.
+        rotary_base: θ of the rotary positions.
+        epsilon: added to the mean square that RMSNorm divides by.
+    """
+
+    vocab_size: int
+    width: int
+    inner_width: int
+    num_layers: int
+    num_heads: int
+    num_key_heads: int
+    head_width: int
+    max_positions: int
+    rotary_base: float
+    epsilon: float
+
+    @classmethod
+    def read(cls, folder: Path) -> Architecture:
+        """The architecture of the checkpoint in a folder.
+
+        Raises:
+            UserError: no such folder or file, no JSON, another architecture than Qwen3, or sizes that are missing
+                or fit no model.
+        """
+        if not folder.is_dir():
+            raise UserError(
+                f"Expected the folder of a Qwen3-Embedding checkpoint, found no folder at {folder}; download one "
+                "(`hf download Qwen/Qwen3-Embedding-0.6B --local-dir FOLDER`) and name its folder."
+            )
+        path = folder / CONFIG
+        config = read_object(path)
+        if config.get("model_type") != "qwen3":
+            raise UserError(
+                f"Expected a Qwen3 model (model_type 'qwen3') in {path}, found model_type "
+                f"{config.get('model_type')!r}; name the folder of a Qwen3-Embedding checkpoint."
+            )
+        _check_supported(config, path)
+        sizes = {ours: whole_number(f"{theirs} in {path}", config.get(theirs), 1) for ours, theirs in _SIZES.items()}
+        if sizes["num_heads"] % sizes["num_key_heads"] or sizes["head_width"] % 2:
+            raise UserError(
+                f"Expected num_attention_heads to be a multiple of num_key_value_heads and head_dim to be even in "
+                f"{path}, found {sizes['num_heads']}, {sizes['num_key_heads']} and {sizes['head_width']}."
+            )
+        rotary_base = _rotary(config).get("rope_theta", config.get("rope_theta"))
+        return cls(
+            **sizes,
+            rotary_base=_read_positive(rotary_base, "rope_theta", path),
+            epsilon=_read_positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", path),
+        )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds one object.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"Expected {path.name} in the checkpoint's folder, found none at {path}; download the whole checkpoint."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"Expected JSON in {path}, found: {error}; download it again.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"Expected a JSON object in {path}, found {type(value).__name__}; download it again.")
+    return value
+
+
+def _check_supported(config: Mapping[str, Any], path: Path) -> None:
+    for name, accepted in _UNSUPPORTED.items():
+        value = config.get(name, accepted[0])
+        if value not in accepted:
+            raise UserError(
+                f"Expected {name} to be {accepted[0]!r} in {path}, as in Qwen3-Embedding's checkpoints, found "
+                f"{value!r}, which is not supported."
+            )
+    scaling = _rotary(config).get("rope_type", "default")
+    if scaling != "default":
+        raise UserError(
+            f"Expected plain rotary positions (rope_type 'default') in {path}, found {scaling!r}, which is not "
+            "supported; remove rope_scaling to read documents up to the length the model was trained on."
+        )
+
+
+def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of the rotary positions: one object in newer files, several top-level fields in older ones."""
+    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(settings, Mapping):
+        return {"rope_type": settings}
+    older = {"rope_type": settings["type"]} if "type" in settings else {}
+    return {**older, **settings}
+
+
+def _read_positive(value: Any, name: str, path: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise UserError(f"Expected a positive number for {name} in {path}, found {value!r}.")
+    return float(value)
+
+
+def open_tensors(folder: Path) -> Tensors:
+    """Every tensor of a checkpoint that an embedding needs, mapped into memory, by name without the first `model.`.
+
+    Raises:
+        UserError: no weights in the folder, or a file that is missing, cut off or damaged.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for path in weight_files(folder):
+        for name, tensor in _open_file(path).items():
+            if not name.endswith(_UNUSED):
+                tensors[name.removeprefix(_PREFIX)] = tensor
+    return tensors
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a checkpoint's tensors, sorted.
+
+    Raises:
+        UserError: there are none, or the index names files that are not there.
+    """
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise UserError(
+            f"Expected the weights as {WEIGHTS}, or as several files with {INDEX}, found neither in {folder}; "
+            "download the whole checkpoint, in the safetensors format."
+        )
+    places = read_object(folder / INDEX).get("weight_map")
+    names = set(places.values()) if isinstance(places, dict) else set()
+    # A plain name, no path: an index must not make files outside the folder be read.
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise UserError(
+            f"Expected {folder / INDEX} to give each tensor's file in the same folder under weight_map, found "
+            "something else; download it again."
+        )
+    missing = sorted(name for name in names if not (folder / name).is_file())
+    if missing:
+        raise UserError(
+            f"Expected the {len(names)} files that {folder / INDEX} names, found no {missing[0]}; download it too."
+        )
+    return sorted(folder / name for name in names)
+
+
+def _open_file(path: Path) -> dict[str, np.ndarray]:
+    """A file's tensors by name, mapped into memory; nothing is trusted, because downloads break off."""
+    size = path.stat().st_size
+    if size < _LENGTH_BYTES:
+        raise _damaged(path, f"{size} bytes")
+    # A map, not a copy: bytes are read from disk when a device's slice is taken.
+    content = np.memmap(path, np.uint8, "r")
+    length = int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
+    if length > min(_LARGEST_HEADER, size - _LENGTH_BYTES):
+        raise _damaged(path, f"a header of {length} bytes in a file of {size}")
+    header_end = _LENGTH_BYTES + length
+    try:
+        header = json.loads(content[_LENGTH_BYTES:header_end].tobytes())
+    except (ValueError, RecursionError):
+        raise _damaged(path, "a header that is no JSON") from None
+    if not isinstance(header, dict):
+        raise _damaged(path, "a header that is no JSON object")
+    return {
+        name: _tensor(content[header_end:], name, about, path)
+        for name, about in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarray:
+    try:
+        kind, shape, (start, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+        well_formed = all(type(number) is int and number >= 0 for number in (*shape, start, end))
+    except (KeyError, TypeError, ValueError):
+        kind, well_formed = None, False
+        shape, start, end = (), 0, 0
+    if not well_formed or not isinstance(kind, str):
+        raise _damaged(path, f"the entry {str(about)[:80]} for {name}")
+    if kind not in _DTYPES:
+        raise UserError(
+            f"Expected {name} in {path} as one of {', '.join(_DTYPES)}, found {kind}; quantised checkpoints "
+            "cannot be read."
+        )
+    dtype = _DTYPES[kind]
+    # Python's numbers do not overflow, so a huge shape in a damaged header fails here.
+    if end - start != math.prod(shape) * dtype.itemsize:
+        raise _damaged(path, f"{end - start} bytes for {name}, which is {kind} {list(shape)}")
+    if end > len(content):
+        raise _damaged(path, f"{len(content)} of at least {end} bytes of tensors, {name} cut off")
+    return content[start:end].view(dtype).reshape(shape)
+
+
+def _damaged(path: Path, found: str) -> UserError:
+    return UserError(f"Expected a whole safetensors file at {path}, found {found}; download it again.")
+
+
+class TokenReader:
+    """A checkpoint's tokenizer.
+
+    Args:
+        folder: the checkpoint's.
+        max_tokens: only a text's first tokens are read; the end token is one of them.
+        vocab_size: rows of the model's table of token vectors.
+
+    Raises:
+        UserError: no tokenizer.json, one that does not parse, without an end token, or with ids beyond the table.
+    """
+
+    def __init__(self, folder: Path, max_tokens: int, vocab_size: int) -> None:
+        path = folder / TOKENIZER
+        self._tokenizer = _read(path)
+        self._num_characters = max_tokens * _CHARACTERS_PER_TOKEN
+        largest = max(self._tokenizer.get_vocab().values(), default=-1)
+        if largest >= vocab_size:
+            raise UserError(
+                f"Expected token ids below {vocab_size}, the model's vocab_size, in {path}, found {largest}; "
+                "take the tokenizer that belongs to the checkpoint."
+            )
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        # A tokenizer that appends an end token gives it for the empty text too.
+        if not self._tokenizer.encode("").ids:
+            self._tokenizer.post_processor = _ending(self._tokenizer, path)
+        self._tokenizer.enable_truncation(max_tokens)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, one or more."""
+        # Cut before they are tokenised: a text may have megabytes, of which a few kilobytes are read.
+        beginnings = [text[: self._num_characters] for text in texts]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(beginnings)]
+
+
+def _read(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"Expected {TOKENIZER} in the checkpoint's folder, found none at {path}; download the whole checkpoint."
+        ) from None
+    except Exception as error:  # the library raises bare exceptions
+        raise UserError(
+            f"Expected a tokenizer of the `tokenizers` library in {path}, found: {error}; download it again."
+        ) from None
+
+
+def _ending(tokenizer: tokenizers.Tokenizer, path: Path) -> processors.TemplateProcessing:
+    """Appends the end token, for those base models' tokenizers that leave it to the caller."""
+    end = tokenizer.token_to_id(END_TOKEN)
+    if end is None:
+        raise UserError(
+            f"Expected the tokenizer in {path} to append an end token or to know {END_TOKEN}, found neither; take "
+            "the tokenizer that belongs to the checkpoint."
+        )
+    return processors.TemplateProcessing(single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)])
