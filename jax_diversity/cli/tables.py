@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from rich.table import Table
 
 from jax_diversity.cli.curves import speaks_unicode
 from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.stage import Stage
 
 if TYPE_CHECKING:
     from jax_diversity.lab.run import TrainingRun
@@ -67,16 +70,14 @@ def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(family, size) for family, sizes in rows.items() for size in sorted(sizes, key=int)]
 
 
-def methods_list() -> str:
-    """Every ordering method: its options with their defaults, and its first sentence."""
-    from jax_diversity.ordering.base import METHODS
-
+def methods_list(stage: Stage) -> str:
+    """Every method of a stage: its options with their defaults, and its first sentence."""
+    methods: Methods = import_module(f"jax_diversity.{stage.methods}").METHODS
     lines = ["Methods, and the options of their own with the defaults:"]
-    for name in sorted(METHODS):
-        sentence, options = METHODS.describe(name)
-        # What has no plain value, such as a mesh of devices, is for Python alone.
-        given = " ".join(f"{option} {default}" for option, default in options.items() if default != "None")
-        lines += [f"  {name}{f'  ({given})' if given else ''}"]
+    for name in sorted(methods):
+        sentence, options = methods.describe(name)
+        given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
+        lines.append(f"  {name}{f'  ({given})' if given else ''}")
         lines += textwrap.wrap(sentence, width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
     return "\n".join(lines)
 
@@ -87,7 +88,7 @@ def training_line(run: TrainingRun) -> str:
 
 
 def printed(table: Table) -> str:
-    """A table as plain text: whatever the environment says of colours, it may go to a file."""
+    """A table as plain text, without colours whatever the environment says: the output may go to a file."""
     target = io.StringIO()
     console = Console(
         file=target, width=80, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
