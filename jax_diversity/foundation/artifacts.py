@@ -138,6 +138,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path, stage: str) -> Any:
+    """Read what `write_json` wrote.
+
+    Args:
+        path: the file.
+        stage: the verb that makes it, for the message.
+
+    Raises:
+        UserError: no such file, or no JSON in it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); run `jax-diversity {stage}` again.") from None
+
+
 def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -183,7 +199,7 @@ class OutputFolder:
                 _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build anew."
+                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build again."
             ) from None
         if version > FORMAT_VERSION:
             raise UserError(

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ _Stage = TypeVar("_Stage")
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WORTH_A_LINE = 1.0
 _RATE_SECONDS = 30.0
+_NUM_UNMEASURED = 2
+"""First calls that start the rate again: the units may be left from a run that was cut off, and the first step waits
+for files to open and for compilation."""
 _LINE_WIDTH = 80
 _NAME_WIDTH, _BAR_WIDTH = 28, 8
 
@@ -85,7 +87,7 @@ class Progress:
 
         watched = is_watched(sys.stderr)
         fixed = Column(width=_NAME_WIDTH, no_wrap=True, overflow="ellipsis")
-        # Also where nothing moves the display counts: its task knows rate and time left, behind a lock of its own.
+        # A display that is disabled still counts: its task gives rate and time left for the plain lines.
         display = Display(
             TextColumn("{task.description}", markup=False, table_column=fixed),
             BarColumn(_BAR_WIDTH),
@@ -100,17 +102,20 @@ class Progress:
         task_id = display.add_task(self._place + name, total=total)
         (task,) = display.tasks
         start = last = time.monotonic()
-        lock = threading.Lock()
+        num_calls, lock = 0, threading.Lock()
 
         def advance(amount: int) -> None:
-            nonlocal last
-            display.advance(task_id, amount)
-            with lock:  # of several threads one prints the line
+            nonlocal last, num_calls
+            with lock:
+                num_calls += 1
+                if num_calls <= _NUM_UNMEASURED:
+                    display.reset(task_id, completed=int(task.completed) + amount)
+                else:
+                    display.advance(task_id, amount)
                 now = time.monotonic()
-                if watched or now - last < _SECONDS_BETWEEN_LINES:
-                    return
-                last = now
-            print(_line(task, unit), file=sys.stderr, flush=True)
+                if not watched and now - last >= _SECONDS_BETWEEN_LINES:
+                    last = now
+                    print(_line(task, unit), file=sys.stderr, flush=True)
 
         with display:
             yield advance
@@ -142,11 +147,11 @@ def peak_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024  # Linux counts kilobytes
 
 
-def _figures(task: Task, unit: str) -> list[str]:
-    """Share, rate, time left, memory. The rate is that of the last 30 seconds, without what was done at first."""
+def _figures(task: Task, unit: str, leave_out: str = "") -> list[str]:
+    """Share, rate of the last 30 seconds (its unit may be left out), time left, memory."""
     parts = [f"{task.percentage:.0f} %"] if task.total else []
     if task.speed:
-        parts.append(f"{_amount(task.speed, unit)}/s")
+        parts.append(f"{_amount(task.speed, unit).removesuffix(f' {leave_out}')}/s")
         if task.time_remaining is not None:
             parts.append(f"{_clock(task.time_remaining)} left")
     return [*parts, _amount(resident_bytes(), "bytes")]
@@ -156,7 +161,7 @@ def _line(task: Task, unit: str) -> str:
     done = _amount(task.completed, unit)
     if task.total:
         done = f"{done.removesuffix(f' {unit}')} of {_amount(task.total, unit)}"
-    return _named(task, ", ".join([done, *_figures(task, unit)]))
+    return _named(task, ", ".join([done, *_figures(task, unit, leave_out=unit)]))
 
 
 def _named(task: Task, text: str) -> str:
@@ -185,4 +190,5 @@ def _amount(number: float, unit: str) -> str:
 
 def _clock(seconds: float) -> str:
     """Time as hours, minutes and seconds: `0:00:42`."""
-    return str(timedelta(seconds=round(seconds)))
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
