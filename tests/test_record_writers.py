@@ -13,8 +13,8 @@ import pytest
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records.stage import WRITE
 from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.records.stage import WRITE
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack

@@ -240,7 +240,8 @@ def _help_registry(default: Any, hidden: Collection[str]) -> Any:
             return None
         kinds, texts, fields = typing.get_type_hints(info.type), field_texts(info.type), []
         for each in dataclasses.fields(info.type):
-            kind, value = kinds[each.name], getattr(info.default, each.name)
+            kind: Any = kinds[each.name]
+            value = getattr(info.default, each.name)
             if info.default is default and each.name in hidden:
                 kind = tyro.conf.Suppress[kind]
             elif value in ((), {}):
@@ -254,7 +255,7 @@ def _help_registry(default: Any, hidden: Collection[str]) -> Any:
 def field_texts(kind: type) -> dict[str, str]:
     """The docstrings behind a dataclass's fields, each as one line."""
     texts: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+    for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         for declared, text in itertools.pairwise(body.body if isinstance(body, ast.ClassDef) else []):
             if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):

@@ -118,6 +118,8 @@ def _packed_beside(path: Path) -> str | None:
     if folder.name != "orderings":
         return None
     try:
-        return json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))["stages"]["pack"]["fingerprint"]
+        return json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))["stages"]["pack"][
+            "fingerprint"
+        ]
     except (OSError, ValueError, LookupError, TypeError):
         return None  # no dataset, or a damaged manifest: nothing is known of the file

@@ -1,9 +1,9 @@
 """A built dataset's folder: atomic artifacts, their fingerprints and hashes, one writer at a time.
 
 An artifact is written into a *partial* folder, flushed to disk, then renamed into place, and only then entered
-in `manifest.json`. Whatever the moment of a kill, the next build finds either the whole artifact or a partial one
-whose finished files (named by the fingerprint of what makes them) it can go on from. Nothing in an artifact or in
-the manifest depends on time, so a build that was cut off ends byte for byte like one that was not.
+in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder
+(named by the fingerprint of what makes it) whose finished files it can keep. Nothing in an artifact or in the manifest
+depends on time, so a build that was cut off ends byte for byte like one that was not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
-"""What NumPy raises for damaged files: it reads headers with Python's own parser."""
+"""What NumPy raises for damaged files: it reads their headers with Python's own parser."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 
@@ -52,14 +52,14 @@ class HashMemory:
     """SHA-256 of files, computed again only where size or time of change differ from what is remembered.
 
     Args:
-        cache: a small JSON file that remembers hashes by path, size and time of change; a lost or damaged one only
-            costs time. None remembers nothing.
+        cache: a small JSON file that keeps hashes by path, size and time of change; a lost or damaged one only costs
+            time. None keeps nothing.
     """
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
         try:
-            remembered = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
+            remembered = {} if cache is None else json.loads(cache.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             remembered = {}
         self._remembered = remembered if isinstance(remembered, dict) else {}
@@ -76,7 +76,7 @@ class HashMemory:
         return entry["sha256"]
 
     def save(self) -> None:
-        """Write what was asked for; all else is forgotten."""
+        """Write the hashes that were asked for; the cache loses all others."""
         if self._cache is not None and self._known != self._remembered:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, self._known)
@@ -84,10 +84,12 @@ class HashMemory:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
+    """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         yield temporary
+        # The bytes reach the disk before the name does, and the name before the caller goes on: after a power cut
+        # there is never a file of this name with other bytes.
         _flush(temporary)
         os.replace(temporary, path)
         _flush(path.parent)
@@ -194,6 +196,7 @@ class OutputFolder:
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             version = int(manifest["format_version"])
+            # A newer format may hold anything; its version is refused below.
             for entry in manifest["stages"].values() if version <= FORMAT_VERSION else ():
                 _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
                 _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
@@ -238,6 +241,7 @@ class OutputFolder:
                     f"{self.root} is being written by another process (id {holder}); wait for it or choose "
                     "another output folder."
                 ) from None
+            # The lock is the kernel's and ends with the process; the number is for the message above alone.
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -245,7 +249,7 @@ class OutputFolder:
             yield
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
-        """Whether the stage is finished for this fingerprint and its files are there with their sizes."""
+        """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
         entry = self.stages.get(stage)
         return (
             entry is not None
@@ -280,12 +284,13 @@ class OutputFolder:
 
         Args:
             stage: the stage's name.
-            key: a hash of all that decides the files' bytes; tries with other keys are removed.
-            resume: keep the finished files of a try with the same key that was cut off.
+            key: a hash of all that decides the files' bytes; folders of runs with other keys are removed.
+            resume: keep the finished files of a run with the same key that was cut off.
         """
         start = f"{stage.replace('/', '-')}-"
         folder = self.root / _PARTIAL / f"{start}{key[:16]}"
         for other in (self.root / _PARTIAL).glob(f"{start}*"):
+            # `order/long` and `order/long-2` begin alike; the key's length tells them apart.
             if len(other.name) == len(folder.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
@@ -298,7 +303,7 @@ class OutputFolder:
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
-        While files are replaced the stage has no entry, so that a kill in between leaves no entry that is wrong.
+        While files are replaced the stage has no entry in the manifest: a kill in between leaves none that is wrong.
 
         Args:
             stage: the stage's name in the manifest.
@@ -332,7 +337,7 @@ class OutputFolder:
             (self.root / _PARTIAL).rmdir()
 
     def withdraw(self, stage: str) -> None:
-        """Remove a stage, its files first: should this be cut off, the files that are missing tell."""
+        """Remove a stage, its files first: after a kill in between, `is_current` finds files missing."""
         for name in self.stages[stage]["files"]:
             (self.root / name).unlink(missing_ok=True)
         self._remove_entry(stage)
