@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,31 +15,28 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli.curves import size_label, sparkline, speaks_unicode
 from jax_diversity.cli.guidance import next_steps
 from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
 from jax_diversity.cli.main import main
-from jax_diversity.cli.tables import show
+from jax_diversity.cli.measuring import size_label, sparkline
+from jax_diversity.cli.tables import show, speaks_unicode
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
 from jax_diversity.measures.comparison import compare
 from jax_diversity.measures.dataset import batch_deviations
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
 from tests.synthetic import synthetic_characteristics
-from tests.tiny_corpus import tiny_config, write_corpus
 
 LONG_NAME = "a-name-of-an-ordering-that-says-more-than-a-line-of-a-table-can-hold-before-its-numbers"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shown")
-    build = Build(tiny_config(write_corpus(folder / "corpus", 200), folder / "out"))
-    build.run_all()
-    build.run_order(OrderConfig(name=LONG_NAME))
-    return folder / "out"
+def built(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("shown") / "out")
+    Build(recorded_config(out)).run_order(OrderConfig(name=LONG_NAME))
+    return out
 
 
 def width(text: str) -> int:

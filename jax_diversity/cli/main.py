@@ -158,6 +158,7 @@ def _parse_settings(
 ) -> tuple[BuildConfig, Progress, bool]:
     """A build's settings, from a file and the command line; where to show progress; whether to open the report."""
     verb = all_verbs()[name]
+    # These are taken out first: they are no settings, and the file's settings are the defaults of all other options.
     quiet, opens = _pop_flag(arguments, "--quiet"), name in _WITH_REPORT and _pop_flag(arguments, "--open")
     path = _pop(arguments, "--config")
     default = read_settings(path, default) if path else default
@@ -199,6 +200,7 @@ def _recorded(arguments: list[str]) -> BuildConfig:
     """The settings that the dataset's folder records: they are a later stage's defaults."""
     from jax_diversity.pipeline.build import recorded_config
 
+    # Copies: the options are parsed again, whole, when these defaults are known.
     path = _pop(list(arguments), "--config")
     out = _pop(list(arguments), "--out") or (read_settings(path, BuildConfig()) if path else BuildConfig()).out
     return recorded_config(_existing(out))
@@ -223,6 +225,7 @@ def _run_build(arguments: list[str]) -> None:
     from jax_diversity.cli.tables import build_table, orderings_table, show
 
     config, progress, opens = _parse_settings("build", arguments, BuildConfig())
+    # Imported here, after the options are known to be right: `--help` and mistakes are answered at once.
     from jax_diversity.pipeline.build import Build
 
     build = Build(config, progress)

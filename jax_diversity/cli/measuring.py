@@ -7,11 +7,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_diversity.cli.curves import size_label, sparkline, speaks_unicode
+import numpy as np
+from jaxtyping import Float
+
+from jax_diversity.cli.tables import speaks_unicode
 
 if TYPE_CHECKING:
     from jax_diversity.measures.dataset import Chosen, Curves
 
+_BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 
 
@@ -93,9 +97,55 @@ def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) ->
             name: [math.log10(values[size]) if values.get(size, 0) > 0 else math.nan for size in sizes]
             for name, values in of_family.items()
         }
+        # An unbroken scale over all orderings, so that the curves can be compared; a TV of 0 has no logarithm.
         finite = [value for values in logarithms.values() for value in values if not math.isnan(value)]
         low, high = min(finite, default=0.0), max(finite, default=0.0)
         lines.append(f"From 1 to {size_label(sizes[-1])}, on one logarithmic scale")
         for name, values in logarithms.items():
             lines.append(f"{_short(name)} {sparkline(values, low, high, len(values), fancy=fancy)}".rstrip())
     return "\n".join(lines[1:])
+
+
+def sparkline(
+    values: Sequence[float] | Float[np.ndarray, " value"],
+    low: float,
+    high: float,
+    width: int,
+    *,
+    fancy: bool = True,
+) -> str:
+    """Show values as one character a column, as high as the column's largest value; at most one column a value.
+
+    Args:
+        values: the curve.
+        low, high: the scale, the same for all curves that are compared: the lowest and the highest character.
+        width: most columns.
+        fancy: use block characters (`speaks_unicode` tells whether a stream shows them).
+
+    Example:
+        >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0, width=3)
+        '▁▅█'
+    """
+    array = np.asarray(values, np.float64)
+    if not len(array):
+        return ""
+    starts = np.arange(min(len(array), width)) * len(array) // min(len(array), width)
+    tops = np.fmax.reduceat(array, starts)  # fmax leaves NaN out, unless a column holds nothing else
+    levels = _BLOCKS if fancy else _PLAIN_BLOCKS
+    heights = np.clip((tops - low) / ((high - low) or 1.0), 0.0, 1.0) * len(levels)
+    return "".join(
+        " " if math.isnan(height) else levels[min(int(height), len(levels) - 1)] for height in heights.tolist()
+    )
+
+
+def size_label(size: int) -> str:
+    """A window size in up to four characters: 256, 1k, 16k, 1M (of 1,024 each, where that is exact).
+
+    Example:
+        >>> size_label(256), size_label(16384)
+        ('256', '16k')
+    """
+    for scale, sign in ((1 << 20, "M"), (1 << 10, "k")):
+        if size >= scale and size % scale == 0:
+            return f"{size // scale}{sign}"
+    return str(size)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from jax_diversity.cli.curves import speaks_unicode
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
@@ -102,3 +103,12 @@ def show(text: str) -> None:
     """Print to standard output; characters that its encoding lacks become question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
+
+
+def speaks_unicode(stream: Any = None) -> bool:
+    """Tell whether a stream, standard output where none is given, can show more than ASCII."""
+    encoding = getattr(sys.stdout if stream is None else stream, "encoding", None) or "ascii"
+    try:
+        return codecs.lookup(encoding).name.startswith("utf") and os.environ.get("TERM") != "dumb"
+    except LookupError:
+        return False

@@ -68,6 +68,7 @@ class Dataset:
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A process that unpickles opens the dataset itself: memory maps and tables stay behind.
         if self.remote is None:
             return open_dataset, (self.root,)
         return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
@@ -237,6 +238,7 @@ class Dataset:
     def orderings(self) -> Orderings:
         """The orderings by name, each read when asked for."""
         names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
+        # Names only: an ordering of a hundred million sequences is 800 MB, and most callers want one.
         paths = {name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)}
         return Orderings(paths, self._read_ordering)
 
@@ -258,7 +260,8 @@ class Dataset:
         Raises:
             UserError: the file lies in a dataset whose sequences are others.
         """
-        loaded = self.__dict__.get("characteristics")  # not to be read for this: they may be large
+        # Only if they were read already: for this check alone they would be a large read.
+        loaded = self.__dict__.get("characteristics")
         known = () if loaded is None or "characteristics" not in ordering.info else (loaded.fingerprint,)
         check_origin(self._folder.stages, ordering.info, path, frozenset(known))
 
@@ -316,6 +319,7 @@ class Dataset:
         Raises:
             UserError: the stage has not run, or the file is absent or not of its size.
         """
+        # Sizes only, which cost nothing; `verify` compares the bytes.
         path, about = self.root / name, self._stage(stage)["files"].get(name)
         if about is None:
             raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")

@@ -69,6 +69,7 @@ class RemoteFolder:
         self.cache_folder = default_cache_folder() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
             manifest = bytes(self._filesystem.cat_file(f"{self._path}/manifest.json"))
+        # One folder for every manifest: a dataset that was built again does not change under one that is open.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
         try:
@@ -85,7 +86,8 @@ class RemoteFolder:
                 write_text(self.root / "manifest.json", text)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_opened",)}
+        # Connections do not survive a pickle; the other process opens its own.
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
@@ -99,6 +101,7 @@ class RemoteFolder:
         about = self.files[name]
         path = self.root / name
         if not _is_there(path, about):
+            # By content: datasets that share a file, and the same dataset after another stage was made, fetch it once.
             stored = self.cache_folder / "files" / about["sha256"]
             with locked(stored):
                 if not _is_there(stored, about):
@@ -168,6 +171,7 @@ class RemoteFolder:
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()
+        # One connection rarely fills the network; a few pieces at a time do, and bound the memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
@@ -192,6 +196,7 @@ class RemoteFolder:
     def _opened(self) -> tuple[Any, str]:
         import fsspec
 
+        # Of a chain such as simplecache::gs://bucket the last protocol names the store.
         protocol = self.address.partition("://")[0].rpartition("::")[2]
         try:
             return fsspec.core.url_to_fs(self.address)

@@ -68,6 +68,7 @@ class HashMemory:
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
+        # Size and time of change are what `make` trusts too; an edit that keeps both goes unnoticed.
         status = os.stat(path)
         entry, stamp = self._remembered.get(path), [status.st_size, status.st_mtime_ns]
         if not isinstance(entry, dict) or entry.get("stamp") != stamp or "sha256" not in entry:
@@ -157,7 +158,7 @@ def read_json(path: Path, stage: str) -> Any:
 
 
 def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)  # a folder can be flushed too: that keeps a rename in it
     try:
         os.fsync(handle)
     finally:
@@ -318,12 +319,14 @@ class OutputFolder:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        # Until here the former artifact is whole; from here on the stage counts as not made.
         former = self._remove_entry(stage)
         target = self.root / destination
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
+        # Files of the former artifact that the new one lacks: fewer files of documents, say.
         stale = {self.root / name for name in former}
         if owns_folder:
             stale |= {path for path in target.rglob("*") if path.is_file()}

@@ -124,6 +124,7 @@ class Methods(Mapping[str, str]):
         """Tell whether a method has a parameter, an option or one of the contract."""
         return parameter in self.parameters(name)
 
+    # By import, unlike `describe`: the defaults as values, not as source.
     def options(self, name: str) -> dict[str, Any]:
         """A method's options and their defaults."""
         parameters = inspect.signature(self.find(name)).parameters.values()

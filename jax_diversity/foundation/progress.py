@@ -94,7 +94,7 @@ class Progress:
             Figures(table_column=Column(no_wrap=True, overflow="crop")),
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=False,
+            redirect_stdout=False,  # results alone go there
             disable=not watched,
             speed_estimate_period=_RATE_SECONDS,
             get_time=time.monotonic,
@@ -108,7 +108,7 @@ class Progress:
             nonlocal last, num_calls
             with lock:
                 num_calls += 1
-                if num_calls <= _NUM_UNMEASURED:
+                if num_calls <= _NUM_UNMEASURED:  # clears the samples that the rate is made of
                     display.reset(task_id, completed=int(task.completed) + amount)
                 else:
                     display.advance(task_id, amount)

@@ -102,12 +102,13 @@ class Build:
                 if stage.name == "prepare":  # the documents are known: refuse now, not after hours of work
                     for other in stages:
                         other.check(self._context)
+            # A stage that ran has written the manifest; settings that no stage reads, such as `train`, have not.
             if settings != former_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results
 
     def _run_one(self, stage: Stage) -> StageResult:
-        context, start = self._context, time.monotonic()
+        context = self._context
         self._check_inputs(stage)
         inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
         settings = stage.settings(self.config)
@@ -115,6 +116,7 @@ class Build:
         if self.folder.is_current(stage.name, stage_fingerprint):
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
+        start = time.monotonic()
         versions = {package: version(package) for package in stage.packages}
         # Other versions of the libraries may write other bytes: their finished files are not kept.
         partial = self.folder.partial(stage.name, fingerprint(stage_fingerprint, versions), resume=stage.resumable)
@@ -123,8 +125,8 @@ class Build:
         except MemoryError as error:
             reason = " ".join(str(error).split()) or "there was no more"
             raise UserError(
-                f"Stage {stage.name!r} ran out of memory ({reason}); "
-                "look for a setting of it that is too large, or take a machine with more; what is finished is kept."
+                f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "
+                "more; what is finished is kept."
             ) from error
         # Before the new files replace the former ones: a kill in between leaves later stages out, never outdated.
         self._withdraw_dependents(stage.name, stage_fingerprint)
@@ -138,20 +140,14 @@ class Build:
             "versions": {"jax-diversity": __version__} | versions,
         }
         self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder)
-        result = StageResult(stage.name, False, time.monotonic() - start, entry["summary"], counts)
-        self._log(result)
-        return result
+        seconds = time.monotonic() - start
+        self._log(stage.name, seconds)
+        return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
     def _check_other_settings(self, stage: Stage) -> None:
-        """Refuse settings of finished stages that this one reads: it would be made from what they gave before.
-
-        Raises:
-            UserError: the first such setting, and the stage that it belongs to.
-        """
+        """Refuse other settings of the finished stages that this one reads: their artifacts would not follow them."""
         once = stages_by_name()
-        for other in stage.inputs(self._context):
-            if other not in self.folder.stages or other not in once:
-                continue
+        for other in [name for name in stage.inputs(self._context) if name in self.folder.stages and name in once]:
             asked = _flat(once[other].settings(self.config))
             for setting, value in _flat(self.folder.stages[other]["config"]).items():
                 if setting in asked and asked[setting] != value:
@@ -188,15 +184,11 @@ class Build:
         for other in sorted(outdated):
             self.folder.withdraw(other)
 
-    def _log(self, result: StageResult) -> None:
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "stage": result.stage,
-            "seconds": round(result.seconds, 3),
-            # Of the whole process so far: a stage alone could be measured only by resetting the kernel's figure, which
-            # would also change what `time` and batch systems report of the run.
-            "process_peak_memory_bytes": peak_bytes(),
-        }
+    def _log(self, stage: str, seconds: float) -> None:
+        # The memory is the whole process's so far. A stage alone could be measured only by resetting the kernel's
+        # figure, which would also change what `time` and batch systems report of the run.
+        now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
+        line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with (self.folder.root / "build.log").open("a") as log:
             log.write(json.dumps(line) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from jax_diversity.characteristics.stage import CHARACTERIZE
 from jax_diversity.clustering.stage import CLUSTER
@@ -42,7 +43,7 @@ def all_stages(config: BuildConfig) -> list[Stage]:
     """All stages of a build."""
     stages: list[Stage] = []
     for entry in STAGES:
-        stages += [entry] if isinstance(entry, Stage) else [stage for order in config.orders for stage in entry(order)]
+        stages += [entry] if isinstance(entry, Stage) else chain.from_iterable(map(entry, config.orders))
     return stages
 
 
