@@ -171,9 +171,7 @@ def test_only_what_depends_on_a_setting_is_made_again(config: BuildConfig, tmp_p
     assert not (tmp_path / "out" / "orderings" / "by_topic.npy").exists()
 
 
-def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(
-    config: BuildConfig, tmp_path: Path
-) -> None:
+def test_a_stage_by_itself_removes_what_was_made_from_its_former_output(config: BuildConfig, tmp_path: Path) -> None:
     changed = dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, dimensions=5))
     Build(changed).run_stage("embed")
     finished = set(OutputFolder(config.out).stages)
@@ -257,14 +255,13 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"method": "gredy"}, "did you mean 'greedy'"),
         ({"name": "../x"}, "plain file name"),
         ({"objective": "f1", "weights": {"cluster": 2.0}}, "with the default objective only"),
-        ({"weights": {"cluster": 0.0, "length": 0.0}}, "Ordering 'balance': weights: .* weight above zero"),
+        ({"weights": {"cluster": 0.0, "length": 0.0}}, r"orders\[0\]\.weights to hold a weight above zero"),
         (
             {"options": {"pool_sise": 64}},
             "Ordering 'balance': Method 'balance' has no option 'pool_sise': .* did you mean 'pool_size'",
         ),
         ({"options": {"seed": 1}}, "Method 'balance' has no option 'seed'"),
         ({"method": "stratified", "options": {"pool_size": 64}}, "has no option 'pool_size': it takes none"),
-        ({"options": {"pool_size": 0}}, "Ordering 'balance': Expected a pool_size .* found 0"),
         ({"name": "mine", "options": {"pool_size": 8.5}}, "Ordering 'mine': .* 'pool_size' to be a whole number"),
         ({"options": {"pool_size": True}}, "the option 'pool_size' to be a whole number, found True"),
         ({"method": "greedy_pool", "options": {"shuffle": "no"}}, "'shuffle' to be True or False, found 'no'"),
@@ -404,7 +401,7 @@ def test_two_builds_of_one_folder(corpus: Path, tmp_path: Path) -> None:
         ({"packing": {"sequence_length": 1}}, "packing.sequence_length >= 2, found 1"),
         ({"corpus": {"paths": ("absent/*.jsonl",)}}, "absent"),
         ({"corpus": {"paths": ()}}, "corpus.paths"),
-        ({"tokenizer": {"kind": "file", "path": "absent.json"}}, "absent.json"),
+        ({"tokenizer": {"kind": "file", "path": "absent.json", "vocab_size": 16_384}}, "absent.json"),
     ],
 )
 def test_bad_settings_leave_what_was_finished(change: dict, sentence: str, config: BuildConfig, tmp_path: Path) -> None:

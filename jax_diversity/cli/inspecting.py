@@ -1,4 +1,4 @@
-"""What `inspect` prints: one batch beside all others of its ordering, its rows, where a document is used."""
+"""What `inspect` prints: one batch beside all others of its ordering, its rows, and where a document is used."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
-from rich.table import Table
 from rich.text import Text
 
-from jax_diversity.cli.tables import printed
+from jax_diversity.cli.tables import plain_table, printed
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.inspection import BatchView, Use
@@ -44,15 +43,13 @@ def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None =
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
     """Every family's TV beside those of all batches."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("family", no_wrap=True, max_width=_FAMILY_WIDTH)
-    num_batches = len(next(iter(deviations.values())))
-    for name in ("TV", "worse are", f"best of {num_batches:,} batches", "mean", "worst"):
-        table.add_column(name, justify="right")
+    numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
+    table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
         tv, others = view.total_variation, deviations[family]
         spread = (f"{value:.3f}" for value in (others.min(), others.mean(), others.max()))
-        table.add_row(Text(_clean(family)), f"{tv:.3f}", _in_percent(float(np.mean(others > tv))), *spread)
+        name = Text(_clean(family)[:_FAMILY_WIDTH])
+        table.add_row(name, f"{tv:.3f}", _in_percent(float(np.mean(others > tv))), *spread)
     return printed(table)
 
 
@@ -65,16 +62,13 @@ def _in_percent(share: float) -> str:
 
 def _differences_table(batch: BatchView) -> str:
     """Every family's TV, and its groups that are farthest from the corpus's share."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("family", no_wrap=True, max_width=_FAMILY_WIDTH)
-    table.add_column("TV", justify="right")
-    table.add_column("largest differences: share here (in the corpus)")
+    table = plain_table("family", "TV", "largest differences: share here (in the corpus)", numbers={"TV"})
     for family, view in batch.families.items():
         differences = ", ".join(
             f"{_clean(name)[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
             for name, share, target in view.largest_differences(2)
         )
-        table.add_row(Text(_clean(family)), f"{view.total_variation:.3f}", Text(differences))
+        table.add_row(Text(_clean(family)[:_FAMILY_WIDTH]), f"{view.total_variation:.3f}", Text(differences))
     return printed(table)
 
 
@@ -91,9 +85,7 @@ def _rows_table(batch: BatchView, num_rows: int) -> str:
     heads = (*numbers, "source", "document")
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     room = 80 - sum(width + 2 for width in widths[:-1])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in heads:
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    table = plain_table(*heads, numbers=numbers, no_wrap=True)
     for *others, document in cells:
         table.add_row(*map(Text, others), Text(_end(document, room)))
     return printed(table)
@@ -110,13 +102,12 @@ def _clean(text: str) -> str:
 
 
 def uses_table(document: str, uses: Sequence[Use]) -> str:
-    """Where training meets a document."""
+    """Where training reads a document."""
     document = _clean(document)
     if not uses:
         return f"{document}: in no training sequence (kept for validation, or lost in packing)"
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("step", "row", "position", "sequence", "tokens", "from token"):
-        table.add_column(name, justify="right")
+    numbers = ("step", "row", "position", "sequence", "tokens", "from token")
+    table = plain_table(*numbers, numbers=numbers)
     for use in uses:
         values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
         table.add_row(*(f"{value:,}" for value in values))

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 def build_table(results: Sequence[StageResult]) -> str:
     """One row a stage: what it counted, how long it took."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("stage")
-    table.add_column("made")
-    table.add_column("seconds", justify="right")
+    table = plain_table("stage", "made", "seconds", numbers={"seconds"})
     for result in results:
         seconds = "kept" if result.kept else f"{result.seconds:.1f}"
         table.add_row(result.stage, result.summary, seconds)
@@ -45,9 +42,8 @@ def orderings_table(folder: OutputFolder) -> str:
         summaries[name] = about["balance"]
     if not summaries:
         return "no orderings yet"
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("family", "window", "ordering", "TV mean", "worst", "best", "floor", "prefix L2"):
-        table.add_column(name, justify="left" if name in ("family", "ordering") else "right")
+    numbers = ("TV mean", "worst", "best", "floor", "prefix L2")
+    table = plain_table("family", "window", "ordering", *numbers, numbers={"window", *numbers})
     for family, size in _rows(summaries):
         for name, summary in summaries.items():
             values = summary["families"].get(family, {"windows": {}})
@@ -86,6 +82,14 @@ def methods_list(stage: Stage) -> str:
 def training_line(run: TrainingRun) -> str:
     """Where a training run ended."""
     return textwrap.fill(str(run), width=80, break_on_hyphens=False)
+
+
+def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
+    """A table without lines; the columns `numbers` are aligned to the right."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=no_wrap)
+    return table
 
 
 def printed(table: Table) -> str:

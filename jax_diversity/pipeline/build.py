@@ -164,11 +164,8 @@ class Build:
                     f"Stage {stage.name!r} needs {need!r}, which {self.folder.root} does not have; run "
                     f"`jax-diversity {need.split('/')[0]}` first, or `jax-diversity build` for all."
                 )
-            fault = next(self.folder.missing_files(need), None)
-            if fault is not None:
-                raise UserError(
-                    f"{self.folder.root}: {fault}; restore it, or make it again with `jax-diversity build`."
-                )
+            for fault in self.folder.missing_files(need):
+                raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
         """Remove the stages that were made from a stage's former output, directly or through others."""
