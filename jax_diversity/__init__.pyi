@@ -41,4 +41,5 @@ from .schema import Ordering as Ordering
 from .schema import Schedule as Schedule
 from .schema import Segments as Segments
 
+__all__: list[str]
 __version__: str

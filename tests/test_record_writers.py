@@ -13,8 +13,8 @@ import pytest
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.pipeline.stages import STAGES
 from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.records.stage import WRITE
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack
@@ -99,9 +99,9 @@ def test_writers_killed_at_random_moments(tmp_path):
 def test_the_number_of_writers_is_no_part_of_the_fingerprint():
     config = BuildConfig()
     other = dataclasses.replace(config, records=RecordsConfig(num_writers=7))
-    assert STAGES["write"].settings(config) == STAGES["write"].settings(other)
+    assert WRITE.settings(config) == WRITE.settings(other)
     smaller = dataclasses.replace(config, records=RecordsConfig(sequences_per_file=7))
-    assert STAGES["write"].settings(config) != STAGES["write"].settings(smaller)
+    assert WRITE.settings(config) != WRITE.settings(smaller)
 
 
 def test_a_negative_number_of_writers_is_refused():

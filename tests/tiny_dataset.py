@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
-from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
 
@@ -101,11 +102,15 @@ def write_tiny_dataset(
         _write_sequences(folder, segments, validation)
         _write_characteristics(folder, segments, rng)
         for name, order in orders.items():
-            partial = folder.partial(f"order/{name}", "0" * 64, resume=False)
             ordering = Ordering(order, {"method": name})
-            ordering.save(partial / f"{name}.npy")
-            counts = {"num_sequences": len(order), "fingerprint": ordering.fingerprint}
+            mark = Dataset(root).characteristics.fingerprint
+            counts = {"num_sequences": len(order), "fingerprint": ordering.fingerprint, "characteristics": mark}
+            partial = folder.partial(f"order/{name}", "0" * 64, resume=False)
+            np.save(partial / f"{name}.npy", ordering.indices)
             _publish(folder, f"order/{name}", partial, "orderings", counts)
+            partial = folder.partial(f"measure/{name}", "0" * 64, resume=False)
+            write_json(partial / f"{name}.json", {**counts, **ordering.info})
+            _publish(folder, f"measure/{name}", partial, "orderings", {})
         partial = folder.partial("write", "0" * 64, resume=False)
         identity = hashlib.sha256(f"{seed} {lengths} {vocab_size} {dtype}".encode()).hexdigest()
         order = orders["balance"] if layout == "ordered" else np.arange(segments.num_sequences)
@@ -139,8 +144,9 @@ def _text(rng: np.random.Generator, length: int, vocab_size: int, dtype: str) ->
 
 def _publish(folder: OutputFolder, stage: str, partial: Path, destination: str, counts: dict) -> None:
     mark = hashlib.sha256(stage.encode()).hexdigest()
-    entry = {"fingerprint": mark, "config": {}, "inputs": {}, "counts": counts}
-    folder.publish(stage, partial, destination, entry, owns_folder=not stage.startswith("order/"))
+    summary = ", ".join(f"{name} {value}" for name, value in counts.items())
+    entry = {"fingerprint": mark, "config": {}, "inputs": {}, "counts": counts, "summary": summary}
+    folder.publish(stage, partial, destination, entry, owns_folder="/" not in stage)
 
 
 def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dtype: str) -> None:
@@ -173,7 +179,7 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
     for name, part in (("segments", segments), ("validation", validation)):
         table = pyarrow.table({column: getattr(part, column) for column in Segments.COLUMNS})
         pyarrow.parquet.write_table(table, partial / f"{name}.parquet")
-    counts = {"sequence_length": segments.sequence_length, "num_sequences": segments.num_sequences}
+    counts = {"sequence_length": segments.sequence_length, "overlap": 0, "num_sequences": segments.num_sequences}
     _publish(folder, "pack", partial, "sequences", {**counts, "num_validation_sequences": validation.num_sequences})
 
 

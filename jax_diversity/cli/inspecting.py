@@ -1,4 +1,4 @@
-"""What `inspect` prints: one batch beside all others of its ordering, its rows, where a document is used."""
+"""What `inspect` prints: one batch beside all others of its ordering, its rows, and where a document is used."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
-from rich.table import Table
 from rich.text import Text
 
-from jax_diversity.cli.curves import histogram, speaks_unicode
-from jax_diversity.cli.tables import printed
+from jax_diversity.cli.tables import plain_table, printed
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.inspection import BatchView, Use
 
 Deviations = Mapping[str, Float64[np.ndarray, " batch"]]
-_HISTOGRAM_WIDTH, _FAMILY_WIDTH, _SOURCE_WIDTH = 28, 16, 14
+_FAMILY_WIDTH, _SOURCE_WIDTH = 16, 14
 
 
 def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None = None) -> str:
@@ -36,50 +34,41 @@ def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None =
     head = f"step {batch.step:,} of {_clean(batch.ordering)!r}: {place}"
     lines = [textwrap.fill(head, width=80, break_long_words=False), ""]
     if deviations:
-        lines += [_rank_lines(batch, deviations), ""]
-    lines += [_differences_table(batch, of_tv=not deviations), "", _rows_table(batch, num_rows)]
+        lines += [_ranks_table(batch, deviations), ""]
+    lines += [_differences_table(batch), "", _rows_table(batch, num_rows)]
     if size > num_rows:
         lines.append(f"... and {size - num_rows:,} rows more (--rows {size}, --json)")
     return "\n".join(lines)
 
 
-def _rank_lines(batch: BatchView, deviations: Deviations) -> str:
-    """Every family's TV, and where it stands among those of all batches."""
-    fancy = speaks_unicode()
-    num_batches = len(next(iter(deviations.values())))
-    width = max(8, *(len(_clean(family)[:_FAMILY_WIDTH]) for family in batch.families))
-    start = f"{'family':<{width}}  {'TV':>5}  {'worse are':>9}"
-    lines = [f"{start}  {num_batches:,} batches, best to worst (^ this)"]
+def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
+    """Every family's TV beside those of all batches."""
+    numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
+    table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
         tv, others = view.total_variation, deviations[family]
-        line, column = histogram(others, tv, _HISTOGRAM_WIDTH, fancy=fancy)
-        worse = _in_percent(float(np.mean(others > tv)))
-        head = f"{_clean(family)[:_FAMILY_WIDTH]:<{width}}  {tv:.3f}  {worse:>9}  {others.min():.3f} "
-        lines += [f"{head}{line} {others.max():.3f}", f"{'':{len(head) + column}}^"]
-    return "\n".join(lines)
+        spread = (f"{value:.3f}" for value in (others.min(), others.mean(), others.max()))
+        name = Text(_clean(family)[:_FAMILY_WIDTH])
+        table.add_row(name, f"{tv:.3f}", _in_percent(float(np.mean(others > tv))), *spread)
+    return printed(table)
 
 
 def _in_percent(share: float) -> str:
-    """A share in whole per cent; neither none nor all where it is not."""
+    """A share in whole per cent; 0 % and 100 % only where they are exact."""
     if 0 < share < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def _differences_table(batch: BatchView, *, of_tv: bool) -> str:
-    """Every family's groups that are farthest from the corpus's share; `of_tv`: and its TV."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("family", no_wrap=True, max_width=_FAMILY_WIDTH)
-    if of_tv:
-        table.add_column("TV", justify="right")
-    table.add_column("largest differences: share here (in the corpus)")
+def _differences_table(batch: BatchView) -> str:
+    """Every family's TV, and its groups that are farthest from the corpus's share."""
+    table = plain_table("family", "TV", "largest differences: share here (in the corpus)", numbers={"TV"})
     for family, view in batch.families.items():
         differences = ", ".join(
             f"{_clean(name)[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
             for name, share, target in view.largest_differences(2)
         )
-        tv = [f"{view.total_variation:.3f}"] if of_tv else []
-        table.add_row(Text(_clean(family)), *tv, Text(differences))
+        table.add_row(Text(_clean(family)[:_FAMILY_WIDTH]), f"{view.total_variation:.3f}", Text(differences))
     return printed(table)
 
 
@@ -96,9 +85,7 @@ def _rows_table(batch: BatchView, num_rows: int) -> str:
     heads = (*numbers, "source", "document")
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     room = 80 - sum(width + 2 for width in widths[:-1])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in heads:
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    table = plain_table(*heads, numbers=numbers, no_wrap=True)
     for *others, document in cells:
         table.add_row(*map(Text, others), Text(_end(document, room)))
     return printed(table)
@@ -110,18 +97,17 @@ def _end(text: str, width: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """The corpus's text is text: neither control characters nor lone surrogates reach the terminal."""
+    """The corpus's text without what would act on a terminal: control characters and lone surrogates."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def uses_table(document: str, uses: Sequence[Use]) -> str:
-    """Where training meets a document."""
+    """Where training reads a document."""
     document = _clean(document)
     if not uses:
         return f"{document}: in no training sequence (kept for validation, or lost in packing)"
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("step", "row", "position", "sequence", "tokens", "from token"):
-        table.add_column(name, justify="right")
+    numbers = ("step", "row", "position", "sequence", "tokens", "from token")
+    table = plain_table(*numbers, numbers=numbers)
     for use in uses:
         values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
         table.add_row(*(f"{value:,}" for value in values))

@@ -1,17 +1,22 @@
-"""What `measure` draws below its tables: orderings along training, and their deviation over window sizes."""
+"""What `measure` prints beside its tables: orderings along training, and their deviation by window size."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_diversity.cli.curves import Series, plot, size_label, sparkline, speaks_unicode
+import numpy as np
+from jaxtyping import Float
+
+from jax_diversity.cli.tables import speaks_unicode
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.measuring import Chosen, Curves
 
-_NAME_WIDTH, _RANGE_WIDTH = 22, 19
+_BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 
 
 def measures_legend(chosen: Chosen) -> str:
@@ -19,7 +24,7 @@ def measures_legend(chosen: Chosen) -> str:
     chars = chosen.characteristics
     return textwrap.fill(
         f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: how far all that was "
-        "seen strays from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "
+        "seen deviates from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "
         "between a window's token shares and the corpus's. No ordering's mean is below the floor, nor below the "
         "bound. Smaller is better, but for the gap closed and the groups per batch.",
         width=80,
@@ -71,24 +76,76 @@ def _short(name: str) -> str:
     return f"{cut:<{_NAME_WIDTH}}"
 
 
-def profile_plots(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """Mean window TV over window sizes, a plot a family, both axes logarithmic.
+def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
+    """Mean window TV by window size, a table and a block of curves a family.
 
     Args:
         profiles: family -> ordering, or limit such as `floor` -> window size -> mean TV.
     """
     fancy = speaks_unicode()
-    blocks = []
+    lines = []
     for family, of_family in profiles.items():
         sizes = sorted({size for values in of_family.values() for size in values})
-        series = {
-            name: Series(
-                [values.get(size, float("nan")) for size in sizes],
-                ("·" if fancy else ".") if name == "floor" else None,
-            )
+        lines += ["", f"{family}: mean TV of windows of 1 to {size_label(sizes[-1])} sequences; lower is better"]
+        for start in range(0, len(sizes), _SIZES_A_TABLE):
+            shown = sizes[start : start + _SIZES_A_TABLE]
+            lines.append(" " * _NAME_WIDTH + "".join(f"{size_label(size):>7}" for size in shown))
+            for name, values in of_family.items():
+                cells = (f"{values[size]:7.4f}" if size in values else " " * 7 for size in shown)
+                lines.append((_short(name) + "".join(cells)).rstrip())
+        logarithms = {
+            name: [math.log10(values[size]) if values.get(size, 0) > 0 else math.nan for size in sizes]
             for name, values in of_family.items()
         }
-        title = f"{family}: mean TV of windows of 1 to {size_label(sizes[-1])} sequences"
-        drawn = plot([size_label(size) for size in sizes], series, fancy=fancy)
-        blocks.append(f"{title}; lower is better\n{drawn}")
-    return "\n\n".join(blocks)
+        # An unbroken scale over all orderings, so that the curves can be compared; a TV of 0 has no logarithm.
+        finite = [value for values in logarithms.values() for value in values if not math.isnan(value)]
+        low, high = min(finite, default=0.0), max(finite, default=0.0)
+        lines.append(f"From 1 to {size_label(sizes[-1])}, on one logarithmic scale")
+        for name, values in logarithms.items():
+            lines.append(f"{_short(name)} {sparkline(values, low, high, len(values), fancy=fancy)}".rstrip())
+    return "\n".join(lines[1:])
+
+
+def sparkline(
+    values: Sequence[float] | Float[np.ndarray, " value"],
+    low: float,
+    high: float,
+    width: int,
+    *,
+    fancy: bool = True,
+) -> str:
+    """Show values as one character a column, as high as the column's largest value; at most one column a value.
+
+    Args:
+        values: the curve.
+        low, high: the scale, the same for all curves that are compared: the lowest and the highest character.
+        width: most columns.
+        fancy: use block characters (`speaks_unicode` tells whether a stream shows them).
+
+    Example:
+        >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0, width=3)
+        '▁▅█'
+    """
+    array = np.asarray(values, np.float64)
+    if not len(array):
+        return ""
+    starts = np.arange(min(len(array), width)) * len(array) // min(len(array), width)
+    tops = np.fmax.reduceat(array, starts)  # fmax leaves NaN out, unless a column holds nothing else
+    levels = _BLOCKS if fancy else _PLAIN_BLOCKS
+    heights = np.clip((tops - low) / ((high - low) or 1.0), 0.0, 1.0) * len(levels)
+    return "".join(
+        " " if math.isnan(height) else levels[min(int(height), len(levels) - 1)] for height in heights.tolist()
+    )
+
+
+def size_label(size: int) -> str:
+    """A window size in up to four characters: 256, 1k, 16k, 1M (of 1,024 each, where that is exact).
+
+    Example:
+        >>> size_label(256), size_label(16384)
+        ('256', '16k')
+    """
+    for scale, sign in ((1 << 20, "M"), (1 << 10, "k")):
+        if size >= scale and size % scale == 0:
+            return f"{size // scale}{sign}"
+    return str(size)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
+import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from jax_diversity.cli.curves import speaks_unicode
 from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.stage import Stage
 
 if TYPE_CHECKING:
     from jax_diversity.lab.run import TrainingRun
@@ -22,10 +26,7 @@ if TYPE_CHECKING:
 
 def build_table(results: Sequence[StageResult]) -> str:
     """One row a stage: what it counted, how long it took."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("stage")
-    table.add_column("made")
-    table.add_column("seconds", justify="right")
+    table = plain_table("stage", "made", "seconds", numbers={"seconds"})
     for result in results:
         seconds = "kept" if result.kept else f"{result.seconds:.1f}"
         table.add_row(result.stage, result.summary, seconds)
@@ -41,9 +42,8 @@ def orderings_table(folder: OutputFolder) -> str:
         summaries[name] = about["balance"]
     if not summaries:
         return "no orderings yet"
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("family", "window", "ordering", "TV mean", "worst", "best", "floor", "prefix L2"):
-        table.add_column(name, justify="left" if name in ("family", "ordering") else "right")
+    numbers = ("TV mean", "worst", "best", "floor", "prefix L2")
+    table = plain_table("family", "window", "ordering", *numbers, numbers={"window", *numbers})
     for family, size in _rows(summaries):
         for name, summary in summaries.items():
             values = summary["families"].get(family, {"windows": {}})
@@ -67,16 +67,14 @@ def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(family, size) for family, sizes in rows.items() for size in sorted(sizes, key=int)]
 
 
-def methods_list() -> str:
-    """Every ordering method: its options with their defaults, and its first sentence."""
-    from jax_diversity.ordering.base import METHODS
-
+def methods_list(stage: Stage) -> str:
+    """Every method of a stage: its options with their defaults, and its first sentence."""
+    methods: Methods = import_module(f"jax_diversity.{stage.methods}").METHODS
     lines = ["Methods, and the options of their own with the defaults:"]
-    for name in sorted(METHODS):
-        sentence, options = METHODS.describe(name)
-        # What has no plain value, such as a mesh of devices, is for Python alone.
-        given = " ".join(f"{option} {default}" for option, default in options.items() if default != "None")
-        lines += [f"  {name}{f'  ({given})' if given else ''}"]
+    for name in sorted(methods):
+        sentence, options = methods.describe(name)
+        given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
+        lines.append(f"  {name}{f'  ({given})' if given else ''}")
         lines += textwrap.wrap(sentence, width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
     return "\n".join(lines)
 
@@ -86,8 +84,16 @@ def training_line(run: TrainingRun) -> str:
     return textwrap.fill(str(run), width=80, break_on_hyphens=False)
 
 
+def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
+    """A table without lines; the columns `numbers` are aligned to the right."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=no_wrap)
+    return table
+
+
 def printed(table: Table) -> str:
-    """A table as plain text: whatever the environment says of colours, it may go to a file."""
+    """A table as plain text, without colours whatever the environment says: the output may go to a file."""
     target = io.StringIO()
     console = Console(
         file=target, width=80, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
@@ -101,3 +107,12 @@ def show(text: str) -> None:
     """Print to standard output; characters that its encoding lacks become question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
+
+
+def speaks_unicode(stream: Any = None) -> bool:
+    """Tell whether a stream, standard output where none is given, can show more than ASCII."""
+    encoding = getattr(sys.stdout if stream is None else stream, "encoding", None) or "ascii"
+    try:
+        return codecs.lookup(encoding).name.startswith("utf") and os.environ.get("TERM") != "dumb"
+    except LookupError:
+        return False

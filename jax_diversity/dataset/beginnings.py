@@ -82,6 +82,7 @@ class Beginnings:
 
     def _beginning(self, text: str, document_index: int) -> str:
         num_tokens = int(self._lengths[document_index])
+        # The text itself, not its decoded tokens: a tokenizer may have normalized it, which loses characters.
         if self._has_text and num_tokens <= self.max_tokens:
             return text
         if self._has_text and self._tokenizer is None:

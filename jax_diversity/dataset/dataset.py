@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -16,7 +15,8 @@ from scipy.sparse import csr_array
 
 from jax_diversity.dataset.orderings import Orderings, check_origin, is_file_name, load_ordering
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
-from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, read_array
+from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, read_array, read_json
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
 
@@ -68,6 +68,7 @@ class Dataset:
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A process that unpickles opens the dataset itself: memory maps and tables stay behind.
         if self.remote is None:
             return open_dataset, (self.root,)
         return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
@@ -79,51 +80,42 @@ class Dataset:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that the dataset was last built with, as plain values.
-
-        Raises:
-            UserError: the manifest has none.
-        """
-        try:
-            return self.manifest["settings"]
-        except KeyError:
-            raise UserError(
-                f"Expected a dataset with its settings in {self.root}, found none; run `jax-diversity build`."
-            ) from None
+        """The settings that the dataset was last built with, as plain values."""
+        return self.manifest["settings"]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of what decides the batches: a checkpoint belongs to exactly these sequences.
+        """Hash of the sequences' contents: a checkpoint belongs to exactly these.
 
-        How many files hold the records, in which order and in which form, is none of it.
+        The records' number of files, order and form are not part of it.
         """
-        identity = self._stage("write")["counts"]["identity"]
+        identity = self.counts("write")["identity"]
         return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
 
     @property
     def sequence_length(self) -> int:
         """L, tokens of a sequence that a model sees."""
-        return self._count("pack", "sequence_length")
+        return self.counts("pack")["sequence_length"]
 
     @property
     def overlap(self) -> int:
         """Tokens that a stored sequence shares with the next, and that are targets only; 0 but for `megatron`."""
-        return int(self._stage("pack")["counts"].get("overlap", 0))
+        return self.counts("pack")["overlap"]
 
     @property
     def num_sequences(self) -> int:
         """Number of training sequences."""
-        return self._count("pack", "num_sequences")
+        return self.counts("pack")["num_sequences"]
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, the end token's included."""
-        return self._count("tokenize", "vocab_size")
+        return self.counts("tokenize")["vocab_size"]
 
     @property
     def end_id(self) -> int:
         """The token that ends a document."""
-        return self._count("tokenize", "end_id")
+        return self.counts("tokenize")["end_id"]
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:
@@ -154,10 +146,7 @@ class Dataset:
         """What made the tokens; None where the corpus came as tokens without it."""
         from jax_diversity.tokenization.factory import load_saved
 
-        names = [Path(name).name for name in self._names("tokenize", "tokens/tokenizer.", "")]
-        for name in names:
-            self.file("tokenize", f"tokens/{name}")
-        return load_saved(self.root / "tokens") if names else None
+        return load_saved(self.root / "tokens") if self._files("tokenize", "tokens/tokenizer.", "") else None
 
     @cached_property
     def tokens(self) -> TokenStore:
@@ -178,7 +167,7 @@ class Dataset:
         """The documents' vectors, memory-mapped."""
         path = self.file("embed", "embeddings/embeddings.npy")
         vectors = read_array(path, "embed", mmap=True)
-        num_documents = self._count("prepare", "num_documents")
+        num_documents = self.counts("prepare")["num_documents"]
         if vectors.ndim != 2 or len(vectors) != num_documents or vectors.dtype != np.float32:
             raise UserError(
                 f"{path} is damaged: expected a float32 vector of each of {num_documents} documents, found "
@@ -187,17 +176,28 @@ class Dataset:
         return vectors
 
     def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
-        """Every document's cluster of one clustering."""
-        from jax_diversity.clustering.stored import read_assignments
+        """Every document's cluster of one clustering, `cluster` or such as `cluster_100`.
 
-        num_clusters = self._stage("cluster")["counts"]["clusterings"][family]
-        return read_assignments(self.root / "clusters", family, num_clusters)
+        Raises:
+            UserError: no such clustering, or a damaged file.
+        """
+        from jax_diversity.clustering.stored import ending, read_assignments
+
+        clusterings = self.counts("cluster")["clusterings"]
+        one_of("family", family, clusterings)
+        self.file("cluster", f"clusters/assignments{ending(family)}.npy")
+        return read_assignments(self.root / "clusters", family, clusterings[family])
 
     def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
-        """What is known of every cluster of one clustering: name, number of documents, terms, titles ..."""
-        from jax_diversity.clustering.stored import read_clusters
+        """What is known of every cluster of one clustering: name, number of documents, terms, titles ...
 
-        self._stage("cluster")
+        Raises:
+            UserError: no such clustering, or a damaged file.
+        """
+        from jax_diversity.clustering.stored import ending, read_clusters
+
+        one_of("family", family, self.counts("cluster")["clusterings"])
+        self.file("cluster", f"clusters/clusters{ending(family)}.json")
         return read_clusters(self.root / "clusters", family)
 
     @cached_property
@@ -208,12 +208,12 @@ class Dataset:
     @cached_property
     def validation_segments(self) -> Segments:
         """The packing of the validation sequences."""
-        return self._read_segments("validation", self._count("pack", "num_validation_sequences"))
+        return self._read_segments("validation", self.counts("pack")["num_validation_sequences"])
 
     @cached_property
     def characteristics(self) -> Characteristics:
         """Token counts of the training sequences in the families that orderings balance."""
-        counts = self._stage("characterize")["counts"]
+        counts = self.counts("characterize")
         matrices = {family: self._read_counts(family) for family in counts["families"]}
         return Characteristics.from_counts(
             matrices, weights=counts["weights"], sequence_length=self.sequence_length + self.overlap
@@ -222,7 +222,7 @@ class Dataset:
     @property
     def families(self) -> tuple[str, ...]:
         """The families that orderings balance."""
-        return tuple(self._stage("characterize")["counts"]["families"])
+        return tuple(self.counts("characterize")["families"])
 
     @cached_property
     def group_names(self) -> Mapping[str, tuple[str, ...]]:
@@ -238,6 +238,7 @@ class Dataset:
     def orderings(self) -> Orderings:
         """The orderings by name, each read when asked for."""
         names = [stage.removeprefix("order/") for stage in self._folder.stages if stage.startswith("order/")]
+        # Names only: an ordering of a hundred million sequences is 800 MB, and most callers want one.
         paths = {name: self.root / "orderings" / f"{name}.npy" for name in sorted(names)}
         return Orderings(paths, self._read_ordering)
 
@@ -259,14 +260,15 @@ class Dataset:
         Raises:
             UserError: the file lies in a dataset whose sequences are others.
         """
-        loaded = self.__dict__.get("characteristics")  # not to be read for this: they may be large
+        # Only if they were read already: for this check alone they would be a large read.
+        loaded = self.__dict__.get("characteristics")
         known = () if loaded is None or "characteristics" not in ordering.info else (loaded.fingerprint,)
         check_origin(self._folder.stages, ordering.info, path, frozenset(known))
 
     @property
     def layout_ordering(self) -> str | None:
         """Name of the ordering in which the training records lie; None where they lie as packed."""
-        counts = self._stage("write")["counts"]
+        counts = self.counts("write")
         return counts["ordering"] if counts["layout"] == "ordered" else None
 
     @cached_property
@@ -286,7 +288,7 @@ class Dataset:
     def __repr__(self) -> str:
         lines = [f"Dataset({str(self.root if self.remote is None else self.remote.address)!r})"]
         for stage, entry in self._folder.stages.items():
-            if "/" not in stage:  # the orderings are one line
+            if "/" not in stage:  # all orderings stand in one line below
                 lines.append(f"  {stage:<13}{entry['summary']}  [{entry['fingerprint'][:8]}]")
         lines.append(f"  {'orderings':<13}{', '.join(self.orderings) or 'none made yet'}")
         if "write" in self._folder.stages and "pack" in self._folder.stages:
@@ -306,17 +308,10 @@ class Dataset:
                 f"{self.root} has no stage {stage!r} yet; make it with `jax-diversity {verb}` (or `build`)."
             ) from None
 
-    def _count(self, stage: str, name: str) -> int:
-        counts = self._stage(stage)["counts"]
-        if name not in counts:
-            raise UserError(f"{self.root / 'manifest.json'} lacks {name!r} in stage {stage!r}; run it again.")
-        return int(counts[name])
-
-    def ordering_file(self, name: str) -> tuple[Path, str | None]:
-        """An ordering's .npy, and its fingerprint where the manifest has it; raises like `orderings[name]`."""
+    def ordering_file(self, name: str) -> tuple[Path, str]:
+        """An ordering's .npy and its fingerprint; raises like `orderings[name]`."""
         self.orderings.check(name)
-        path = self.file(f"order/{name}", f"orderings/{name}.npy")
-        return path, self._stage(f"order/{name}")["counts"].get("fingerprint")
+        return self.file(f"order/{name}", f"orderings/{name}.npy"), self.counts(f"order/{name}")["fingerprint"]
 
     def file(self, stage: str, name: str) -> Path:
         """The path of one of a stage's files; of a dataset on an object store it is fetched first.
@@ -324,6 +319,7 @@ class Dataset:
         Raises:
             UserError: the stage has not run, or the file is absent or not of its size.
         """
+        # Sizes only, which cost nothing; `verify` compares the bytes.
         path, about = self.root / name, self._stage(stage)["files"].get(name)
         if about is None:
             raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")
@@ -347,26 +343,20 @@ class Dataset:
         return [name for name in names if name.startswith(start) and name.endswith(suffix)]
 
     def _read_ordering(self, name: str) -> Ordering:
-        stage = f"order/{name}"
-        path = self.file(stage, f"orderings/{name}.npy")
-        if self.remote is not None and f"orderings/{name}.json" in self._stage(stage)["files"]:
-            self.file(stage, f"orderings/{name}.json")
+        path, expected = self.ordering_file(name)
+        if self.remote is not None and f"measure/{name}" in self._folder.stages:
+            self.remote.fetch(f"orderings/{name}.json")  # how it was made; read from beside the .npy, if it is there
         ordering = load_ordering(path)
-        expected = self._stage(stage)["counts"].get("fingerprint", ordering.fingerprint)
         if ordering.fingerprint != expected:
             raise UserError(
                 f"Expected the ordering of fingerprint {expected[:16]} at {path}, found "
-                f"{ordering.fingerprint[:16]}: it was made anew after the dataset was opened, or changed by hand; "
+                f"{ordering.fingerprint[:16]}: it was made again after the dataset was opened, or changed by hand; "
                 "open the dataset again or run `jax-diversity order`."
             )
         return ordering
 
     def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.file("characterize", f"characteristics/{name}.json")
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path} is no JSON ({error}); run `jax-diversity characterize` again.") from None
+        return read_json(self.file("characterize", f"characteristics/{name}.json"), "characterize")
 
     def _read_counts(self, family: str) -> csr_array:
         from scipy.sparse import load_npz
@@ -397,9 +387,9 @@ class Dataset:
     def _reader(self, stem: str) -> RecordReader:
         from jax_diversity.records.reading import RecordReader
 
-        counts = self._stage("write")["counts"]
+        counts = self.counts("write")
         where = ("write", f"records/{stem}-", ".array_record")
-        # Whether a file on an object store is there shows when it is needed.
+        # A record file on an object store is fetched when the reader first needs it, not here.
         paths = [self.root / name for name in self._names(*where)] if self.remote else self._files(*where)
         per_file = counts["records"][stem]
         if counts["dtype"] not in ("uint16", "int32"):
@@ -417,7 +407,7 @@ class Dataset:
             per_file,
             sequence_length=self.sequence_length + self.overlap,
             dtype=counts["dtype"],
-            identity=counts.get("identity"),
+            identity=counts["identity"],
             overlap=self.overlap,
             fetch=None if self.remote is None else self.remote.fetch_path,
         )

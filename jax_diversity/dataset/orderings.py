@@ -1,4 +1,4 @@
-"""Orderings as files: those of a dataset by name, and whether one from elsewhere was made for it."""
+"""Orderings as files: a dataset's own by name, and the check that one from elsewhere was made for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_diversity.schema import Ordering
 if TYPE_CHECKING:
     _ByName = Mapping[str, Ordering]
 else:
-    _ByName = Mapping  # a checker of types at run time would read an ordering to see that it is one
+    _ByName = Mapping  # a run-time check of types would read an ordering from disk to look at its type
 
 
 class Orderings(_ByName):
@@ -51,7 +51,7 @@ class Orderings(_ByName):
 
 
 def is_file_name(ordering: Any) -> bool:
-    """Whether an ordering is given as a .npy file, not by name nor as itself."""
+    """Tell whether an ordering is given as a .npy file, not by name nor as itself."""
     return isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy"))
 
 
@@ -81,9 +81,9 @@ def check_origin(
 ) -> None:
     """Refuse an ordering that lies in another dataset, and warn of one that was made of other token counts.
 
-    The number of sequences tells little: datasets of one corpus cut by other rules often agree in it. A file in a
-    dataset's `orderings` folder is of the sequences that this dataset was packed into. Token counts tell less, for
-    an ordering by one's own weights or matrices has other ones than the dataset's and is as good.
+    The number of sequences proves little: datasets of one corpus packed by other rules often agree in it. A file in a
+    dataset's `orderings` folder belongs to the sequences that this dataset was packed into. Other token counts are
+    no proof: an ordering by weights or matrices of the user's own has others than the dataset's and is valid.
 
     Args:
         stages: the dataset's stages, as its manifest lists them.
@@ -94,20 +94,20 @@ def check_origin(
     Raises:
         UserError: the file lies in a dataset of other sequences.
     """
-    if path is not None and (theirs := _packed_beside(path)) and theirs != (ours := _packing(stages)):
+    theirs = None if path is None else _packed_beside(path)
+    if theirs is not None and theirs != (ours := stages["pack"]["fingerprint"]):
         raise UserError(
-            f"Expected an ordering of this dataset's sequences (packing {str(ours)[:16]}), found {path} of a "
-            f"dataset packed otherwise ({theirs[:16]}); make one with `jax-diversity order`. If it is meant, read "
-            "it with jax_diversity.Ordering.load and give the ordering itself."
+            f"Expected an ordering of this dataset's sequences (packing {ours[:16]}), found {path} of a "
+            f"dataset packed otherwise ({theirs[:16]}); make one with `jax-diversity order`. To use it all the same, "
+            "read it with jax_diversity.Ordering.load and give the ordering itself."
         )
-    made_of = info.get("characteristics")
-    own = {entry["counts"].get("characteristics") for stage, entry in stages.items() if stage.startswith("order/")}
-    own = (own | known) - {None}
+    made_of = info.get("characteristics")  # none in an ordering of one's own
+    own = known | {entry["counts"]["characteristics"] for stage, entry in stages.items() if stage.startswith("order/")}
     if isinstance(made_of, str) and own and made_of not in own:
         warnings.warn(
             f"The ordering was made of token counts of fingerprint {made_of[:16]}, none of the dataset's orderings "
-            f"was ({', '.join(sorted(mark[:16] for mark in own))}): if you gave weights or counts of your own, all "
-            "is well (its `indices` alone give no such warning); if not, it may be of another dataset.",
+            f"was ({', '.join(sorted(mark[:16] for mark in own))}): this is right if you gave weights or counts of "
+            "your own (its `indices` alone give no such warning); if not, it may be of another dataset.",
             stacklevel=2,
         )
 
@@ -118,13 +118,8 @@ def _packed_beside(path: Path) -> str | None:
     if folder.name != "orderings":
         return None
     try:
-        return _packing(json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))["stages"])
+        return json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))["stages"]["pack"][
+            "fingerprint"
+        ]
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no dataset, or none that tells
-
-
-def _packing(stages: Mapping[str, Any]) -> str | None:
-    try:
-        return str(stages["pack"]["fingerprint"])
-    except (LookupError, TypeError):
-        return None
+        return None  # no dataset, or a damaged manifest: nothing is known of the file

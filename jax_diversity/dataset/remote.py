@@ -1,14 +1,14 @@
 """Datasets on object stores: what is needed of one is fetched into a folder of this machine, checked, and kept.
 
-A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Its manifest is read anew
+A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Its manifest is read again
 whenever the dataset is opened, and says how long every other file is and what its SHA-256 must be. The cache holds
 
     files/SHA256                one file each, whatever dataset it belongs to, whole and checked or not there at all
     datasets/KEY/               a dataset's folder, one for each manifest: links to the files, made as they come
-    streams/                    files that are read once (`loader.stream_batches`) and removed by who fetched them
+    streams/                    files that are read once (`loader.stream_batches`) and removed by the reader
 
-so that a dataset of which one stage was made anew is fetched anew only in that part. Any number of processes may
-share a cache. It may be removed when nothing reads from it.
+so that of a dataset whose one stage was made again only that stage's files are fetched again. Any number of processes
+may share a cache. It may be removed when nothing reads from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PIECES_AT_A_TIME = 4
 
 
 def is_address(path: str | Path) -> bool:
-    """Whether this names something on an object store rather than a local path."""
+    """Tell whether this names something on an object store rather than a local path."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None and not path.startswith("file://")
 
 
@@ -69,6 +69,7 @@ class RemoteFolder:
         self.cache_folder = default_cache_folder() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
             manifest = bytes(self._filesystem.cat_file(f"{self._path}/manifest.json"))
+        # One folder for every manifest: a dataset that was built again does not change under one that is open.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
         try:
@@ -85,7 +86,8 @@ class RemoteFolder:
                 write_text(self.root / "manifest.json", text)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_opened",)}
+        # Connections do not survive a pickle; the other process opens its own.
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
@@ -99,12 +101,14 @@ class RemoteFolder:
         about = self.files[name]
         path = self.root / name
         if not _is_there(path, about):
+            # By content: datasets that share a file, and the same dataset after another stage was made, fetch it once.
             stored = self.cache_folder / "files" / about["sha256"]
             with locked(stored):
                 if not _is_there(stored, about):
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
-                if not _is_there(path, about):  # else another thread was faster, and may read from it
+                # The lock is the stored file's, not the link's: threads that waited for it find the link made.
+                if not _is_there(path, about):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)  # a link to a file that was removed
                     path.symlink_to(stored)
@@ -125,41 +129,49 @@ class RemoteFolder:
         Raises:
             UserError: no such object, or another one than the manifest says.
         """
-        about, digest = self.files[name], hashlib.sha256()
+
+        def write(piece: bytes) -> None:
+            file.write(piece)
+            if is_stopped():
+                raise InterruptedError
+
+        expected = self.files[name]["sha256"]
         with path.open("wb") as file:
-            for piece in self._pieces(name, about["bytes"]):
-                digest.update(piece)
-                file.write(piece)
-                if is_stopped():
-                    raise InterruptedError
-        if digest.hexdigest() != about["sha256"]:
+            found = self._hash(name, write)
+        if found != expected:
             raise UserError(
-                f"Expected the file of SHA-256 {about['sha256'][:16]} at {self.address}/{name}, found one of "
-                f"{digest.hexdigest()[:16]}: it was changed, or written anew after the dataset was opened; open "
-                "the dataset again, or upload the file anew."
+                f"Expected the file of SHA-256 {expected[:16]} at {self.address}/{name}, found one of "
+                f"{found[:16]}: it was changed, or written again after the dataset was opened; open "
+                "the dataset again, or upload the file again."
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare every object with the manifest, without keeping any; `advance` is told the bytes read."""
         faults = []
         for name, about in self.files.items():
-            digest = hashlib.sha256()
             try:
-                for piece in self._pieces(name, about["bytes"]):
-                    digest.update(piece)
-                    if advance is not None:
-                        advance(len(piece))
+                found = self._hash(name, lambda piece: advance and advance(len(piece)))
             except UserError as error:
                 faults.append(Fault(name, f"{about['bytes']} bytes", str(error)))
-                continue
-            if digest.hexdigest() != about["sha256"]:
-                faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {digest.hexdigest()}"))
+            else:
+                if found != about["sha256"]:
+                    faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
         return faults
 
-    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
-        """A file's bytes in order, the next pieces under way while one is used."""
+    def _hash(self, name: str, use: Callable[[bytes], Any]) -> str:
+        """SHA-256 of a file as it is at the address; `use` is given its pieces in order."""
+        digest = hashlib.sha256()
+        for piece in self._pieces(name):
+            digest.update(piece)
+            use(piece)
+        return digest.hexdigest()
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        """A file's bytes in order; the next pieces are fetched while one is used."""
+        size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()
+        # One connection rarely fills the network; a few pieces at a time do, and bound the memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
@@ -167,7 +179,7 @@ class RemoteFolder:
                         start = starts.popleft()
                         coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
                     yield coming.popleft().result()
-            finally:
+            finally:  # also when the reader stops early: what has not begun is not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
@@ -176,7 +188,7 @@ class RemoteFolder:
         if len(piece) != stop - start:
             raise UserError(
                 f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
-                "upload the file anew."
+                "upload the file again."
             )
         return piece
 
@@ -184,6 +196,7 @@ class RemoteFolder:
     def _opened(self) -> tuple[Any, str]:
         import fsspec
 
+        # Of a chain such as simplecache::gs://bucket the last protocol names the store.
         protocol = self.address.partition("://")[0].rpartition("::")[2]
         try:
             return fsspec.core.url_to_fs(self.address)
@@ -213,7 +226,7 @@ def _check_names(address: str, files: Mapping[str, Any]) -> None:
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether a fetched file is still there; its bytes were checked before it got its name."""
+    """Tell whether a fetched file is still there; its bytes were checked before it got its name."""
     try:
         return path.stat().st_size == about["bytes"]
     except OSError:
@@ -222,14 +235,14 @@ def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _faults(where: str, what: str) -> Iterator[None]:
-    """What drivers raise, as one sentence; each has exceptions of its own."""
+    """Turn what drivers raise, each exceptions of its own, into one sentence."""
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(
-            f"Expected {what} at {where}, found no such object; check the address, or upload it anew."
+            f"Expected {what} at {where}, found no such object; check the address, or upload it again."
         ) from None
     except Exception as error:
         reason = " ".join(str(error).split()) or repr(error)

@@ -1,9 +1,9 @@
 """A built dataset's folder: atomic artifacts, their fingerprints and hashes, one writer at a time.
 
 An artifact is written into a *partial* folder, flushed to disk, then renamed into place, and only then entered
-in `manifest.json`. Whatever the moment of a kill, the next build finds either the whole artifact or a partial one
-whose finished files (named by the fingerprint of what makes them) it can go on from. Nothing in an artifact or in
-the manifest depends on time, so a build that was cut off ends byte for byte like one that was not.
+in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder
+(named by the fingerprint of what makes it) whose finished files it can keep. Nothing in an artifact or in the manifest
+depends on time, so a build that was cut off ends byte for byte like one that was not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
-"""What NumPy raises for damaged files: it reads headers with Python's own parser."""
+"""What NumPy raises for damaged files: it reads their headers with Python's own parser."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 
@@ -52,14 +52,14 @@ class HashMemory:
     """SHA-256 of files, computed again only where size or time of change differ from what is remembered.
 
     Args:
-        cache: a small JSON file that remembers hashes by path, size and time of change; a lost or damaged one only
-            costs time. None remembers nothing.
+        cache: a small JSON file that keeps hashes by path, size and time of change; a lost or damaged one only costs
+            time. None keeps nothing.
     """
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
         try:
-            remembered = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
+            remembered = {} if cache is None else json.loads(cache.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             remembered = {}
         self._remembered = remembered if isinstance(remembered, dict) else {}
@@ -68,6 +68,7 @@ class HashMemory:
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
+        # Size and time of change are what `make` trusts too; an edit that keeps both goes unnoticed.
         status = os.stat(path)
         entry, stamp = self._remembered.get(path), [status.st_size, status.st_mtime_ns]
         if not isinstance(entry, dict) or entry.get("stamp") != stamp or "sha256" not in entry:
@@ -76,7 +77,7 @@ class HashMemory:
         return entry["sha256"]
 
     def save(self) -> None:
-        """Write what was asked for; all else is forgotten."""
+        """Write the hashes that were asked for; the cache loses all others."""
         if self._cache is not None and self._known != self._remembered:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, self._known)
@@ -84,10 +85,12 @@ class HashMemory:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes otherwise."""
+    """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         yield temporary
+        # The bytes reach the disk before the name does, and the name before the caller goes on: after a power cut
+        # there is never a file of this name with other bytes.
         _flush(temporary)
         os.replace(temporary, path)
         _flush(path.parent)
@@ -138,8 +141,24 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path, stage: str) -> Any:
+    """Read what `write_json` wrote.
+
+    Args:
+        path: the file.
+        stage: the verb that makes it, for the message.
+
+    Raises:
+        UserError: no such file, or no JSON in it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); run `jax-diversity {stage}` again.") from None
+
+
 def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)  # a folder can be flushed too: that keeps a rename in it
     try:
         os.fsync(handle)
     finally:
@@ -178,12 +197,13 @@ class OutputFolder:
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             version = int(manifest["format_version"])
+            # A newer format may hold anything; its version is refused below.
             for entry in manifest["stages"].values() if version <= FORMAT_VERSION else ():
                 _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
                 _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build anew."
+                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build again."
             ) from None
         if version > FORMAT_VERSION:
             raise UserError(
@@ -222,6 +242,7 @@ class OutputFolder:
                     f"{self.root} is being written by another process (id {holder}); wait for it or choose "
                     "another output folder."
                 ) from None
+            # The lock is the kernel's and ends with the process; the number is for the message above alone.
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -229,7 +250,7 @@ class OutputFolder:
             yield
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
-        """Whether the stage is finished for this fingerprint and its files are there with their sizes."""
+        """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
         entry = self.stages.get(stage)
         return (
             entry is not None
@@ -264,12 +285,13 @@ class OutputFolder:
 
         Args:
             stage: the stage's name.
-            key: a hash of all that decides the files' bytes; tries with other keys are removed.
-            resume: keep the finished files of a try with the same key that was cut off.
+            key: a hash of all that decides the files' bytes; folders of runs with other keys are removed.
+            resume: keep the finished files of a run with the same key that was cut off.
         """
         start = f"{stage.replace('/', '-')}-"
         folder = self.root / _PARTIAL / f"{start}{key[:16]}"
         for other in (self.root / _PARTIAL).glob(f"{start}*"):
+            # `order/long` and `order/long-2` begin alike; the key's length tells them apart.
             if len(other.name) == len(folder.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
@@ -282,7 +304,7 @@ class OutputFolder:
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
-        While files are replaced the stage has no entry, so that a kill in between leaves no entry that is wrong.
+        While files are replaced the stage has no entry in the manifest: a kill in between leaves none that is wrong.
 
         Args:
             stage: the stage's name in the manifest.
@@ -297,12 +319,14 @@ class OutputFolder:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        # Until here the former artifact is whole; from here on the stage counts as not made.
         former = self._remove_entry(stage)
         target = self.root / destination
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
+        # Files of the former artifact that the new one lacks: fewer files of documents, say.
         stale = {self.root / name for name in former}
         if owns_folder:
             stale |= {path for path in target.rglob("*") if path.is_file()}
@@ -316,7 +340,7 @@ class OutputFolder:
             (self.root / _PARTIAL).rmdir()
 
     def withdraw(self, stage: str) -> None:
-        """Remove a stage, its files first: should this be cut off, the files that are missing tell."""
+        """Remove a stage, its files first: after a kill in between, `is_current` finds files missing."""
         for name in self.stages[stage]["files"]:
             (self.root / name).unlink(missing_ok=True)
         self._remove_entry(stage)

@@ -1,4 +1,4 @@
-"""Meshes of devices as one axis: what every computation over several devices begins with."""
+"""Meshes of devices as one axis, for every computation over several devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one exception that stands for a user's mistake."""
+"""The exception for a user's mistake."""
 
 
 class UserError(ValueError):

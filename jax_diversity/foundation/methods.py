@@ -1,4 +1,4 @@
-"""Methods by name: found when asked for; what they take is read off their source, so that nothing is imported.
+"""Methods by name: imported when one is asked for; what they take is read from their source, without an import.
 
 A method is a function in a module of its own that has the function's name. Parameters that all methods of a kind may
 take are the kind's *contract*; all other keyword parameters are the method's *options*, declared there and nowhere
@@ -10,19 +10,22 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import sys
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jax_diversity.foundation.errors import UserError
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
+
+
+Kind = str | tuple[Any, ...]
+"""A type by its name, or the values of a `Literal`."""
 
 
 @dataclass(frozen=True)
@@ -30,47 +33,42 @@ class Parameter:
     """A keyword parameter of a method as its source declares it.
 
     Attributes:
-        annotation: its type, as source.
+        kinds: what it takes, any of these.
         default: its default as source; None where a value has to be given.
     """
 
-    annotation: str
+    kinds: tuple[Kind, ...]
     default: str | None
 
     def accepts(self, value: Any) -> bool:
-        """Check a value of settings against the type, the way YAML and the command line give values."""
-        return any(_is_of(kind, value) for kind in self._kinds())
+        """Tell whether a value of settings fits, in the types that YAML and the command line give values."""
+        return any(_is_of(kind, value) for kind in self.kinds)
 
     def in_words(self) -> str | None:
         """What the parameter takes, for messages; None where settings cannot give it, such as a mesh of devices."""
-        if not all(isinstance(kind, tuple) or kind in _WORDS for kind in self._kinds()):
-            return None
-        words = [", ".join(map(str, kind)) if isinstance(kind, tuple) else _WORDS[kind] for kind in self._kinds()]
-        return " or ".join(words)
-
-    def _kinds(self) -> list[str | tuple[Any, ...]]:
-        """The alternatives of the annotation: names of types, tuples of a `Literal`'s values."""
-        node: ast.expr = ast.parse(self.annotation, mode="eval").body
-        alternatives: list[ast.expr] = []
-        while isinstance(node, ast.BinOp):
-            alternatives.append(node.right)
-            node = node.left
-        kinds: list[str | tuple[Any, ...]] = []
-        for part in [node, *reversed(alternatives)]:
-            if isinstance(part, ast.Subscript) and ast.unparse(part.value) == "Literal":
-                values = ast.literal_eval(part.slice)
-                kinds.append(values if isinstance(values, tuple) else (values,))
-            else:
-                kinds.append(ast.unparse(part))
-        return kinds
+        words = [_WORDS.get(kind) if isinstance(kind, str) else ", ".join(map(str, kind)) for kind in self.kinds]
+        return None if None in words else " or ".join(map(str, words))
 
 
-def _is_of(kind: str | tuple[Any, ...], value: Any) -> bool:
+def _is_of(kind: Kind, value: Any) -> bool:
     if isinstance(kind, tuple):
         return value in kind
-    if kind == "float":
-        return type(value) in (int, float)
-    return type(value).__name__ == ("NoneType" if kind == "None" else kind)
+    # By name and exactly: True is an int for Python, but no whole number that a user means.
+    names = {"float": ("int", "float"), "None": ("NoneType",)}.get(kind, (kind,))
+    return type(value).__name__ in names
+
+
+def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
+    """The alternatives of an annotation, from its source: the types themselves may need libraries."""
+    match annotation:
+        case None:
+            return ("object",)
+        case ast.BinOp():
+            return (*_kinds(annotation.left), *_kinds(annotation.right))
+        case ast.Subscript(value=ast.Name("Literal")):
+            values = ast.literal_eval(annotation.slice)
+            return (values if isinstance(values, tuple) else (values,),)
+    return (ast.unparse(annotation),)
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Methods(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self.modules[name]
 
-    def __iter__(self) -> typing.Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self.modules)
 
     def __len__(self) -> int:
@@ -126,6 +124,7 @@ class Methods(Mapping[str, str]):
         """Tell whether a method has a parameter, an option or one of the contract."""
         return parameter in self.parameters(name)
 
+    # By import, unlike `describe`: the defaults as values, not as source.
     def options(self, name: str) -> dict[str, Any]:
         """A method's options and their defaults."""
         parameters = inspect.signature(self.find(name)).parameters.values()
@@ -141,10 +140,10 @@ class Methods(Mapping[str, str]):
         }
 
     def check_options(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that a method does not have; their values are the method's own to check.
+        """Refuse options that a method does not have; their values are for the method to check.
 
         Raises:
-            UserError: unknown method or option; lists those that there are and suggests the nearest.
+            UserError: unknown method or option; lists the known ones and suggests the nearest.
         """
         known = [parameter for parameter in self.parameters(name) if parameter not in self.contract]
         for option in options:
@@ -153,10 +152,10 @@ class Methods(Mapping[str, str]):
                 raise UserError(f"Method {name!r} has no option {option!r}: {expected}{_hint(option, known)}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
-        """Check the options of settings by the method's signature alone: known, of their types, none lacking.
+        """Check the options of settings by the method's signature alone: names, types, none missing.
 
         Raises:
-            UserError: the first option that cannot be.
+            UserError: the first option that does not fit.
         """
         self.check_options(name, options)
         for option, parameter in self.parameters(name).items():
@@ -181,23 +180,17 @@ def _hint(name: str, known: Iterable[str]) -> str:
 def _read_function(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
     """First sentence and parameters of a module's function, from its source: its libraries may take seconds to load.
 
-    The source is found without importing the module; its packages' `__init__` are light.
+    Finding the source imports the packages above the module, whose `__init__` are light, but not the module.
     """
-    loaded = sys.modules.get(module)
-    source = loaded.__file__ if loaded is not None else getattr(find_spec(module), "origin", None)
-    assert source is not None, module
-    body = ast.parse(Path(source).read_text(encoding="utf-8")).body
+    body = ast.parse(Path(str(cast(ModuleSpec, find_spec(module)).origin)).read_text(encoding="utf-8")).body
     function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
     given = function.args
     positional = [*given.posonlyargs, *given.args]
-    lacking = [None] * (len(positional) - len(given.defaults))
-    pairs = [*zip(positional, [*lacking, *given.defaults], strict=True)]
-    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    # Python keeps the defaults of the last positional parameters only, but one, or None, of every keyword parameter.
+    defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    pairs = zip([*positional, *given.kwonlyargs], defaults, strict=True)
     parameters = {
-        argument.arg: Parameter(
-            "object" if argument.annotation is None else ast.unparse(argument.annotation),
-            None if default is None else ast.unparse(default),
-        )
+        argument.arg: Parameter(_kinds(argument.annotation), None if default is None else ast.unparse(default))
         for argument, default in pairs
     }
     return (ast.get_docstring(function) or "").partition("\n\n")[0].replace("\n", " "), parameters

@@ -1,4 +1,4 @@
-"""Settings as dataclasses, from plain nested values: those of a YAML file, of a manifest."""
+"""Settings as dataclasses, made from the plain nested values of a YAML file or a manifest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _Settings = TypeVar("_Settings")
 
 
 def read_settings(path: str | Path, base: _Settings) -> _Settings:
-    """Read a YAML file of the shape of `base`, a dataclass; what the file leaves out is as in `base`.
+    """Read settings from a YAML file.
+
+    Args:
+        path: the file; its keys are the names of the fields of `base`, nested as there.
+        base: a dataclass with the values of what the file leaves out.
 
     Raises:
         UserError: no such file, no YAML, an unknown key, a value of the wrong type: the file is named.
@@ -41,7 +45,7 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
 
 
 def settings_from_plain(kind: type[_Settings], values: Any) -> _Settings:
-    """Plain nested values as the dataclass `kind`; what they leave out is as its defaults.
+    """Make a dataclass of plain nested values; fields that they leave out have their defaults.
 
     Raises:
         UserError: an unknown key, a value of the wrong type.
@@ -50,7 +54,7 @@ def settings_from_plain(kind: type[_Settings], values: Any) -> _Settings:
 
 
 def _fault(error: Exception) -> str:
-    """What is wrong with a file that is no YAML, and where: without the lines of it that the parser quotes."""
+    """What is wrong with a file that is no YAML, and where, without the lines that the parser quotes."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None:
         return " ".join(str(error).split())
@@ -58,7 +62,7 @@ def _fault(error: Exception) -> str:
 
 
 def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings over others; lists and single values replace, sections merge."""
+    """Merge nested settings into others: lists and single values replace, sections merge."""
     merged = dict(base)
     for key, value in values.items():
         section = merged.get(key)
@@ -85,6 +89,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
+        # The exact type first: True is an int for Python, and an option that is a switch stays one.
         if type(value) in arguments:
             return value
         kinds = [item for item in arguments if item is not type(None)]
@@ -104,6 +109,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
         return value
+    # A whole number will do for a number.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
             return float(value)

@@ -1,8 +1,8 @@
 """What a stage is, and what it may use while it runs.
 
-A stage owns everything about itself: its settings, what it runs, how its artifact is read, and its one-line summary
-stand in its folder. The folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) knows no more
-of it than is written here.
+A stage owns everything about itself: its folder holds its settings, its functions and how its artifact is read. The
+folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) and the command line use only what is
+declared here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Context:
         config: the settings of all stages.
         folder: the dataset's folder and its manifest.
         progress: where work is shown.
-        open_dataset: opens a dataset of a folder.
+        open_dataset: opens the dataset of a folder; passed in because `dataset` imports the foundation.
     """
 
     config: Any
@@ -67,6 +67,7 @@ class Stage:
         resumable: whether finished files of a run that was cut off may be kept.
         owns_folder: whether the destination holds this stage's files alone.
         packages: the libraries whose version may change the files' bytes.
+        methods: the module, below this package, whose `METHODS` lists the stage's methods; none where it has none.
         version: raised when the same settings make another result.
     """
 
@@ -83,6 +84,7 @@ class Stage:
     resumable: bool = False
     owns_folder: bool = True
     packages: tuple[str, ...] = ()
+    methods: str = ""
     version: int = 1
 
     @property

@@ -25,6 +25,7 @@ def order_stage(config: OrderConfig) -> Stage:
         resumable=True,
         owns_folder=False,
         packages=("jax", "numpy"),
+        methods="ordering.base",
     )
 
 

@@ -145,4 +145,5 @@ PACK = Stage(
     summary=summary,
     settings=lambda config: {"packing": dataclasses.asdict(config.packing)},
     inputs=_inputs,
+    methods="packing.base",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,21 +16,21 @@ from jax_diversity import __version__
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import as_plain, settings_from_plain
 from jax_diversity.foundation.stage import Context, Stage
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.pipeline.stages import STAGES, all_stages, ordering_stages
+from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by_name
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What became of one stage.
+    """What a run made of one stage.
 
     Attributes:
         stage: its name.
-        kept: whether it was current already.
+        kept: whether it was current already, so that nothing ran.
         seconds: how long it ran; 0 where it was kept.
         summary: one line on what there is.
         counts: what it counted.
@@ -45,7 +44,7 @@ class StageResult:
 
 
 class Build:
-    """A dataset's folder and the settings that it is built with; hold its lock while stages run.
+    """A dataset's folder and the settings that it is built with; the folder is locked while stages run.
 
     Args:
         config: all settings.
@@ -57,10 +56,6 @@ class Build:
         self.folder = OutputFolder(config.out)
         self.progress = progress or Progress(quiet=True)
 
-    @property
-    def _context(self) -> Context:
-        return Context(self.config, self.folder, self.progress, open_dataset)
-
     def run_all(self) -> list[StageResult]:
         """Make every stage that is not current: the whole dataset with its orderings and report.
 
@@ -70,13 +65,14 @@ class Build:
         return self._run(all_stages(self.config))
 
     def run_stage(self, name: str) -> StageResult:
-        """Make one stage from what its predecessors left.
+        """Make one stage from the artifacts of those before it.
 
         Raises:
-            UserError: a predecessor is missing; bad settings or input.
+            UserError: a stage before it is missing; bad settings or input.
         """
-        self._check_other_settings(name)
-        return self._run([STAGES[name]])[0]
+        stage = stages_by_name()[name]
+        self._check_other_settings(stage)
+        return self._run([stage])[0]
 
     def run_order(self, order: OrderConfig) -> list[StageResult]:
         """Make and measure one ordering, which joins the dataset's settings; others stay.
@@ -88,121 +84,116 @@ class Build:
         self.config = dataclasses.replace(self.config, orders=(*others, order))
         return self._run(ordering_stages(order))
 
-    def _check_other_settings(self, name: str) -> None:
-        """Settings of the stages that this one reads, which are made already and would not follow them.
-
-        Raises:
-            UserError: the first such setting, and the stage that it belongs to.
-        """
-        for other in STAGES[name].inputs(self._context):
-            made = self.folder.stages.get(other)
-            if made is None or other not in STAGES:
-                continue
-            asked = _flat(STAGES[other].settings(self.config))
-            for setting, value in _flat(made["config"]).items():
-                if setting in asked and asked[setting] != value:
-                    raise UserError(
-                        f"Expected settings of stage {name!r}, or such as {self.folder.root} was made with, found "
-                        f"{setting}={asked[setting]} where stage {other!r} was made with {value}; run "
-                        f"`jax-diversity {other}` with it first, or `jax-diversity build`."
-                    )
+    @property
+    def _context(self) -> Context:
+        return Context(self.config, self.folder, self.progress, open_dataset)
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         self.config.check()
         with self.folder.lock():
             settings = {key: value for key, value in as_plain(self.config).items() if key != "out"}
             former_settings = self.folder.manifest.get("settings")
+            # In memory only: they reach the disk with the first stage that is finished, so that a manifest never
+            # records settings with which nothing was made.
             self.folder.manifest["settings"] = settings
             results = []
             for stage in self.progress.numbered(stages):
                 results.append(self._run_one(stage))
-                if stage is STAGES["prepare"]:  # known from here on: before hours of work rather than after
+                if stage.name == "prepare":  # the documents are known: refuse now, not after hours of work
                     for other in stages:
                         other.check(self._context)
+            # A stage that ran has written the manifest; settings that no stage reads, such as `train`, have not.
             if settings != former_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results
 
     def _run_one(self, stage: Stage) -> StageResult:
         context = self._context
-        self._check_inputs(stage, context)
+        self._check_inputs(stage)
         inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
-        stage_fingerprint = fingerprint(
-            stage.name, stage.version, stage.settings(self.config), inputs, stage.outside(context)
-        )
+        settings = stage.settings(self.config)
+        stage_fingerprint = fingerprint(stage.name, stage.version, settings, inputs, stage.outside(context))
         if self.folder.is_current(stage.name, stage_fingerprint):
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
         start = time.monotonic()
         versions = {package: version(package) for package in stage.packages}
-        # Files of a try with other versions of the libraries are not gone on with: their bytes may differ.
-        key = fingerprint(stage_fingerprint, versions)
-        partial = self.folder.partial(stage.name, key, resume=stage.resumable)
+        # Other versions of the libraries may write other bytes: their finished files are not kept.
+        partial = self.folder.partial(stage.name, fingerprint(stage_fingerprint, versions), resume=stage.resumable)
         try:
             counts = stage.run(context, partial)
         except MemoryError as error:
             reason = " ".join(str(error).split()) or "there was no more"
             raise UserError(
-                f"Stage {stage.name!r} ran out of memory ({reason}); "
-                "look for a setting of it that is too large, or take a machine with more; what is finished is kept."
+                f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "
+                "more; what is finished is kept."
             ) from error
+        # Before the new files replace the former ones: a kill in between leaves later stages out, never outdated.
         self._withdraw_dependents(stage.name, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
             "fingerprint": stage_fingerprint,
-            "config": stage.settings(self.config),
+            "config": settings,
             "inputs": inputs,
             "counts": counts,
             "summary": stage.summary(counts),
             "versions": {"jax-diversity": __version__} | versions,
         }
         self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder)
-        result = StageResult(stage.name, False, time.monotonic() - start, stage.summary(counts), counts)
-        self._log(result)
-        return result
+        seconds = time.monotonic() - start
+        self._log(stage.name, seconds)
+        return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
-    def _check_inputs(self, stage: Stage, context: Context) -> None:
-        for need in stage.inputs(context):
-            verb = need.split("/")[0]
+    def _check_other_settings(self, stage: Stage) -> None:
+        """Refuse other settings of the finished stages that this one reads: their artifacts would not follow them."""
+        once = stages_by_name()
+        for other in [name for name in stage.inputs(self._context) if name in self.folder.stages and name in once]:
+            asked = _flat(once[other].settings(self.config))
+            for setting, value in _flat(self.folder.stages[other]["config"]).items():
+                if setting in asked and asked[setting] != value:
+                    raise UserError(
+                        f"Expected settings of stage {stage.name!r}, or such as {self.folder.root} was made with, "
+                        f"found {setting}={asked[setting]} where stage {other!r} was made with {value}; run "
+                        f"`jax-diversity {other}` with it first, or `jax-diversity build`."
+                    )
+
+    def _check_inputs(self, stage: Stage) -> None:
+        for need in stage.inputs(self._context):
             if need not in self.folder.stages:
                 raise UserError(
                     f"Stage {stage.name!r} needs {need!r}, which {self.folder.root} does not have; run "
-                    f"`jax-diversity {verb}` first, or `jax-diversity build` for all."
+                    f"`jax-diversity {need.split('/')[0]}` first, or `jax-diversity build` for all."
                 )
-            fault = next(self.folder.missing_files(need), None)
-            if fault is not None:
-                raise UserError(
-                    f"{self.folder.root}: {fault}; restore it, or make it again with `jax-diversity build`."
-                )
+            for fault in self.folder.missing_files(need):
+                raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
-        """What was made from a stage's former output, directly or not, does not belong to its new one."""
+        """Remove the stages that were made from a stage's former output, directly or through others."""
         former = self.folder.stages.get(name)
         if former is None or former["fingerprint"] == new_fingerprint:
             return
-        gone, grown = {name}, True
-        while grown:
-            dependents = {other for other, entry in self.folder.stages.items() if gone & set(entry["inputs"])}
-            grown = not dependents <= gone
-            gone |= dependents
-        for other in sorted(gone - {name}):
+        outdated, reached = set[str](), {name}
+        while reached:
+            reached = {
+                other for other, entry in self.folder.stages.items() if reached & set(entry["inputs"])
+            } - outdated
+            outdated |= reached
+        for other in sorted(outdated):
             self.folder.withdraw(other)
 
-    def _log(self, result: StageResult) -> None:
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "stage": result.stage,
-            "seconds": round(result.seconds, 3),
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
+    def _log(self, stage: str, seconds: float) -> None:
+        # The memory is the whole process's so far. A stage alone could be measured only by resetting the kernel's
+        # figure, which would also change what `time` and batch systems report of the run.
+        now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
+        line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with (self.folder.root / "build.log").open("a") as log:
             log.write(json.dumps(line) + "\n")
 
 
 def _flat(settings: Any, where: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names."""
+    """Nested settings by their dotted names, as a manifest's JSON gives them back."""
     if not isinstance(settings, dict) or not settings:
-        return {where: json.loads(json.dumps(settings))}  # a tuple is a list in a manifest
+        return {where: json.loads(json.dumps(settings))}  # tuples become lists
     parts = (_flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
     return {name: value for part in parts for name, value in part.items()}
 

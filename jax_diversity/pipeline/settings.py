@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any, cast
 
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -41,20 +44,20 @@ class BuildConfig:
         Raises:
             UserError: the first such setting, by its dotted name.
         """
-        for settings in (self.corpus, self.tokenizer, self.embedding, self.cluster, self.packing):
-            settings.check()
+        names = [order.file_name for order in self.orders]
+        for field in dataclasses.fields(self):
+            settings = getattr(self, field.name)
+            if isinstance(settings, RecordsConfig):
+                settings.check(names)
+            elif dataclasses.is_dataclass(settings):
+                cast(Any, settings).check()
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
-        self.characteristics.check()
         for index, order in enumerate(self.orders):
             order.check(f"orders[{index}]", self.characteristics.families)
-        names = [order.file_name for order in self.orders]
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
-        self.records.check(names)
         for size in self.windows:
-            if size < 1:
-                raise UserError(f"Expected windows >= 1, found {size}.")
-        self.train.check()
+            whole_number("windows", size, least=1)
 
 
 def demo_config() -> BuildConfig:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+
 from jax_diversity.characteristics.stage import CHARACTERIZE
 from jax_diversity.clustering.stage import CLUSTER
 from jax_diversity.corpus.stage import PREPARE
@@ -16,28 +19,34 @@ from jax_diversity.records.stage import WRITE
 from jax_diversity.report.stage import REPORT
 from jax_diversity.tokenization.stage import TOKENIZE
 
-_BEFORE_ORDERINGS = (
-    PREPARE,
-    TOKENIZE,
-    EMBED,
-    CLUSTER,
-    PACK,
-    CHARACTERIZE,
-)
-_AFTER_ORDERINGS = (
-    WRITE,
-    REPORT,
-)
-STAGES = {stage.name: stage for stage in (*_BEFORE_ORDERINGS, *_AFTER_ORDERINGS)}
-"""The stages that every dataset has once, by name; each ordering has two of its own, see `ordering_stages`."""
-
 
 def ordering_stages(order: OrderConfig) -> list[Stage]:
     """The stages of one ordering: the permutation, which may take long, and its measured balance."""
     return [order_stage(order), measure_stage(order.file_name)]
 
 
+STAGES: tuple[Stage | Callable[[OrderConfig], list[Stage]], ...] = (
+    PREPARE,
+    TOKENIZE,
+    EMBED,
+    CLUSTER,
+    PACK,
+    CHARACTERIZE,
+    ordering_stages,
+    WRITE,
+    REPORT,
+)
+"""A stage stands here itself; a function makes those that every ordering has."""
+
+
 def all_stages(config: BuildConfig) -> list[Stage]:
     """All stages of a build."""
-    orderings = [stage for order in config.orders for stage in ordering_stages(order)]
-    return [*_BEFORE_ORDERINGS, *orderings, *_AFTER_ORDERINGS]
+    stages: list[Stage] = []
+    for entry in STAGES:
+        stages += [entry] if isinstance(entry, Stage) else chain.from_iterable(map(entry, config.orders))
+    return stages
+
+
+def stages_by_name() -> dict[str, Stage]:
+    """The stages that every dataset has once."""
+    return {entry.name: entry for entry in STAGES if isinstance(entry, Stage)}
