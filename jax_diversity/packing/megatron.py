@@ -121,7 +121,9 @@ def megatron_indices(
     # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
     total = int(document_lengths[documents].sum())
-    epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence, no_documents=not len(documents))
+    epochs = plan_epochs(
+        total, sequence_length, num_epochs, num_samples, last_sequence, no_documents=not len(documents)
+    )
     order = document_index(np.sort(documents), epochs, random)
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     return MegatronIndices(order, begins, shuffle_index(epochs, random))

@@ -229,7 +229,9 @@ def _comparisons(
             yield queries[start : start + _QUERIES], candidates
 
 
-def _near_cells(units: Int16[np.ndarray, "row feature"], cells: list[np.ndarray], num_rows: int) -> Iterator[np.ndarray]:
+def _near_cells(
+    units: Int16[np.ndarray, "row feature"], cells: list[np.ndarray], num_rows: int
+) -> Iterator[np.ndarray]:
     """For every cell the rows of the nearest cells, its own among them: at least `num_rows`, ascending, or all."""
     centers = _rounded(np.stack([units[cell].sum(axis=0, dtype=np.float64) for cell in cells]))
     sizes = np.array([len(cell) for cell in cells])
