@@ -78,10 +78,7 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         ('de', 'en', 'unknown')
     """
     values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-    # Every document's value by its place in `values`; the place behind the last is for documents without one.
-    place = np.concatenate(
-        [np.zeros(0, np.int32), *(chunk.indices.fill_null(len(values)).to_numpy() for chunk in column.chunks)]
-    )
+    place = np.concatenate([np.zeros(0, np.int32), *map(_places, column.chunks)])
     sizes = np.bincount(place, minlength=len(values) + 1).tolist()
     labels = [value if value.strip() else None for value in values] + [None]
     missing = sum(size for label, size in zip(labels, sizes, strict=True) if label is None)
@@ -100,6 +97,11 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
     of_place = np.array([number.get(label, number.get(OTHER, -1)) for label in labels], np.int32)
     num_joined = sum(size for label, size in documents.items() if label not in kept)
     return Codes(of_place[place], names, missing, num_joined)
+
+
+def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
+    """Every document's value by its place in the dictionary; the place behind the last where it has none."""
+    return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
 def length_bins(document_lengths: Int64[np.ndarray, " document"], num_bins: int) -> Codes:
@@ -178,11 +180,11 @@ def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
 
 
 class FieldValues:
-    """A metadata field's values, added some documents at a time and kept in about ten bytes a document.
+    """A metadata field's values, added a block of documents at a time.
 
     Whether a field holds numbers or names is known only when all documents are read, and a number among names keeps
-    its spelling (`3` or `3.0`). So a block of whole numbers alone is kept as int64, one of other numbers alone as
-    float64, and any other as names: numbers and names can be made of each.
+    its spelling (`3` or `3.0`). So a block is kept as names, of which the same numbers can be made again; one of
+    floats alone, the usual block of scores, as floats, which is faster and loses nothing either.
 
     Args:
         name: the field, for messages.
@@ -190,26 +192,23 @@ class FieldValues:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._blocks: list[pa.Array] = []
+        self._blocks: list[pa.DictionaryArray | pa.DoubleArray] = []
         self._kinds: set[type] = set()
-        self._num_documents = self._num_known = 0
-        self._strange: tuple[int, Any] | None = None  # the first document with a value of another kind
+        self._num_documents = 0
+        self._fault: UserError | None = None
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add the next documents' values: text, numbers or booleans, None where one has none."""
+        """Add the next documents' values: text, numbers or booleans, None where a document has none."""
         kinds = {type(value) for value in values} - {type(None)}
-        if self._strange is None and kinds - {str, bool, int, float}:
-            place = next(i for i, value in enumerate(values) if type(value) in kinds - {str, bool, int, float})
-            self._strange = self._num_documents + place, values[place]
-        if kinds == {float}:
-            self._blocks.append(pa.array(values, pa.float64()))
-        elif kinds == {int} and all(value is None or abs(value) < 2**63 for value in values):
-            self._blocks.append(pa.array(values, pa.int64()))
-        else:
-            self._blocks.append(_spelled(values))
+        if self._fault is None and (strange := kinds - {str, bool, int, float}):
+            place = next(place for place, value in enumerate(values) if type(value) in strange)
+            self._fault = UserError(
+                f"Expected text, numbers or booleans in the metadata field {self.name!r}, found {values[place]!r} in "
+                f"document {self._num_documents + place}; name another field in characteristics.families."
+            )
         self._kinds |= kinds
+        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else _spelled(values))
         self._num_documents += len(values)
-        self._num_known += len(values) - self._blocks[-1].null_count
 
     def codes(self, num_bins: int, max_groups: int) -> Codes:
         """Groups of the field: quantile bins where all its values are numbers, else one group a value.
@@ -227,19 +226,18 @@ class FieldValues:
                 f"Expected documents with a value in the metadata field {self.name!r}, found none among "
                 f"{self._num_documents}; name another field in characteristics.families."
             )
-        if self._strange is not None:
-            raise UserError(
-                f"Expected text, numbers or booleans in the metadata field {self.name!r}, found {self._strange[1]!r} "
-                f"in document {self._strange[0]}; name another field in characteristics.families."
-            )
+        if self._fault is not None:
+            raise self._fault
         if self._kinds <= {int, float}:
             return numeric_bins(self._numbers(), num_bins)
-        column = joined([_spelled(b.to_pylist()) if pa.types.is_primitive(b.type) else b for b in self._blocks])
-        num_different = len(column.chunk(0).dictionary)
-        if num_different > max(max_groups, self._num_known // 2):
+        column = joined(
+            [_spelled(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
+        )
+        known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
+        if num_different > max(max_groups, known // 2):
             raise UserError(
                 f"Expected the metadata field {self.name!r} to put documents into groups, found {num_different} "
-                f"different values in {self._num_known} documents, as an id has; name another field in "
+                f"different values in {known} documents, as an id has; name another field in "
                 "characteristics.families."
             )
         return categorical(column, max_groups)
@@ -248,24 +246,21 @@ class FieldValues:
         """Every document's number, NaN where it has none."""
         numbers, start = np.empty(self._num_documents), 0
         for block in self._blocks:
-            if pa.types.is_primitive(block.type):
-                values = block.to_numpy(zero_copy_only=False)
-            else:
-                values = [self._number(start + index, text) for index, text in enumerate(block.to_pylist())]
-            numbers[start : start + len(block)] = values
-            start += len(block)
+            rows = slice(start, start + len(block))
+            start = rows.stop
+            if isinstance(block, pa.DoubleArray):
+                numbers[rows] = block.to_numpy(zero_copy_only=False)
+                continue
+            texts, place = block.dictionary.to_pylist(), _places(block)
+            different = np.array([*map(float, texts), math.nan])
+            for index in np.flatnonzero(np.isinf(different)).tolist():  # by overflow: JSON has no infinite numbers
+                raise UserError(
+                    f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
+                    f"{len(texts[index])} digits in document {rows.start + np.argmax(place == index)}; repair the record "
+                    "or name another field in characteristics.families."
+                )
+            numbers[rows] = different[place]
         return numbers
-
-    def _number(self, document: int, text: str | None) -> float:
-        # Every number's spelling is read back to the same number; one that float64 cannot hold becomes infinite.
-        number = math.nan if text is None else float(text)
-        if math.isinf(number) and "inf" not in str(text):
-            raise UserError(
-                f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
-                f"{len(str(text))} digits in document {document}; repair the record or name another field in "
-                "characteristics.families."
-            )
-        return number
 
 
 def _spelled(values: Iterable[Any]) -> pa.DictionaryArray:

@@ -120,35 +120,30 @@ def megatron_indices(
     """
     # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
-    total = int(document_lengths[documents].sum())
-    epochs = plan_epochs(
-        total, sequence_length, num_epochs, num_samples, last_sequence, no_documents=not len(documents)
-    )
+    total = int(document_lengths[documents].sum()) if len(documents) else None
+    epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
     order = document_index(np.sort(documents), epochs, random)
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     return MegatronIndices(order, begins, shuffle_index(epochs, random))
 
 
 def plan_epochs(
-    tokens_per_epoch: int,
+    tokens_per_epoch: int | None,
     sequence_length: int,
     num_epochs: int = 1,
     num_samples: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
-    *,
-    no_documents: bool = False,
 ) -> Epochs:
     """How many samples the epochs hold and whether the last one is shuffled on its own.
 
     It is where a number of samples is asked for that needs less than four fifths of the last epoch.
 
     Args:
-        tokens_per_epoch: tokens of all documents.
+        tokens_per_epoch: tokens of all documents; None where there are no documents, which make no samples.
         sequence_length: L, tokens a sample moves on by.
         num_epochs: passes over the documents; not looked at where `num_samples` is given.
         num_samples: take as many epochs as hold at least so many samples.
         last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
-        no_documents: there are none to take samples from: any number of samples is then none.
 
     Raises:
         UserError: samples asked for of documents that hold no tokens; numbers below one.
@@ -158,8 +153,9 @@ def plan_epochs(
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     if num_samples is not None:
         num_samples = whole_number("num_samples", num_samples, least=1)
-        if no_documents:
-            return Epochs(0, 0, 0)
+    if tokens_per_epoch is None:
+        return Epochs(0, 0, 0)
+    if num_samples is not None:
         if not tokens_per_epoch:
             raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
         num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
@@ -307,7 +303,7 @@ def _most_lagging(
     for start in range(0, num_positions, steps_at_a_time):
         steps = np.arange(start, min(start + steps_at_a_time, num_positions))
         for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
-            # Lags are computed from the counts at every step, as Megatron does: ties are then its ties, to the last bit.
+            # Lags are computed from the counts at every step, as Megatron does: ties are its ties, to the last bit.
             np.subtract(due, counts, out=lags)
             most = lags.argmax()
             chosen[step] = most
