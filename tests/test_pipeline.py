@@ -163,7 +163,7 @@ def test_a_stage_by_itself_takes_away_all_that_was_made_from_its_former_output(c
 def config_packing(corpus: Path, out: Path, document_order: str, num_clusters: int = 4) -> BuildConfig:
     """Documents in some order, none of their tokens dropped."""
     config = tiny_config(corpus, out)
-    packing = dataclasses.replace(config.packing, document_order=document_order, last_sequence="pad")
+    packing = dataclasses.replace(config.packing, document_order=document_order, options={"last_sequence": "pad"})
     return dataclasses.replace(
         config, packing=packing, cluster=dataclasses.replace(config.cluster, num_clusters=num_clusters)
     )

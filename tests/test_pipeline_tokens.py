@@ -364,7 +364,7 @@ def test_an_end_token_that_is_the_padding_too_leaves_segments_right(config: Buil
     config = dataclasses.replace(
         config,
         packing=dataclasses.replace(
-            config.packing, last_sequence="pad", document_order="corpus", validation_fraction=0.0
+            config.packing, options={"last_sequence": "pad"}, document_order="corpus", validation_fraction=0.0
         ),
     )
     build = Build(config)

@@ -254,10 +254,11 @@ class FieldValues:
             texts, place = block.dictionary.to_pylist(), _places(block)
             different = np.array([*map(float, texts), math.nan])
             for index in np.flatnonzero(np.isinf(different)).tolist():  # by overflow: JSON has no infinite numbers
+                document = rows.start + int(np.argmax(place == index))
                 raise UserError(
                     f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
-                    f"{len(texts[index])} digits in document {rows.start + np.argmax(place == index)}; repair the record "
-                    "or name another field in characteristics.families."
+                    f"{len(texts[index])} digits in document {document}; repair the record or name another field in "
+                    "characteristics.families."
                 )
             numbers[rows] = different[place]
         return numbers
