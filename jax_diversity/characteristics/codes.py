@@ -48,7 +48,7 @@ class Codes:
     num_joined: int = 0
 
 
-def encoded(names: Iterable[str | None] | pa.Array) -> pa.DictionaryArray:
+def encoded(names: Iterable[str | None]) -> pa.DictionaryArray:
     """Some documents' names as a block of a column for `categorical`.
 
     Example:
@@ -56,8 +56,7 @@ def encoded(names: Iterable[str | None] | pa.Array) -> pa.DictionaryArray:
         [0, None, 0]
     """
     # Large: the different values of all blocks together may have more than 2^31 bytes.
-    column = names if isinstance(names, pa.Array) else pa.array(list(names), pa.large_string())
-    return column.cast(pa.large_string()).dictionary_encode()
+    return pa.array(list(names), pa.large_string()).dictionary_encode()
 
 
 def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:

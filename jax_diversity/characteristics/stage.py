@@ -95,7 +95,8 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     codes["length"] = make.length_bins(dataset.tokens.document_lengths, config.length_bins)
     for name in ("source", "language"):
         # A file's column is encoded before the next one is read: four bytes a document are kept.
-        blocks = [make.encoded(chunk) for path in store.paths for chunk in store.columns([name], path)[name].chunks]
+        columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
+        blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
         codes[name] = make.categorical(make.joined(blocks), config.max_groups)
     of_metadata = _metadata_codes(context, dataset, _fields(context, clusterings), with_hosts=True)
     codes |= {"host": of_metadata.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}

@@ -142,8 +142,8 @@ def check_settings(config: PackingConfig) -> None:
     METHODS.check_name(config.method)
     try:
         METHODS.check_settings(config.method, config.options)
-        no_documents: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32)}
-        pack([], config.sequence_length, method=config.method, seed=config.seed, **no_documents, **dict(config.options))
+        arguments: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **config.options}
+        pack([], config.sequence_length, method=config.method, seed=config.seed, **arguments)
     except UserError as error:
         raise UserError(f"packing.method={config.method}: {error}") from None
 

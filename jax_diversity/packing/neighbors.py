@@ -280,10 +280,10 @@ def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
     Args:
         graph: from `nearest_rows`.
     """
-    starts, neighbors, nearness = memoryview(graph.indptr), graph.indices, graph.data
+    starts, neighbors, nearness = graph.indptr.data, graph.indices, graph.data
     unvisited = np.ones(graph.shape[0], np.int32)
     path, num_visited = np.empty(graph.shape[0], np.int64), 0
-    for row in memoryview(np.argsort(np.diff(graph.indptr), kind="stable")):
+    for row in np.argsort(np.diff(graph.indptr), kind="stable").data:
         while unvisited[row]:
             path[num_visited] = row
             num_visited += 1

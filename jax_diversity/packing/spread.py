@@ -90,7 +90,7 @@ class _Turns:
         # How often each cluster may stand in a sequence: as often as it must on average, rounded up.
         self._share = (-(-counts * sequence_length // max(total, 1))).tolist()
         # Views, not lists: a Python object a document would take several times the memory.
-        self._cluster, self._length, self._due = memoryview(cluster), memoryview(length), memoryview(due)
+        self._cluster, self._length, self._due = cluster.data, length.data, due.data
         self._head, self._stop = first.tolist(), (first + counts).tolist()
         self._ready = [(self._due[row], row) for row in self._head]
         heapify(self._ready)
