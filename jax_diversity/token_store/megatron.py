@@ -57,24 +57,22 @@ class TokenWriter:
         self._code = codes[0]
         self._lengths = array("i")
         self._files = ExitStack()
-        self._bin: BinaryIO | None = None
-        self._index_path: Path | None = None
+        self._bin: BinaryIO | None = None  # until the block is entered
 
     def __enter__(self) -> TokenWriter:
         self.prefix.parent.mkdir(parents=True, exist_ok=True)
+        # Contexts end in the reverse order: the .bin gets its name before the .idx.
         self._index_path = self._files.enter_context(atomic_path(_path(self.prefix, ".idx")))
         bin_path = self._files.enter_context(atomic_path(_path(self.prefix, ".bin")))
         self._bin = self._files.enter_context(bin_path.open("wb"))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        try:
-            if error[0] is None:
-                self._write_index()
-        except BaseException as fault:
-            self._files.__exit__(type(fault), fault, fault.__traceback__)
-            raise
-        self._files.__exit__(*error)
+        if error[0] is not None:
+            self._files.__exit__(*error)
+            return
+        with self._files:  # a fault of the index withdraws both files
+            self._write_index()
 
     @property
     def num_documents(self) -> int:
@@ -114,8 +112,6 @@ class TokenWriter:
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
     def _write_index(self) -> None:
-        if self._index_path is None:
-            raise ValueError("A TokenWriter writes inside its `with` block only.")
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         num_documents = len(lengths)
         with self._index_path.open("wb") as file:
@@ -126,7 +122,7 @@ class TokenWriter:
 
 
 class TokenFile:
-    """One `.bin` and `.idx`, checked when opened; it pickles as its path and opens itself anew.
+    """One `.bin` and `.idx`, checked when opened; it pickles as its path and is opened again where it is read.
 
     Args:
         prefix: path without `.bin` and `.idx`.
@@ -149,7 +145,7 @@ class TokenFile:
 
     @property
     def starts(self) -> Int64[np.ndarray, " boundary"]:
-        """Where each document begins in the `.bin`, in tokens; one more for the end of the last."""
+        """Where each document begins in the `.bin`, in tokens, and where the last ends."""
         return self._index[1]
 
     @property
@@ -226,7 +222,7 @@ class TokenStore:
 
     @cached_property
     def first_documents(self) -> Int64[np.ndarray, " boundary"]:
-        """The first document of every file; one more for the number of documents."""
+        """The first document of every file, and the number of documents."""
         return _starts(np.array([file.num_documents for file in self.files], np.int64))
 
     @property
@@ -290,7 +286,7 @@ class TokenStore:
             runs = np.flatnonzero(file_index == index)
             source = file.starts[document_index[runs] - self.first_documents[index]] + document_offset[runs]
             found = file.tokens[_positions(source, length[runs])]
-            if len(runs) == len(length):
+            if len(runs) == len(length):  # all of one file, as mostly: no second copy
                 return found.astype(self.dtype, copy=False)
             tokens[_positions(target[runs], length[runs])] = found
         return tokens
@@ -318,8 +314,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 def _positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
     ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begin - ends + length, length) + np.arange(total)
+    return np.repeat(begin - ends + length, length) + np.arange(length.sum())
 
 
 def _path(prefix: Path, ending: str) -> Path:
@@ -336,7 +331,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
 
     def check(good: bool | np.bool_, what: str) -> None:
         if not good:
-            raise UserError(f"{index_path} is no sound Megatron index: {what}; restore the file or tokenize again.")
+            raise UserError(f"{index_path} is damaged as a Megatron index: {what}; restore the file or tokenize again.")
 
     check(len(content) >= _HEADER.size, f"expected at least {_HEADER.size} bytes, found {len(content)}")
     magic, version, code, num_runs, num_bounds = _HEADER.unpack_from(content)
