@@ -17,7 +17,6 @@ from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing.megatron import (
     MegatronIndices,
     blend_index,
-    document_index,
     megatron,
     megatron_indices,
     megatron_segments,
@@ -197,7 +196,7 @@ def test_wide_places_need_wide_indices() -> None:
 def test_the_epochs_of_a_number_of_epochs_are_shuffled_together() -> None:
     lengths = np.full(50, 10)
     assert not plan_epochs(500, 16, num_epochs=4).last_apart
-    order = document_index(np.arange(50), plan_epochs(500, 16, num_epochs=4), np.random.RandomState(1))
+    order = megatron_indices(lengths, np.arange(50), 16, num_epochs=4, seed=1).document_index
     assert len(set(order[:50].tolist())) < 50
     assert megatron(lengths, np.arange(50), 16, num_epochs=4).num_sequences == 1999 // 16
 

@@ -122,9 +122,19 @@ def megatron_indices(
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
     total = int(document_lengths[documents].sum()) if len(documents) else None
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
-    order = document_index(np.sort(documents), epochs, random)
+    order = np.tile(np.sort(documents).astype(np.int32), epochs.num_epochs)
+    _shuffle(order, len(documents) * (epochs.num_epochs - epochs.last_apart), random)
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
-    return MegatronIndices(order, begins, shuffle_index(epochs, random))
+    wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
+    samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
+    _shuffle(samples, epochs.num_first, random)
+    return MegatronIndices(order, begins, samples)
+
+
+def _shuffle(values: Integer[np.ndarray, " place"], num_first: int, random: np.random.RandomState) -> None:
+    """Shuffle the first values and the others, each among themselves, in place; no others draw nothing."""
+    random.shuffle(values[:num_first])
+    random.shuffle(values[num_first:])
 
 
 def plan_epochs(
@@ -168,23 +178,6 @@ def plan_epochs(
     return Epochs(num_epochs, total, before_last if apart else total)
 
 
-def document_index(
-    documents: Int64[np.ndarray, " chosen"], epochs: Epochs, random: np.random.RandomState
-) -> Int32[np.ndarray, " place"]:
-    """The documents of all epochs in one random order; the last epoch's behind, where it is apart.
-
-    Args:
-        documents: which documents, in the order of the store.
-        epochs: as `plan_epochs` gave it.
-        random: the generator of the seed; `shuffle_index` goes on with it.
-    """
-    index = np.tile(documents.astype(np.int32), epochs.num_epochs)
-    last = len(documents) if epochs.last_apart else 0
-    for part in np.split(index, [len(index) - last]):
-        random.shuffle(part)  # a view: shuffled in place; an empty one draws nothing
-    return index
-
-
 def sample_index(
     document_lengths: Int64[np.ndarray, " document"],
     document_index: Int32[np.ndarray, " place"],
@@ -212,20 +205,6 @@ def sample_index(
     # The first sample begins at the first document, even where that holds nothing.
     index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
     index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
-    return index
-
-
-def shuffle_index(epochs: Epochs, random: np.random.RandomState) -> Integer[np.ndarray, " sample"]:
-    """The samples in the order in which training reads them; those of a last epoch that is apart behind.
-
-    Args:
-        epochs: as `plan_epochs` gave it.
-        random: the generator, from which `document_index` has drawn before.
-    """
-    wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
-    index = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
-    random.shuffle(index[: epochs.num_first])
-    random.shuffle(index[epochs.num_first :])
     return index
 
 
