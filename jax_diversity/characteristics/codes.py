@@ -87,6 +87,7 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         if size:
             documents[label] += size
     kept = set(documents)
+    # `unknown` and `(other)` take two of the groups, and no value's own size decides about them.
     if max_groups is not None and len(documents) > max_groups:
         by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
         always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
@@ -138,7 +139,7 @@ def _quantile_bins(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.nd
     edges = np.unique(np.quantile(ordered, np.arange(1, num_bins) / num_bins, method="inverted_cdf"))
     _, sorted_group = np.unique(np.searchsorted(edges, ordered, side="left"), return_inverse=True)
     group = np.empty(len(values), np.int32)
-    group[order] = sorted_group
+    group[order] = sorted_group  # back to the documents' order
     first = np.flatnonzero(np.diff(sorted_group, prepend=-1))
     last = np.append(first[1:], len(ordered)) - 1
     return group, ordered[first], ordered[last]
@@ -154,6 +155,7 @@ def host_of(address: Any) -> str | None:
     if not isinstance(address, str) or not address.strip():
         return None
     address = address.strip()
+    # urlsplit finds a host behind `//` only; without it, `example.org/b` would be a path.
     if "//" not in address:
         if not _BARE_HOST.match(address):
             return None
@@ -173,7 +175,7 @@ def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
     """
     sizes = np.bincount(duplicate_group, minlength=1)
     repeated = np.flatnonzero(sizes > 1)
-    of_group = np.zeros(len(sizes), np.int32)
+    of_group = np.zeros(len(sizes), np.int32)  # group 0: no copy
     of_group[repeated] = np.arange(1, len(repeated) + 1)
     return Codes(of_group[duplicate_group], (UNIQUE, *(f"copies {index + 1}" for index in range(len(repeated)))))
 

@@ -126,6 +126,7 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # Groups take four bytes a document and are in memory; ids may take many times that and are read as rows are written.
     columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:
@@ -156,7 +157,7 @@ def _stored_columns(store: Any, names: list[str]) -> Iterator[Any]:
     """Some columns of the stored documents, `_ROW_GROUP` documents at a time whatever the files' sizes."""
     import pyarrow as pa
 
-    waiting = None
+    waiting = None  # rows that fill no row group yet; slices and joins copy nothing
     for path in store.paths:
         read = store.columns(names, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])

@@ -55,7 +55,7 @@ class TokenWriter:
             known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
-        self._lengths = array("i")
+        self._lengths = array("i")  # grows in place; a list would hold an object a document
         self._files = ExitStack()
         self._bin: BinaryIO | None = None  # until the block is entered
 
@@ -108,6 +108,7 @@ class TokenWriter:
             if low < bounds.min or high > bounds.max:
                 bad = low if low < bounds.min else high
                 raise UserError(f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type.")
+        # The type was checked above, so that this conversion never wraps around.
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
@@ -187,7 +188,7 @@ class TokenFile:
     def tokens(self) -> Integer[np.ndarray, " token"]:
         """All tokens, mapped from the file, read-only."""
         if not self.num_tokens:
-            return np.zeros(0, self.dtype)  # nothing cannot be mapped
+            return np.zeros(0, self.dtype)  # an empty file cannot be mapped
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
@@ -278,6 +279,7 @@ class TokenStore:
             UserError: a run that is not in its document, so the runs belong to other tokens.
         """
         self._check_runs(document_index, document_offset, length)
+        # Runs are gathered a file at a time, by one index array for all of its runs.
         target = _starts(length)
         tokens = np.empty(int(target[-1]), self.dtype)
         file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
@@ -345,11 +347,13 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
         len(content) in (size, size + num_runs),  # the second: with modes
         f"expected {size} bytes for {num_runs} sequences and {num_bounds} document indices, found {len(content)}",
     )
+    # From here on the sizes agree, so that no read goes beyond the content. Lengths are summed in 64 bits.
     lengths = np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
     offsets = np.frombuffer(content, "<i8", num_runs, _HEADER.size + 4 * num_runs)
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
+    # Offsets say what lengths say already: a file in which they differ was cut or changed.
     wrong = offsets != starts[:-1] * dtype.itemsize
     if wrong.any():
         run = int(np.argmax(wrong))
