@@ -543,7 +543,7 @@ def test_a_killed_stage_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: p
 def test_megatron_in_and_megatron_packed(tmp_path: Path) -> None:
     config = config_of(GOLDENS / "long", tmp_path / "out", "megatron", end_id=1000)
     config = dataclasses.replace(
-        config, packing=PackingConfig("megatron", {"num_epochs": 2}, sequence_length=32, validation_fraction=0.0)
+        config, packing=PackingConfig(method="megatron", sequence_length=32, num_epochs=2, validation_fraction=0.0)
     )
     counts = build(config, "prepare", "tokenize", "pack")
     assert counts["tokenize"]["num_ends_appended"] == 12

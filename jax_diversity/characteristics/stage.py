@@ -126,7 +126,7 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Groups take four bytes a document and are in memory; ids may take many times that and are read as rows are written.
+    # Groups take four bytes a document and are in memory; ids may take many times that: read as rows are written.
     columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:

@@ -74,7 +74,7 @@ def megatron(
     Example:
         >>> segments = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> segments.num_sequences, segments.sequence_length, segments.length.tolist()
-        (2, 5, [4, 1, 1, 4])
+        (2, 5, [3, 2, 3, 2])
     """
     indices = megatron_indices(
         document_lengths,
@@ -116,7 +116,7 @@ def megatron_indices(
     Example:
         >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> indices.sample_index.tolist()
-        [[0, 0], [1, 1], [2, 3]]
+        [[0, 0], [1, 1], [2, 1]]
     """
     # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))

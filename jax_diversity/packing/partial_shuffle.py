@@ -55,8 +55,8 @@ def partial_shuffle(
 
     Example:
         >>> segments = partial_shuffle(np.array([12]), np.array([0]), 3, num_rows=2)
-        >>> segments.num_sequences, segments.sequence_index[:4].tolist()   # row 1 starts at token 6 + 3
-        (4, [0, 0, 1, 1])
+        >>> segments.num_sequences, segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
+        (4, [5, 0])
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_rows = whole_number("num_rows", num_rows, least=1)
