@@ -297,7 +297,7 @@ def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
             f"{share(report.num_padding_tokens / places)} | "
             f"{share(report.num_documents_cut / report.num_documents)} | "
             f"{report.mean_segments:.2f} | {report.clusters_per_sequence:.2f} | "
-            f"{share(report.largest_cluster_share)} |",
+            f"{share(report.largest_cluster_share or 0.0)} |",
             flush=True,
         )
     return {

@@ -20,7 +20,7 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.packing import neighbors, units
+from jax_diversity.packing import neighbors
 from jax_diversity.packing.report import cluster_mix
 
 SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH, SPREAD = 2048, 1000, 128, 0.8
@@ -68,12 +68,12 @@ def neighbor_cosine(segments: Any, vectors: np.ndarray) -> float:
 
 def recall(vectors: np.ndarray, num_neighbors: int = 10, num_candidates: int = 4096, num_asked: int = 300) -> float:
     """Share of some documents' exact neighbours that are found."""
-    whole = units.rounded_units(vectors, np.arange(len(vectors)))
+    whole = neighbors.rounded_units(vectors, np.arange(len(vectors)))
     graph = neighbors.nearest_rows(whole, num_neighbors, num_candidates)
     asked = np.random.default_rng(0).choice(len(vectors), num_asked, replace=False)
     found = []
     for row in asked.tolist():
-        nearness = units.products(whole[row : row + 1], whole)[0]
+        nearness = neighbors.products(whole[row : row + 1], whole)[0]
         nearness[row] = 0
         exact = np.argpartition(-nearness, num_neighbors)[:num_neighbors]
         found.append(np.isin(exact, graph.indices[graph.indptr[row] : graph.indptr[row + 1]]).mean())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from jax_diversity.characteristics.codes import Codes, length_bins
@@ -16,7 +18,7 @@ def synthetic_characteristics(
     sequence_length: int = 2048,
     num_clusters: int = 100,
     num_bins: int = 20,
-    last_sequence: str = "drop",
+    last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
 ) -> Characteristics:
     """Clusters and lengths of about `num_sequences` packed sequences."""
@@ -26,7 +28,7 @@ def synthetic_characteristics(
     lengths = lengths[: np.searchsorted(np.cumsum(lengths), num_sequences * sequence_length) + 1]
     popularity = 1 / np.arange(1, num_clusters + 1)
     clusters = rng.choice(num_clusters, len(lengths), p=popularity / popularity.sum()).astype(np.int32)
-    segments = concat(lengths, np.arange(len(lengths)), sequence_length, last_sequence)
+    segments = concat(lengths, np.arange(len(lengths)), sequence_length, last_sequence=last_sequence)
     codes = {"cluster": Codes(clusters, tuple(map(str, range(num_clusters))))}
     codes["length"] = length_bins(lengths, num_bins)
     return Characteristics.from_counts(

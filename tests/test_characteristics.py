@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from jax_diversity.characteristics.codes import (
     OTHER,
     UNKNOWN,
     Codes,
+    FieldValues,
     categorical,
     copies,
-    field_codes,
-    hosts,
+    encoded,
+    host_of,
+    joined,
     numeric_bins,
 )
 from jax_diversity.characteristics.counts import count_tokens, save_counts
@@ -24,15 +27,31 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.concat import concat
 
 
+def blocks_of(values: list[Any]) -> list[list[Any]]:
+    """The values as they come from stored groups, some of which may be small."""
+    return [values[:1], values[1:1], values[1:4], values[4:]]
+
+
+def codes_of(values: list[str | None], max_groups: int | None = None) -> Codes:
+    return categorical(joined([encoded(block) for block in blocks_of(values)]), max_groups)
+
+
+def field_codes(name: str, values: list[Any], num_bins: int, max_groups: int) -> Codes:
+    field = FieldValues(name)
+    for block in blocks_of(values):
+        field.add(block)
+    return field.codes(num_bins, max_groups)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.none() | st.sampled_from(["a", "b", "ß", " ", "unknown", "(other)", "z" * 50])), st.integers(2, 5))
 def test_every_document_has_the_group_of_its_value(values: list[str | None], max_groups: int) -> None:
     plain = [UNKNOWN if value is None or not value.strip() else value for value in values]
-    free = categorical(values)
+    free = codes_of(values)
     assert [free.names[group] for group in free.group] == plain
     assert list(free.names) == sorted(set(plain))
     assert free.num_missing == sum(value is None or not value.strip() for value in values)
-    few = categorical(values, max_groups)
+    few = codes_of(values, max_groups)
     assert len(few.names) <= max(max_groups, 2)
     named = [few.names[group] for group in few.group]
     joined = sum(found == OTHER != expected for found, expected in zip(named, plain, strict=True))
@@ -47,7 +66,7 @@ def test_every_document_has_the_group_of_its_value(values: list[str | None], max
 
 def test_a_hundred_thousand_values_keep_the_largest_groups() -> None:
     values = [f"site {index % 50_000 if index % 3 else index % 7}" for index in range(150_000)]
-    codes = categorical(values, 1000)
+    codes = codes_of([*values], 1000)
     assert len(codes.names) == 1000
     assert {f"site {index}" for index in range(7)} <= set(codes.names)
     sizes = np.bincount(codes.group, minlength=1000)
@@ -100,14 +119,12 @@ def test_numeric_bins_hold_about_as_many_documents_each() -> None:
     ],
 )
 def test_hosts(address: str | None, host: str) -> None:
-    codes = hosts([address])
-    assert codes.names[codes.group[0]] == host
+    assert (host_of(address) or UNKNOWN) == host
 
 
 def test_what_is_no_text_is_no_address() -> None:
     values = [17, ["https://example.org"], {"url": "x"}, "https://example.org"]
-    codes = hosts(values)
-    assert [codes.names[group] for group in codes.group] == [UNKNOWN] * 3 + ["example.org"]
+    assert [host_of(value) for value in values] == [None] * 3 + ["example.org"]
 
 
 def test_copies_are_groups_and_all_else_is_one() -> None:
@@ -128,6 +145,10 @@ def test_a_field_of_numbers_is_binned_and_one_of_names_is_not() -> None:
     assert [flags.names[group] for group in flags.group] == ["True", "False", UNKNOWN]
     mixed = field_codes("version", ["3.1", 3, "3.1"], 2, 10)
     assert [mixed.names[group] for group in mixed.group] == ["3.1", "3", "3.1"]
+    # The first blocks hold floats alone; what comes later makes names of them, too.
+    late = field_codes("version", [1.0, 2.5, None, 1e16, 3, "3.0"], 2, 10)
+    assert [late.names[group] for group in late.group] == ["1.0", "2.5", UNKNOWN, "1e+16", "3", "3.0"]
+    assert categorical(joined([])).names == ()
 
 
 @pytest.mark.parametrize(
@@ -138,6 +159,7 @@ def test_a_field_of_numbers_is_binned_and_one_of_names_is_not() -> None:
         (["a", ["b"], "c"], r"found \['b'\] in document 1"),
         ([{"deep": 1}], "in document 0"),
         ([1, 10**400], "found one of 401 digits in document 1"),
+        ([1, 2.5, 3, 4, 5, -(10**400)], "found one of 402 digits in document 5"),
         ([f"id {index}" for index in range(100)], "100 different values in 100 documents, as an id has"),
     ],
 )
@@ -150,7 +172,7 @@ def test_fields_that_make_no_groups_are_refused(values: list, sentence: str) -> 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**16))
 def test_counts_equal_a_loop(lengths: list[int], length: int, num_groups: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    segments = concat(np.array(lengths, np.int64), rng.permutation(len(lengths)), length, "pad")
+    segments = concat(np.array(lengths, np.int64), rng.permutation(len(lengths)), length, last_sequence="pad")
     groups = rng.integers(0, num_groups, len(lengths)).astype(np.int32)
     expected = np.zeros((segments.num_sequences, num_groups), np.int64)
     for sequence, document, tokens in zip(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.characteristics.codes import Codes, categorical, length_bins
+from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.report import documents_cut
@@ -27,9 +29,11 @@ def slow_concat(lengths: list[int], order: list[int], length: int, last: str) ->
     st.sampled_from(["drop", "pad"]),
     st.integers(0, 2**16),
 )
-def test_concat_places_every_token_once_and_in_order(lengths: list[int], length: int, last: str, seed: int) -> None:
+def test_concat_places_every_token_once_and_in_order(
+    lengths: list[int], length: int, last: Literal["drop", "pad"], seed: int
+) -> None:
     order = np.random.default_rng(seed).permutation(len(lengths)).astype(np.int64)
-    segments = concat(np.array(lengths, np.int64), order, length, last)
+    segments = concat(np.array(lengths, np.int64), order, length, last_sequence=last)
     expected = slow_concat(lengths, order.tolist(), length, last)
     assert segments.num_sequences == len(expected)
     found: list[list[tuple[int, int]]] = [[] for _ in expected]
@@ -79,7 +83,7 @@ def test_large_groups_are_chosen_as_often_as_single_documents() -> None:
 def test_counts_are_the_tokens_of_every_group() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, 200)
-    segments = concat(lengths, rng.permutation(200), 16, "pad")
+    segments = concat(lengths, rng.permutation(200), 16, last_sequence="pad")
     codes = Codes(rng.integers(0, 7, 200).astype(np.int32), tuple("abcdefg"))
     expected = np.zeros((segments.num_sequences, 7), np.int64)
     for row in range(len(segments)):
@@ -104,9 +108,3 @@ def test_equal_lengths_share_a_bin() -> None:
     assert set(zip(bins.group.tolist(), [5] * 90 + [7] * 10, strict=True)) == {(0, 5), (1, 7)}
     assert length_bins(np.array([3, 3]), 4).names == ("3-3",)
     assert len(length_bins(np.zeros(0, np.int64), 4).names) == 0
-
-
-def test_missing_values_are_a_group_of_their_own() -> None:
-    codes = categorical(["en", None, "de", "en"])
-    assert codes.names == ("de", "en", "unknown")
-    assert codes.group.tolist() == [1, 2, 0, 1]

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.base import METHODS
+from jax_diversity.packing.megatron import megatron_indices, plan_epochs
+from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from tests.packing_cases import registered
@@ -57,14 +60,14 @@ def test_every_method_packs_a_corpus(method: str, corpus: Path, prepared: Path) 
 
 
 def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
-    options: dict[str, Any] = {"num_rows": 3, "num_epochs": 2, "last_sequence": "pad", "seed": 5}
-    config = config_of(corpus, prepared, method="partial_shuffle", **options)
+    options: dict[str, Any] = {"num_rows": 3, "num_epochs": 2, "last_sequence": "pad"}
+    config = config_of(corpus, prepared, method="partial_shuffle", options=options, seed=5)
     Build(config).run_stage("pack")
     dataset = jd.open_dataset(prepared)
     lengths = dataset.tokens.document_lengths
     order = np.random.default_rng(5).permutation(len(lengths))
     order = order[np.isin(order, dataset.segments.document_index)]
-    expected = jd.pack(lengths, 32, method="partial_shuffle", document_order=order, **options).segments
+    expected = jd.pack(lengths, 32, method="partial_shuffle", document_order=order, seed=5, **options).segments
     np.testing.assert_array_equal(dataset.segments.document_index, expected.document_index)
     np.testing.assert_array_equal(dataset.segments.document_offset, expected.document_offset)
     # Validation documents are packed once.
@@ -73,18 +76,18 @@ def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
     assert dataset.validation_segments.num_sequences > 0
 
 
-def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) -> None:
-    config = config_of(corpus, tmp_path / "out", method="pad", atom_size=8)
-    Build(config).run_all()
+def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) -> None:
+    config = config_of(corpus, prepared, method="pad", options={"atom_size": 8})
+    Build(dataclasses.replace(config, orders=(OrderConfig(method="uniform_shuffle"),))).run_all()
     dataset = jd.open_dataset(config.out)
     assert dataset.verify() == []
     counts = dataset.manifest["stages"]["pack"]["counts"]
     assert counts["num_inserted_ends"] > 0
     assert counts["num_padding_tokens"] > 0
-    page = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["packing"]
+    page = json.loads((prepared / "report.json").read_text(encoding="utf-8"))["packing"]
     for name in ("num_inserted_ends", "num_padding_tokens", "num_tokens_repeated", "num_documents_cut"):
         assert page[name] == counts[name]
-    clusters = np.load(tmp_path / "out" / "clusters" / "assignments.npy").astype(np.int32)
+    clusters = np.load(prepared / "clusters" / "assignments.npy").astype(np.int32)
     lengths = dataset.tokens.document_lengths
     expected = [
         len({int(clusters[d]) for d in dataset.segments.document_index[dataset.segments.sequence_index == sequence]})
@@ -97,35 +100,57 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("packing", "sentence"),
+    ("method", "options", "sentence"),
     [
-        ({"atom_size": 24}, r"packing.atom_size to divide packing.sequence_length=32 .* found 24"),
-        ({"atom_size": 48}, r"packing.atom_size to divide .* found 48"),
-        ({"atom_size": 0}, r"packing.atom_size to divide .* found 0"),
-        (
-            {"method": "best_fit", "atom_size": 16},
-            "packing.atom_size with packing.method=concat or pad only, found 16",
-        ),
-        ({"num_epochs": 2}, "packing.num_epochs with packing.method=megatron or partial_shuffle only, found 2"),
-        ({"num_rows": 4}, "packing.num_rows with packing.method=partial_shuffle only, found 4"),
-        ({"method": "partial_shuffle", "num_rows": 0}, "packing.num_rows >= 1, found 0"),
-        ({"method": "megatron", "num_epochs": 0}, "packing.num_epochs >= 1, found 0"),
+        ("bestfit", {}, "^Unknown packing method 'bestfit': .* did you mean 'best_fit'"),
+        ("concat", {"atom_size": 24}, "atom_size that divides the sequence length 32 or is a multiple of it, found 24"),
+        ("concat", {"atom_size": 48}, "atom_size that divides the sequence length 32 .* found 48"),
+        ("concat", {"atom_size": 0}, "atom_size to be a whole number >= 1, found 0"),
+        ("concat", {"atom_size": 8.0}, "the option 'atom_size' to be a whole number or None, found 8.0"),
+        ("concat", {"last_sequence": "keep"}, "the option 'last_sequence' to be drop, pad, found 'keep'"),
+        ("concat", {"seed": 3}, "Method 'concat' has no option 'seed'"),
+        ("pad", {"atom_size": 1}, "atom_size to be a whole number >= 2, found 1"),
+        ("best_fit", {"atom_size": 16}, "Method 'best_fit' has no option 'atom_size': it takes none"),
+        ("concat", {"num_epochs": 2}, "Method 'concat' has no option 'num_epochs': expected one of atom_size, last_"),
+        ("partial_shuffle", {"num_rows": 0}, "num_rows to be a whole number >= 1, found 0"),
+        ("partial_shuffle", {"num_epochs": 0}, "num_epochs to be a whole number >= 1, found 0"),
+        ("megatron", {"num_epochs": 0}, "num_epochs to be a whole number >= 1, found 0"),
+        ("megatron", {"num_samples": 0}, "num_samples to be a whole number >= 1, found 0"),
+        ("nearest", {"num_neighbors": 0}, "num_neighbors to be a whole number >= 1, found 0"),
+        ("nearest", {"num_candidates": -4}, "num_candidates to be a whole number >= 1, found -4"),
+        ("spread", {"num_candidates": 9}, "Method 'spread' has no option 'num_candidates'"),
     ],
 )
-def test_settings_that_do_not_go_together(packing: dict[str, Any], sentence: str, corpus: Path, tmp_path: Path) -> None:
+def test_bad_options_are_told_in_one_sentence(method: str, options: dict[str, Any], sentence: str) -> None:
+    if not sentence.startswith("^"):
+        sentence = rf"^packing\.method={method}: .*{sentence}"
     with pytest.raises(jd.UserError, match=sentence):
-        config_of(corpus, tmp_path, **packing).check()
+        PackingConfig(method=method, options=options, sequence_length=32).check()
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *((method, {}) for method in registered()),
+        ("pad", {"atom_size": 8}),
+        ("megatron", {"num_samples": 5, "last_sequence": "pad"}),
+        ("partial_shuffle", {"num_rows": 64, "num_epochs": 3}),
+        ("nearest", {"num_neighbors": 3, "num_candidates": 10}),
+    ],
+)
+def test_good_settings_pass_before_there_are_documents(method: str, options: dict[str, Any]) -> None:
+    for sequence_length in (2, 64):
+        if sequence_length == 64 or "atom_size" not in options:
+            PackingConfig(method=method, options=options, sequence_length=sequence_length).check()
 
 
 def test_a_number_of_megatrons_samples_is_a_setting(corpus: Path, prepared: Path) -> None:
     """As many epochs as hold them; where few of the last are wanted, that one is shuffled apart."""
-    from jax_diversity.packing.megatron import megatron_indices, plan_epochs
-
     lengths = jd.open_dataset(prepared).tokens.document_lengths
     Build(config_of(corpus, prepared, method="megatron")).run_stage("pack")
     once = jd.open_dataset(prepared)
     wanted = 2 * once.num_sequences + 3
-    config = config_of(corpus, prepared, method="megatron", num_samples=wanted)
+    config = config_of(corpus, prepared, method="megatron", options={"num_samples": wanted})
     Build(config).run_stage("pack")
     dataset = jd.open_dataset(prepared)
     chosen = np.unique(dataset.segments.document_index)
@@ -137,5 +162,3 @@ def test_a_number_of_megatrons_samples_is_a_setting(corpus: Path, prepared: Path
     expected = megatron_indices(lengths, chosen, 32, num_samples=wanted, seed=config.packing.seed)
     order = np.load(prepared / "sequences" / "shuffle_index.npy")
     np.testing.assert_array_equal(order, expected.shuffle_index)
-    with pytest.raises(jd.UserError, match=r"packing.num_samples with packing.method=megatron only, found 5"):
-        Build(config_of(corpus, prepared, method="concat", num_samples=5)).run_stage("pack")

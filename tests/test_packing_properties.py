@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from collections import Counter
 
 import numpy as np
@@ -133,3 +135,9 @@ def test_positions_beyond_32_bits(method: str) -> None:
     assert done.segments.document_offset.max() > 2**31
     taken = done.report.num_tokens_kept + done.report.num_tokens_repeated + done.report.num_inserted_ends
     assert done.report.num_sequences * done.segments.sequence_length == taken + done.report.num_padding_tokens
+
+
+@pytest.mark.parametrize("method", [*registered(), "base", "pieces", "neighbors", "report"])
+def test_the_docstrings_examples_are_true(method: str) -> None:
+    module = importlib.import_module(f"jax_diversity.packing.{METHODS.modules.get(method, method)}")
+    assert doctest.testmod(module, extraglobs={"np": np}).failed == 0

@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing import cells, neighbors, units
+from jax_diversity.packing import neighbors
 from jax_diversity.packing.base import METHODS, Packed, pack
-from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.pipeline.settings import BuildConfig
 from tests.packing_cases import same_columns, tokens_of
 
 TOPICS = ("nearest", "same_cluster", "spread")
@@ -176,7 +173,7 @@ def test_nearest_follows_the_greedy_path(num: int, width: int, num_neighbors: in
     packed = pack(
         np.ones(num, int), 1, method="nearest", document_order=order, vectors=vectors, num_neighbors=num_neighbors
     )
-    path = slow_path(units.rounded_units(vectors, order), num_neighbors)
+    path = slow_path(neighbors.rounded_units(vectors, order), num_neighbors)
     assert documents_of(packed) == order[path].tolist()
 
 
@@ -220,10 +217,10 @@ def test_products_of_rounded_vectors_are_exact(width: int) -> None:
     vectors[:50] = np.abs(vectors[:50])
     vectors[7] = 0
     vectors[8] = rng.choice([1, -1], width)  # all features round the same way
-    whole = units.rounded_units(vectors.astype(np.float32), np.arange(200))
+    whole = neighbors.rounded_units(vectors.astype(np.float32), np.arange(200))
     exact = whole.astype(np.int64) @ whole.astype(np.int64).T
     assert exact.max() <= 2**24
-    np.testing.assert_array_equal(units.products(whole, whole), exact)
+    np.testing.assert_array_equal(neighbors.products(whole, whole), exact)
     assert not whole[7].any()
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
     size = 4096 - width**0.5 / 2
@@ -242,15 +239,15 @@ def test_cells_hold_every_row_once_and_stay_small(kind: str) -> None:
         vectors = np.where(rng.random((3000, 1)) < 0.99, 1, rng.normal(size=(3000, 8))).astype(np.float32)
     elif kind == "a line":
         vectors = np.stack([np.ones(3000), np.linspace(-1, 1, 3000)], axis=1).astype(np.float32)
-    parts = cells.divide(units.rounded_units(vectors, np.arange(3000)), 40)
-    np.testing.assert_array_equal(np.sort(parts.rows), np.arange(3000))
-    assert 1 <= np.diff(parts.first).min() <= np.diff(parts.first).max() <= 80
-    assert all((np.diff(parts.cell(index)) > 0).all() for index in range(len(parts)))
+    cells = neighbors.divide(neighbors.rounded_units(vectors, np.arange(3000)), 40)
+    np.testing.assert_array_equal(np.sort(np.concatenate(cells)), np.arange(3000))
+    assert 1 <= min(map(len, cells)) <= max(map(len, cells)) <= 80
+    assert all((np.diff(cell) > 0).all() for cell in cells)
 
 
 def test_cells_find_most_of_the_neighbours() -> None:
     vectors = topics_corpus(4000)[2]
-    whole = units.rounded_units(vectors, np.arange(4000))
+    whole = neighbors.rounded_units(vectors, np.arange(4000))
     exact = neighbors.nearest_rows(whole, 10, 4000)
     found = neighbors.nearest_rows(whole, 10, 600)
     assert (exact > 0).multiply(found > 0).nnz > 0.85 * exact.nnz
@@ -265,8 +262,8 @@ def test_nearest_is_the_same_for_any_threads_blocks_and_kinds_of_file(num_candid
     first = pack(lengths, 256, vectors=vectors, **arguments)
     with threadpool_limits(1), pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbors, "_QUERIES", 37)
-        patch.setattr(units, "_ROWS", 111)
-        patch.setattr(cells, "_ROWS", 53)
+        patch.setattr(neighbors, "_ROWS_ROUNDED", 111)
+        patch.setattr(neighbors, "_ROWS_ASSIGNED", 53)
         again = pack(lengths, 256, vectors=np.load(tmp_path / "vectors.npy", mmap_mode="r"), **arguments)
     assert same_columns(first, again)
 
@@ -329,23 +326,6 @@ def test_the_largest_values_of_a_row_are_found(width: int, num: int, most: int, 
 def test_bad_input_is_told_in_one_sentence(method: str, arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         pack([3, 2, 4], 2, method=method, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"method": "nearest", "num_neighbors": 0}, "Expected packing.num_neighbors >= 1, found 0."),
-        ({"method": "nearest", "num_candidates": -4}, "Expected packing.num_candidates >= 1, found -4."),
-        (
-            {"method": "spread", "num_candidates": 9},
-            "packing.num_candidates with packing.method=nearest only, found 9",
-        ),
-    ],
-)
-def test_bad_settings_are_told_in_one_sentence(setting: dict, message: str) -> None:
-    config = BuildConfig(corpus=CorpusConfig(paths=("texts.jsonl",)), packing=PackingConfig(**setting))
-    with pytest.raises(UserError, match=message):
-        config.check()
 
 
 def test_vectors_of_documents_that_are_not_packed_do_not_matter() -> None:

@@ -172,7 +172,7 @@ def test_damaged_assignments_are_named(built: Path, tmp_path: Path, name: str, s
 
 def test_the_validation_part_of_rows_is_not_lost(tmp_path: Path) -> None:
     config = rich_config(write_rich_corpus(tmp_path / "corpus"), tmp_path / "out", ("length",))
-    packing = PackingConfig(method="partial_shuffle", sequence_length=16, num_rows=200, validation_fraction=0.1)
+    packing = PackingConfig("partial_shuffle", {"num_rows": 200}, sequence_length=16, validation_fraction=0.1)
     build = Build(dataclasses.replace(config, packing=packing))
     for stage in ("prepare", "tokenize", "pack"):
         counts = build.run_stage(stage).counts

@@ -136,7 +136,7 @@ def test_files_that_are_cut_or_absent_are_refused(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=120), st.integers(0, 105))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_scribbled_indices_never_crash(tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int) -> None:
     index = index_bytes([3, 2, 5], [0, 1, 2, 3], 8, 2)
     folder = tmp_path_factory.mktemp("noise")
@@ -181,7 +181,7 @@ _corpora = st.lists(
 
 
 @given(_corpora, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_several_files_are_one_corpus(
     tmp_path_factory: pytest.TempPathFactory, files: list, data: st.DataObject
 ) -> None:
@@ -252,7 +252,7 @@ def test_files_that_megatron_lm_wrote_are_read_and_written_alike(tmp_path: Path,
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_damaged_genuine_index_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["short", "long", "ragged"]))
     content = bytearray((MEGATRON / f"{name}.idx").read_bytes())

@@ -1,11 +1,13 @@
 """Documents' codes: which group of a family every document belongs to.
 
 A family gives every document one *code*, the number of its group. Groups come from names (source, language, host of
-the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts.
+the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts. Names are
+dictionary-encoded Arrow columns: only the different ones become Python objects, not one a document.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float64, Int32, Int64
 
 from jax_diversity.foundation.errors import UserError
@@ -45,41 +48,60 @@ class Codes:
     num_joined: int = 0
 
 
-def categorical(values: Iterable[str | None], max_groups: int | None = None) -> Codes:
+def encoded(names: Iterable[str | None]) -> pa.DictionaryArray:
+    """Some documents' names as a block of a column for `categorical`.
+
+    Example:
+        >>> encoded(["en", None, "en"]).indices.to_pylist()
+        [0, None, 0]
+    """
+    # Large: the different values of all blocks together may have more than 2^31 bytes.
+    return pa.array(list(names), pa.large_string()).dictionary_encode()
+
+
+def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
+    """Blocks of one column, with one dictionary for all of them."""
+    return pa.chunked_array(blocks, pa.dictionary(pa.int32(), pa.large_string())).unify_dictionaries()
+
+
+def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes:
     """Groups by value, sorted by name; a missing or blank value belongs to the group `unknown`.
 
     Args:
-        values: one a document; read once.
+        column: one value a document, from `joined`.
         max_groups: groups at most, `unknown` and `(other)` included; None for no limit. Where there are more
             values, the ones with most documents keep their groups (ties: the first by name), the rest are one.
 
     Example:
-        >>> categorical(["en", None, "de", "en"]).names
+        >>> categorical(joined([encoded(["en", None]), encoded(["de", "en"])])).names
         ('de', 'en', 'unknown')
     """
-    places: dict[str, int] = {}
-    coded: list[int] = []
-    missing = 0
-    for value in values:
-        if value is None or not value.strip():
-            missing += 1
-            value = UNKNOWN
-        coded.append(places.setdefault(value, len(places)))
-    first_seen = np.array(coded, np.int64)
-    sizes = np.bincount(first_seen, minlength=len(places))
-    labels = list(places)
-    kept = set(labels)
-    if max_groups is not None and len(labels) > max_groups:
-        by_size = sorted(range(len(labels)), key=lambda place: (-sizes[place], labels[place]))
-        named = [labels[place] for place in by_size if labels[place] not in (UNKNOWN, OTHER)]
-        always = [OTHER, *([UNKNOWN] if UNKNOWN in places else [])]
-        kept = {*always, *named[: max(max_groups - len(always), 0)]}
+    values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    place = np.concatenate([np.zeros(0, np.int32), *map(_places, column.chunks)])
+    sizes = np.bincount(place, minlength=len(values) + 1).tolist()
+    labels = [value if value.strip() else None for value in values] + [None]
+    missing = sum(size for label, size in zip(labels, sizes, strict=True) if label is None)
+    labels = [UNKNOWN if label is None else label for label in labels]
+    documents: Counter[str] = Counter()  # some value may spell `unknown`, or `(other)`, itself
+    for label, size in zip(labels, sizes, strict=True):
+        if size:
+            documents[label] += size
+    kept = set(documents)
+    # `unknown` and `(other)` take two of the groups, and no value's own size decides about them.
+    if max_groups is not None and len(documents) > max_groups:
+        by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
+        always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
+        kept = {*always, *by_size[: max(max_groups - len(always), 0)]}
     names = tuple(sorted(kept))
     number = {name: index for index, name in enumerate(names)}
     of_place = np.array([number.get(label, number.get(OTHER, -1)) for label in labels], np.int32)
-    joined = sum(int(size) for label, size in zip(labels, sizes, strict=True) if label not in kept)
-    group = of_place[first_seen] if len(labels) else np.zeros(0, np.int32)
-    return Codes(group, names, missing, joined)
+    num_joined = sum(size for label, size in documents.items() if label not in kept)
+    return Codes(of_place[place], names, missing, num_joined)
+
+
+def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
+    """Every document's value by its place in the dictionary; the place behind the last where it has none."""
+    return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
 def length_bins(document_lengths: Int64[np.ndarray, " document"], num_bins: int) -> Codes:
@@ -113,30 +135,27 @@ def _quantile_bins(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.nd
         return np.zeros(0, np.int32), values, values
     order = np.argsort(values, kind="stable")
     ordered = values[order]
+    # Edges are values that occur, and equal values are on one side of them: no value is in two bins.
     edges = np.unique(np.quantile(ordered, np.arange(1, num_bins) / num_bins, method="inverted_cdf"))
     _, sorted_group = np.unique(np.searchsorted(edges, ordered, side="left"), return_inverse=True)
     group = np.empty(len(values), np.int32)
-    group[order] = sorted_group
+    group[order] = sorted_group  # back to the documents' order
     first = np.flatnonzero(np.diff(sorted_group, prepend=-1))
     last = np.append(first[1:], len(ordered)) - 1
     return group, ordered[first], ordered[last]
 
 
-def hosts(addresses: Iterable[Any], max_groups: int | None = None) -> Codes:
-    """Groups by the host of an address: lower case, without `www.`, user and port; none is `unknown`,
-    and so is what is no text.
+def host_of(address: Any) -> str | None:
+    """The host of an address: lower case, without `www.`, user and port; None where there is none.
 
     Example:
-        >>> hosts(["https://www.Example.org:8080/a", "example.org/b", None]).names
-        ('example.org', 'unknown')
+        >>> [host_of(address) for address in ("https://www.Example.org:8080/a", "example.org/b", 17)]
+        ['example.org', 'example.org', None]
     """
-    return categorical(map(_host, addresses), max_groups)
-
-
-def _host(address: Any) -> str | None:
     if not isinstance(address, str) or not address.strip():
         return None
     address = address.strip()
+    # urlsplit finds a host behind `//` only; without it, `example.org/b` would be a path.
     if "//" not in address:
         if not _BARE_HOST.match(address):
             return None
@@ -156,54 +175,95 @@ def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
     """
     sizes = np.bincount(duplicate_group, minlength=1)
     repeated = np.flatnonzero(sizes > 1)
-    of_group = np.zeros(len(sizes), np.int32)
+    of_group = np.zeros(len(sizes), np.int32)  # group 0: no copy
     of_group[repeated] = np.arange(1, len(repeated) + 1)
     return Codes(of_group[duplicate_group], (UNIQUE, *(f"copies {index + 1}" for index in range(len(repeated)))))
 
 
-def field_codes(name: str, values: Sequence[Any], num_bins: int, max_groups: int) -> Codes:
-    """Groups of a metadata field: quantile bins where all its values are numbers, else one group a value.
+class FieldValues:
+    """A metadata field's values, added a block of documents at a time.
+
+    Whether a field holds numbers or names is known only when all documents are read, and a number among names keeps
+    its spelling (`3` or `3.0`). So a block is kept as names, of which the same numbers can be made again; one of
+    floats alone, the usual block of scores, as floats, which is faster and loses nothing either.
 
     Args:
         name: the field, for messages.
-        values: one a document, None where it has none: text, numbers or booleans.
-        num_bins: quantile bins of numbers.
-        max_groups: groups of names at most, see `categorical`.
-
-    Raises:
-        UserError: no document has a value; values of another kind; nearly every document has a value of its own,
-            as an id has.
     """
-    kinds = Counter(type(value) for value in values if value is not None)
-    if not kinds:
-        raise UserError(
-            f"Expected documents with a value in the metadata field {name!r}, found none among {len(values)}; "
-            "name another field in characteristics.families."
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._blocks: list[pa.DictionaryArray | pa.DoubleArray] = []
+        self._kinds: set[type] = set()
+        self._num_documents = 0
+        self._fault: UserError | None = None
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add the next documents' values: text, numbers or booleans, None where a document has none."""
+        kinds = {type(value) for value in values} - {type(None)}
+        if self._fault is None and (strange := kinds - {str, bool, int, float}):
+            place = next(place for place, value in enumerate(values) if type(value) in strange)
+            self._fault = UserError(
+                f"Expected text, numbers or booleans in the metadata field {self.name!r}, found {values[place]!r} in "
+                f"document {self._num_documents + place}; name another field in characteristics.families."
+            )
+        self._kinds |= kinds
+        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else _spelled(values))
+        self._num_documents += len(values)
+
+    def codes(self, num_bins: int, max_groups: int) -> Codes:
+        """Groups of the field: quantile bins where all its values are numbers, else one group a value.
+
+        Args:
+            num_bins: quantile bins of numbers.
+            max_groups: groups of names at most, see `categorical`.
+
+        Raises:
+            UserError: no document has a value; values of another kind; nearly every document has a value of its own,
+                as an id has; a number that is too large.
+        """
+        if not self._kinds:
+            raise UserError(
+                f"Expected documents with a value in the metadata field {self.name!r}, found none among "
+                f"{self._num_documents}; name another field in characteristics.families."
+            )
+        if self._fault is not None:
+            raise self._fault
+        if self._kinds <= {int, float}:
+            return numeric_bins(self._numbers(), num_bins)
+        column = joined(
+            [_spelled(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
         )
-    if strange := [kind for kind in kinds if kind not in (str, bool, int, float)]:
-        place = next(index for index, value in enumerate(values) if type(value) is strange[0])
-        raise UserError(
-            f"Expected text, numbers or booleans in the metadata field {name!r}, found {values[place]!r} in "
-            f"document {place}; name another field in characteristics.families."
-        )
-    if not kinds.keys() - {int, float}:
-        return numeric_bins(np.array([_number(name, place, value) for place, value in enumerate(values)]), num_bins)
-    known = sum(kinds.values())
-    num_different = len({str(value) for value in values if value is not None})
-    if num_different > max(max_groups, known // 2):
-        raise UserError(
-            f"Expected the metadata field {name!r} to put documents into groups, found {num_different} different "
-            f"values in {known} documents, as an id has; name another field in characteristics.families."
-        )
-    return categorical((None if value is None else str(value) for value in values), max_groups)
+        known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
+        if num_different > max(max_groups, known // 2):
+            raise UserError(
+                f"Expected the metadata field {self.name!r} to put documents into groups, found {num_different} "
+                f"different values in {known} documents, as an id has; name another field in "
+                "characteristics.families."
+            )
+        return categorical(column, max_groups)
+
+    def _numbers(self) -> Float64[np.ndarray, " document"]:
+        """Every document's number, NaN where it has none."""
+        numbers, start = np.empty(self._num_documents), 0
+        for block in self._blocks:
+            rows = slice(start, start + len(block))
+            start = rows.stop
+            if isinstance(block, pa.DoubleArray):
+                numbers[rows] = block.to_numpy(zero_copy_only=False)
+                continue
+            texts, place = block.dictionary.to_pylist(), _places(block)
+            different = np.array([*map(float, texts), math.nan])
+            for index in np.flatnonzero(np.isinf(different)).tolist():  # by overflow: JSON has no infinite numbers
+                document = rows.start + int(np.argmax(place == index))
+                raise UserError(
+                    f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
+                    f"{len(texts[index])} digits in document {document}; repair the record or name another field in "
+                    "characteristics.families."
+                )
+            numbers[rows] = different[place]
+        return numbers
 
 
-def _number(name: str, place: int, value: float | None) -> float:
-    try:
-        return np.nan if value is None else float(value)
-    except OverflowError:
-        raise UserError(
-            f"Expected numbers that float64 can hold in the metadata field {name!r}, found one of "
-            f"{len(str(value))} digits in document {place}; repair the record or name another field in "
-            "characteristics.families."
-        ) from None
+def _spelled(values: Iterable[Any]) -> pa.DictionaryArray:
+    return encoded(None if value is None else str(value) for value in values)

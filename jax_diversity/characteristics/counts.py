@@ -34,6 +34,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
         )
     num_segments = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     row_starts = np.concatenate([[0], np.cumsum(num_segments)])
+    # SciPy wants both index arrays of one type; the wide one only where the number of entries needs it.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
     entries = (
         segments.length.astype(np.int32),
@@ -41,6 +42,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
         row_starts.astype(index_type),
     )
     counts = sparse.csr_array(entries, shape=(segments.num_sequences, max(len(codes.names), 1)))
+    # Segments of one group within a sequence become one entry; columns are sorted within each row.
     counts.sum_duplicates()
     return counts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,9 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     from jax_diversity.characteristics.counts import count_tokens, save_counts
 
     _check_families(context)
-    lengths = context.dataset.tokens.document_lengths
-    segments = context.dataset.segments
-    codes = _all_codes(context, lengths)
+    dataset = context.dataset
+    segments = dataset.segments
+    codes = _all_codes(context, dataset)
     totals = {}
     with context.progress.task("count tokens", len(codes), "families") as advance:
         for family, family_codes in codes.items():
@@ -38,27 +39,27 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
             save_counts(partial / f"{family}.npz", counts)
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
-    _write_documents(context, partial, lengths, codes)
+    _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)
     families = list(context.config.characteristics.families)
     return {
         "families": families,
         "weights": dict.fromkeys(families, 1.0),
-        "num_groups": {family: len(family_codes.names) for family, family_codes in codes.items()},
+        "num_groups": {family: len(code.names) for family, code in codes.items()},
         "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
         "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
 
 
 def _check_families(context: Context) -> None:
-    """Whether there is something to make every family of: known as soon as the documents are stored.
+    """Refuse families that cannot be made, as soon as the documents are stored.
 
     Raises:
         UserError: a family that is neither built in nor a clustering nor a metadata field of any document; a field
             that makes no groups.
     """
-    present = context.counts("prepare").get("metadata_fields", {})
+    present = context.counts("prepare")["metadata_fields"]
     clusterings = context.config.cluster.clusterings
     fields = _fields(context, clusterings)
     for family, field in fields.items():
@@ -70,7 +71,7 @@ def _check_families(context: Context) -> None:
                 "clustering to cluster.also."
             )
     if fields:
-        _field_codes(context, fields, _metadata_values(context, list(fields.values())))
+        _metadata_codes(context, context.dataset, fields)
 
 
 def _fields(context: Context, clusterings: Iterable[str]) -> dict[str, str]:
@@ -80,78 +81,91 @@ def _fields(context: Context, clusterings: Iterable[str]) -> dict[str, str]:
     return {family: family.removeprefix(_FIELD) for family in families}
 
 
-def _field_codes(context: Context, fields: dict[str, str], values: dict[str, list[Any]]) -> dict[str, Codes]:
-    from jax_diversity.characteristics.codes import field_codes
-
-    config = context.config.characteristics
-    return {
-        family: field_codes(field, values[field], config.field_bins, config.max_groups)
-        for family, field in fields.items()
-    }
-
-
-def _all_codes(context: Context, lengths: np.ndarray) -> dict[str, Codes]:
+def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     """Every family's codes: the clusterings', the built-in ones', the asked-for fields'."""
     from jax_diversity.characteristics import codes as make
-    from jax_diversity.characteristics.codes import Codes
 
     config = context.config.characteristics
-    dataset = context.dataset
-    table = dataset.document_store.columns(["source", "language"])
     clusterings = context.counts("cluster")["clusterings"]  # those that were made
+    store = dataset.document_store
     codes = {
-        family: Codes(dataset.assignments(family), tuple(map(str, range(number))))
+        family: make.Codes(dataset.assignments(family), tuple(map(str, range(number))))
         for family, number in clusterings.items()
     }
-    fields = _fields(context, clusterings)
-    values = _metadata_values(context, [config.url_field, *fields.values()])
-    codes |= {
-        "length": make.length_bins(lengths, config.length_bins),
-        "source": make.categorical(_strings(table["source"]), config.max_groups),
-        "language": make.categorical(_strings(table["language"]), config.max_groups),
-        "host": make.hosts(values[config.url_field], config.max_groups),
-        "duplicate": make.copies(dataset.duplicate_groups),
-    }
-    return codes | _field_codes(context, fields, values)
+    codes["length"] = make.length_bins(dataset.tokens.document_lengths, config.length_bins)
+    for name in ("source", "language"):
+        # A file's column is encoded before the next one is read: four bytes a document are kept.
+        columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
+        blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
+        codes[name] = make.categorical(make.joined(blocks), config.max_groups)
+    of_metadata = _metadata_codes(context, dataset, _fields(context, clusterings), with_hosts=True)
+    codes |= {"host": of_metadata.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
+    return codes | of_metadata
 
 
-def _strings(column: Any) -> Iterator[str | None]:
-    """An Arrow column's values, a chunk in Python's memory at a time."""
-    for chunk in column.chunks:
-        yield from chunk.to_pylist()
+def _metadata_codes(
+    context: Context, dataset: Any, fields: dict[str, str], *, with_hosts: bool = False
+) -> dict[str, Codes]:
+    """The codes of metadata fields, and of the addresses' hosts: metadata is JSON, which is parsed once for all."""
+    from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
+
+    config = context.config.characteristics
+    values = {family: FieldValues(field) for family, field in fields.items()}
+    hosts = []
+    for group in dataset.document_store.metadata([config.url_field, *fields.values()]):
+        for family, field in fields.items():
+            values[family].add(group[field])
+        if with_hosts:
+            hosts.append(encoded(map(host_of, group[config.url_field])))
+    codes = {"host": categorical(joined(hosts), config.max_groups)} if with_hosts else {}
+    return codes | {family: column.codes(config.field_bins, config.max_groups) for family, column in values.items()}
 
 
-def _metadata_values(context: Context, names: list[str]) -> dict[str, list[Any]]:
-    """Some metadata fields of every document; None where a document lacks one."""
-    values: dict[str, list[Any]] = {name: [] for name in names}
-    for group in context.dataset.document_store.metadata(names):
-        for name, column in values.items():
-            column += group[name]
-    return values
-
-
-def _write_documents(context: Context, partial: Path, lengths: np.ndarray, codes: dict[str, Codes]) -> None:
+def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[str, Codes]) -> None:
     """Two tables of one row a document: what is known of it, to be read; its group's number in every family."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = context.dataset.document_store.columns(["id", "source", "language"])
-    columns: dict[str, Any] = {"id": table["id"], "num_tokens": lengths}
+    # Groups take four bytes a document and are in memory; ids may take many times that: read as rows are written.
+    columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:
             columns[family] = code.group
         elif family == "length":
             columns["length_bin"] = code.group
         elif family in ("source", "language"):
-            columns[family] = table[family]
+            columns[family] = None
         elif family == "duplicate":
-            columns["duplicate_group"] = context.dataset.duplicate_groups
+            columns["duplicate_group"] = dataset.duplicate_groups
         else:
             columns[family] = pa.DictionaryArray.from_arrays(pa.array(code.group), pa.array(code.names, pa.string()))
-    numbers = {family: code.group for family, code in codes.items()}
-    for name, table in (("documents", columns), ("codes", numbers)):
-        path = partial / f"{name}.parquet"
-        pq.write_table(pa.table(table), path, compression="zstd", row_group_size=_ROW_GROUP)
+    numbers = pa.table({family: code.group for family, code in codes.items()})
+    pq.write_table(numbers, partial / "codes.parquet", compression="zstd", row_group_size=_ROW_GROUP)
+    with ExitStack() as files:
+        writer, start = None, 0
+        for stored in _stored_columns(dataset.document_store, [name for name in columns if columns[name] is None]):
+            rows = slice(start, start + len(stored))
+            table = pa.table({name: stored[name] if whole is None else whole[rows] for name, whole in columns.items()})
+            if writer is None:
+                path = partial / "documents.parquet"
+                writer = files.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
+            writer.write_table(table)
+            start = rows.stop
+
+
+def _stored_columns(store: Any, names: list[str]) -> Iterator[Any]:
+    """Some columns of the stored documents, `_ROW_GROUP` documents at a time whatever the files' sizes."""
+    import pyarrow as pa
+
+    waiting = None  # rows that fill no row group yet; slices and joins copy nothing
+    for path in store.paths:
+        read = store.columns(names, path)
+        waiting = read if waiting is None else pa.concat_tables([waiting, read])
+        while len(waiting) >= _ROW_GROUP:
+            yield waiting.slice(0, _ROW_GROUP)
+            waiting = waiting.slice(_ROW_GROUP)
+    if waiting:
+        yield waiting
 
 
 def summary(counts: Counts) -> str:

@@ -135,7 +135,7 @@ def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
     if num_samples is not None and not 1 <= num_samples <= num_sequences:
         raise UserError(
             f"Expected num_samples in 1 .. {num_sequences}, the dataset's sequences, found {num_samples}; pack "
-            "more epochs (packing.num_epochs) or train fewer steps."
+            "more epochs (num_epochs of packing.options) or train fewer steps."
         )
 
 

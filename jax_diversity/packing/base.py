@@ -1,32 +1,33 @@
-"""The one contract of all packing methods: documents' lengths, their order and options in, segments out."""
+"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int32, Int64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.packing import checks
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Segments
+
+_MOST_TOKENS = 2**62
 
 
 @runtime_checkable
 class Method(Protocol):
     """A pure function to segments; the same arguments give the same result.
 
-    Besides these arguments a method may take, by keyword: `seed` where it draws; `clusters` (int32, one a document
-    of the corpus) or `vectors` (float32, a row a document of the corpus) where it needs them, with a default of
-    None where it can do without; `advance`, told the
-    documents done, where it takes long. All other keyword parameters, each with a default, are its options. A
-    method that may use a token several times has the option `num_epochs`.
+    Besides the three arguments below, a method may take by keyword: `seed` where it draws; `clusters` (int32, one a
+    document of the corpus) or `vectors` (float32, a row a document of the corpus), with a default of None where it
+    can do without; `advance`, told the documents done, where it takes long. All other keyword parameters, each with
+    a default, are its options. It checks their values before any work, also where there are no documents. A method
+    that may use a token several times has the option `num_epochs`.
     """
 
     def __call__(
@@ -35,7 +36,13 @@ class Method(Protocol):
         document_order: Int64[np.ndarray, " chosen"],
         sequence_length: int,
     ) -> Segments:
-        """Pack the documents of `document_order`, some or all of the corpus's."""
+        """Pack documents into sequences.
+
+        Args:
+            document_lengths: tokens of every document of the corpus, each ending with its end token.
+            document_order: the documents to pack, some or all of the corpus's, and their order.
+            sequence_length: L, tokens of a sequence.
+        """
         ...
 
 
@@ -68,17 +75,6 @@ class Packed:
     report: PackingReport
 
 
-def check_settings(config: PackingConfig) -> None:
-    """Check the method and its options, by packing no documents at all: every method checks its own values.
-
-    Raises:
-        UserError: an unknown method or option, or a value that does not fit.
-    """
-    METHODS.check_settings(config.method, config.options)
-    given: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **config.options}
-    pack([], config.sequence_length, method=config.method, seed=config.seed, **given)
-
-
 def pack(
     document_lengths: Any,
     sequence_length: int,
@@ -103,7 +99,7 @@ def pack(
             them; with any method the report then tells how many topics meet in a sequence.
         vectors: every document's embedding, a row a document of the corpus; for the methods that need them.
         advance: told the number of documents done, by the methods that take long.
-        options: the method's own, such as `atom_size`; `method_options(name)` lists them.
+        options: the method's own, such as `atom_size`; `METHODS.options(name)` lists them.
 
     Raises:
         UserError: unknown method or option, a value that does not fit, clusters or vectors that the method needs
@@ -118,20 +114,91 @@ def pack(
     """
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
-    length = checks.whole_number("sequence_length", sequence_length, least=1)
-    lengths = checks.checked_lengths(document_lengths)
-    order = checks.checked_order(document_order, len(lengths))
-    codes = checks.checked_clusters(clusters, len(lengths))
+    length = whole_number("sequence_length", sequence_length, least=1)
+    lengths = _checked_lengths(document_lengths)
+    order = _checked_order(document_order, len(lengths))
+    codes = _checked_clusters(clusters, len(lengths))
     given = {
-        "seed": checks.whole_number("seed", seed, least=0),
+        "seed": whole_number("seed", seed),
         "clusters": codes,
-        "vectors": checks.checked_vectors(vectors, len(lengths)),
+        "vectors": _checked_vectors(vectors, len(lengths)),
         "advance": advance,
     }
-    contract = {name: value for name, value in given.items() if METHODS.takes(method, name) and value is not None}
-    for name, parameter in METHODS.parameters(method).items():
-        if name in given.keys() - contract.keys() and parameter.default is inspect.Parameter.empty:
+    parameters = METHODS.parameters(method)
+    for name in given.keys() & parameters.keys():
+        if given[name] is None and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
-    segments = chosen(lengths, order, length, **contract, **options)
-    repeats = METHODS.takes(method, "num_epochs")
-    return Packed(segments, report_packing(segments, lengths, order, codes, repeats=repeats))
+    taken = {name: value for name, value in given.items() if name in parameters and value is not None}
+    segments = chosen(lengths, order, length, **taken, **options)
+    return Packed(segments, report_packing(segments, lengths, order, codes, repeats="num_epochs" in parameters))
+
+
+def check_settings(config: PackingConfig) -> None:
+    """Check the method and its options: names and types by its signature, then values by packing no documents.
+
+    Raises:
+        UserError: an unknown method or option, or a value that does not fit.
+    """
+    METHODS.check_name(config.method)
+    try:
+        METHODS.check_settings(config.method, config.options)
+        arguments: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **config.options}
+        pack([], config.sequence_length, method=config.method, seed=config.seed, **arguments)
+    except UserError as error:
+        raise UserError(f"packing.method={config.method}: {error}") from None
+
+
+def _checked_lengths(document_lengths: Any) -> Int64[np.ndarray, " document"]:
+    lengths = _integers("document_lengths", document_lengths)
+    if len(lengths) and lengths.min() < 0:
+        place = int(np.argmin(lengths))
+        raise UserError(f"Expected document_lengths >= 0, found {lengths[place]} for document {place}.")
+    # In float64: a sum in int64 could wrap around before it is compared.
+    if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
+        raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
+    return lengths
+
+
+def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " chosen"]:
+    if document_order is None:
+        return np.arange(num_documents)
+    order = _integers("document_order", document_order)
+    if len(order) and not (order.min() >= 0 and order.max() < num_documents):
+        wrong = order[(order < 0) | (order >= num_documents)][0]
+        raise UserError(f"Expected document_order to hold documents of 0 .. {num_documents - 1}, found {wrong}.")
+    times = np.bincount(order, minlength=num_documents)
+    if len(times) and times.max() > 1:
+        raise UserError(f"Expected every document once in document_order, found {times.argmax()} again.")
+    return order
+
+
+def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"] | None:
+    if clusters is None:
+        return None
+    codes = _integers("clusters", clusters)
+    if len(codes) != num_documents:
+        raise UserError(f"Expected one cluster for each of {num_documents} documents, found {len(codes)}.")
+    if len(codes) and not (codes.min() >= 0 and codes.max() <= np.iinfo(np.int32).max):
+        raise UserError(f"Expected clusters of 0 .. 2^31 - 1, found {codes.min()} .. {codes.max()}.")
+    return codes.astype(np.int32)
+
+
+def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"] | None:
+    if vectors is None:
+        return None
+    array = np.asarray(vectors)
+    if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
+        raise UserError(
+            f"Expected vectors to hold a row of numbers for each of {num_documents} documents, "
+            f"found shape {array.shape} of {array.dtype}."
+        )
+    return array.astype(np.float32, copy=False)  # a memory map stays one
+
+
+def _integers(name: str, values: Any) -> Int64[np.ndarray, " entry"]:
+    array = np.asarray(values)
+    if array.ndim == 1 and not len(array):
+        return np.zeros(0, np.int64)  # an empty list is float64 to NumPy
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"Expected {name} to be one row of whole numbers, found shape {array.shape} of {array.dtype}.")
+    return array.astype(np.int64, copy=False)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.bins import fill_bins, split_to_fit
+from jax_diversity.packing.pieces import fill_bins, run_starts, split_documents
 from jax_diversity.schema import Segments
 
 
@@ -37,35 +37,30 @@ def best_fit(
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
-    fits = split_to_fit(document_lengths, document_order, sequence_length)
-    lengths = fits.pieces.length[fits.open]
+    pieces = split_documents(document_lengths, document_order, sequence_length)
+    lengths = pieces.length[pieces.length < sequence_length]
     by_length = np.argsort(-lengths, kind="stable")
     bins = np.empty(len(lengths), np.int64)
     bins[by_length] = _place(lengths[by_length], sequence_length)
-    return fill_bins(fits, bins, sequence_length)
+    return fill_bins(pieces, bins, sequence_length)
 
 
 def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndarray, " piece"]:
-    """Best-fit-decreasing: the bin of every piece.
+    """Best-fit-decreasing: the bin of every piece; `lengths` fall.
 
     Pieces of one length are placed together. The tightest bin that takes one takes as many as go in, since each
     leaves it tighter still; and all bins with equal room are alike. So a step is one length against one room, and
     there are never more steps than pieces.
-
-    Args:
-        lengths: falling, all above zero.
-        capacity: room of an empty bin.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
-    starts = np.flatnonzero(np.diff(lengths, prepend=-1))
-    for start, stop in pairwise([*starts.tolist(), len(lengths)]):
+    for start, stop in pairwise([*run_starts(lengths).tolist(), len(lengths)]):
         length = int(lengths[start])
         while start < stop:
             room = rooms.tightest(length)
-            each = min(room // length, stop - start)
+            each = min(room // length, stop - start)  # pieces that one bin takes
             some = rooms.take(room, -(-(stop - start) // each))
-            full = min(len(some), (stop - start) // each)
+            full = min(len(some), (stop - start) // each)  # all bins but perhaps the last take that many
             taken = np.repeat(some, each)[: stop - start]
             bins[start : start + len(taken)] = taken
             start += len(taken)
@@ -77,7 +72,7 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
 class _Rooms:
     """Bins by the room that they have left; there are always more empty ones.
 
-    What it holds grows with the begun bins, not with their capacity.
+    Memory grows with the bins that hold something, not with their capacity.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -87,7 +82,7 @@ class _Rooms:
         self._num_bins = 0
 
     def tightest(self, length: int) -> int:
-        """The smallest room that holds so many tokens: of the begun bins, or else an empty one's."""
+        """The smallest room that holds so many tokens; an empty bin's where no other does."""
         place = bisect_left(self._rooms, length)
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
@@ -102,7 +97,7 @@ class _Rooms:
         return bins[:most]
 
     def put(self, room: int, bins: Int64[np.ndarray, " bin"]) -> None:
-        """Bins that have so much room now."""
+        """Store bins by the room that they have now; full ones are not needed any more."""
         if not len(bins) or not room:
             return
         if room not in self._bins:

@@ -11,8 +11,15 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.checks import checked_atom, one_of
-from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, whole_documents
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.packing.pieces import (
+    checked_atom_size,
+    cut_stream,
+    end_to_end,
+    fill,
+    num_filled,
+    whole_documents,
+)
 from jax_diversity.schema import Segments
 
 
@@ -20,8 +27,8 @@ def concat(
     document_lengths: Int64[np.ndarray, " document"],
     document_order: Int64[np.ndarray, " chosen"],
     sequence_length: int,
-    last_sequence: Literal["drop", "pad"] = "drop",
     *,
+    last_sequence: Literal["drop", "pad"] = "drop",
     atom_size: int | None = None,
     seed: int = 0,
 ) -> Segments:
@@ -48,12 +55,11 @@ def concat(
         ([1, 0], [2, 2])
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
-    atom_size = checked_atom(atom_size, sequence_length)
+    atom_size = checked_atom_size(atom_size, sequence_length)
     pieces = whole_documents(document_lengths, document_order)
     total = int(pieces.length.sum())
     if atom_size != sequence_length:
-        start, length = _shuffled_atoms(total, atom_size, seed)
-        pieces, _ = cut_stream(pieces, start, length)
+        pieces, _ = cut_stream(pieces, *_shuffled_atoms(total, atom_size, seed))
     num_sequences = num_filled(total, sequence_length, last_sequence)
     return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
 
@@ -67,7 +73,7 @@ def _shuffled_atoms(
     """
     num_atoms = -(-total // atom_size)
     atoms = np.arange(num_atoms)
-    full = atoms[: total // atom_size]
+    full = atoms[: total // atom_size]  # a view: the unfilled last atom keeps its place
     full[:] = np.random.default_rng(seed).permutation(len(full))
     begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
     start = atoms[begins] * atom_size

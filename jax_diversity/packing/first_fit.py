@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.packing.bins import fill_bins, split_to_fit
+from jax_diversity.packing.pieces import fill_bins, split_documents
 from jax_diversity.schema import Segments
 
 _ROWS_PER_ADVANCE = 1 << 16
@@ -39,23 +39,19 @@ def first_fit(
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
-    fits = split_to_fit(document_lengths, document_order, sequence_length)
-    bins = _place(fits.pieces.length[fits.open], sequence_length, advance)
-    return fill_bins(fits, bins, sequence_length)
-
-
-def _place(lengths: Int64[np.ndarray, " piece"], capacity: int, advance: Advance) -> Int64[np.ndarray, " piece"]:
-    """The bin of every piece, by a tree whose nodes know the largest room below them: log(bins) steps a piece."""
-    # Two bins in a row are never half empty both: their pieces would have gone together.
-    most_bins = min(len(lengths), 2 * (int(lengths.sum()) // capacity + 1))
+    pieces = split_documents(document_lengths, document_order, sequence_length)
+    lengths = pieces.length[pieces.length < sequence_length]
+    # Two bins in a row are never both half empty: their pieces would have gone together.
+    most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1))
     leaves = 1 << max(most_bins - 1, 0).bit_length()
-    rooms = [capacity] * (2 * leaves)  # the root is 1, the children of i are 2 i and 2 i + 1
+    # A binary tree whose nodes know the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
+    rooms = [sequence_length] * (2 * leaves)
     bins = np.empty(len(lengths), np.int64)
     for start in range(0, len(lengths), _ROWS_PER_ADVANCE):
         chunk = lengths[start : start + _ROWS_PER_ADVANCE].tolist()
         bins[start : start + len(chunk)] = [_put(rooms, leaves, length) for length in chunk]
         advance(len(chunk))
-    return bins
+    return fill_bins(pieces, bins, sequence_length)
 
 
 def _put(rooms: list[int], leaves: int, length: int) -> int:
@@ -70,7 +66,7 @@ def _put(rooms: list[int], leaves: int, length: int) -> int:
     while node > 1:
         larger = max(rooms[node], rooms[node ^ 1])
         node >>= 1
-        if rooms[node] == larger:
+        if rooms[node] == larger:  # then no node above changes either
             break
         rooms[node] = larger
     return found - leaves

@@ -2,7 +2,7 @@
 
 The three indices of Megatron-LM's `GPTDataset`, and the two of its `BlendedDataset`, element for element and type
 for type for the same seed (checked against megatron-core 0.16.1). A *sample* is Megatron's word for a sequence:
-its last token is the next one's first, so that every token but the very first is somebody's target.
+its last token is the next one's first, so that every token but the very first is a target.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int32, Int64, Integer
 
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.packing.pieces import cut_stream, end_to_end, expand, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
-LastSequence = Literal["drop", "pad"]
 _LEAST_SHARE_OF_LAST_EPOCH = 0.80
 _DUES_AT_A_TIME = 1 << 17
 _SAMPLES_AT_A_TIME = 1 << 18
@@ -56,107 +57,35 @@ class MegatronIndices(NamedTuple):
     shuffle_index: Integer[np.ndarray, " sample"]
 
 
-def plan_epochs(
-    tokens_per_epoch: int,
+def megatron(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Int64[np.ndarray, " chosen"],
     sequence_length: int,
+    *,
     num_epochs: int = 1,
     num_samples: int | None = None,
-    last_sequence: LastSequence = "drop",
-) -> Epochs:
-    """How many samples the epochs hold and whether the last one is shuffled on its own.
+    seed: int = 0,
+    last_sequence: Literal["drop", "pad"] = "drop",
+) -> Segments:
+    """Pack the documents of `document_order` into Megatron's samples of L + 1 tokens.
 
-    It is where a number of samples is asked for that needs less than four fifths of the last epoch.
+    Args: see `megatron_indices`, which also gives the order in which Megatron would read the sequences.
 
-    Args:
-        tokens_per_epoch: tokens of all documents.
-        sequence_length: L, tokens a sample moves on by.
-        num_epochs: passes over the documents; not looked at where `num_samples` is given.
-        num_samples: take as many epochs as hold at least so many samples.
-        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
-
-    Raises:
-        UserError: samples asked for of documents that hold no tokens; numbers below one.
+    Example:
+        >>> segments = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
+        >>> segments.num_sequences, segments.sequence_length, segments.length.tolist()
+        (2, 5, [3, 2, 3, 2])
     """
-    for name, value in (("num_epochs", num_epochs), ("num_samples", num_samples), ("L", sequence_length)):
-        if value is not None and value < 1:
-            raise UserError(f"Expected {name} >= 1, found {value}.")
-    if num_samples is not None:
-        if not tokens_per_epoch:
-            raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
-        num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
-    num_targets = max(num_epochs * tokens_per_epoch - 1, 0)
-    rounded_up = -(-num_targets // sequence_length)
-    total = num_targets // sequence_length if last_sequence == "drop" else rounded_up
-    before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
-    per_epoch = (tokens_per_epoch - 1) // sequence_length
-    from_last = (total if num_samples is None else num_samples) - before_last
-    apart = num_epochs > 1 and from_last < int(_LEAST_SHARE_OF_LAST_EPOCH * per_epoch)
-    return Epochs(num_epochs, total, before_last if apart else total)
-
-
-def document_index(
-    documents: Int64[np.ndarray, " chosen"], epochs: Epochs, random: np.random.RandomState
-) -> Int32[np.ndarray, " place"]:
-    """The documents of all epochs in one random order; the last epoch's behind, where it is apart.
-
-    Args:
-        documents: which documents, in the order of the store.
-        epochs: as `plan_epochs` gave it.
-        random: the generator of the seed; `shuffle_index` goes on with it.
-    """
-    parts = [epochs.num_epochs - 1, 1] if epochs.last_apart else [epochs.num_epochs]
-    index = np.tile(documents.astype(np.int32), epochs.num_epochs)
-    for part in np.split(index, np.cumsum(parts)[:-1] * len(documents)):
-        random.shuffle(part)  # a view: shuffled in place
-    return index
-
-
-def sample_index(
-    document_lengths: Int64[np.ndarray, " document"],
-    document_index: Int32[np.ndarray, " place"],
-    sequence_length: int,
-    last_sequence: LastSequence = "drop",
-) -> Integer[np.ndarray, "boundary 2"]:
-    """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
-
-    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
-    none. The type is int32, or int64 where places or offsets do not fit it.
-
-    Args:
-        document_lengths: tokens of every document of the store.
-        document_index: documents as they stand end to end.
-        sequence_length: L.
-        last_sequence: whether an unfilled last sample is dropped or kept; its end is then the last token.
-    """
-    lengths = document_lengths[document_index]
-    longest = int(lengths.max(initial=0))
-    ends = np.cumsum(lengths)
-    num_targets = max(int(ends[-1]) - 1, 0) if len(ends) else 0
-    num_samples = num_targets // sequence_length
-    boundaries = np.arange(num_samples + 1, dtype=np.int64) * sequence_length
-    if last_sequence == "pad" and num_targets % sequence_length:
-        boundaries = np.append(boundaries, num_targets)
-    wide = max(len(document_index), longest) > np.iinfo(np.int32).max
-    index = np.zeros((len(boundaries), 2), np.int64 if wide else np.int32)
-    # The first sample begins at the first document, even where that holds nothing.
-    index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
-    index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
-    return index
-
-
-def shuffle_index(epochs: Epochs, random: np.random.RandomState) -> Integer[np.ndarray, " sample"]:
-    """The samples in the order in which training reads them; those of a last epoch that is apart behind.
-
-    Args:
-        epochs: as `plan_epochs` gave it.
-        random: the generator, from which `document_index` has drawn before.
-    """
-    kind = np.int64 if epochs.num_samples >= np.iinfo(np.uint32).max - 1 else np.uint32
-    index = np.arange(epochs.num_samples, dtype=kind)
-    random.shuffle(index[: epochs.num_first])
-    if epochs.last_apart:
-        random.shuffle(index[epochs.num_first :])
-    return index
+    indices = megatron_indices(
+        document_lengths,
+        document_order,
+        sequence_length,
+        num_epochs=num_epochs,
+        num_samples=num_samples,
+        seed=seed,
+        last_sequence=last_sequence,
+    )
+    return megatron_segments(document_lengths, indices, sequence_length)
 
 
 def megatron_indices(
@@ -167,7 +96,7 @@ def megatron_indices(
     num_epochs: int = 1,
     num_samples: int | None = None,
     seed: int = 0,
-    last_sequence: LastSequence = "drop",
+    last_sequence: Literal["drop", "pad"] = "drop",
 ) -> MegatronIndices:
     """All three indices of a `GPTDataset`.
 
@@ -187,43 +116,96 @@ def megatron_indices(
     Example:
         >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> indices.sample_index.tolist()
-        [[0, 0], [1, 1], [2, 3]]
+        [[0, 0], [1, 1], [2, 1]]
     """
-    epochs = plan_epochs(
-        int(document_lengths[documents].sum()), sequence_length, num_epochs, num_samples, last_sequence
-    )
-    random = _generator(seed)
-    order = document_index(np.sort(documents), epochs, random)
+    # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
+    random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
+    total = int(document_lengths[documents].sum()) if len(documents) else None
+    epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
+    order = np.tile(np.sort(documents).astype(np.int32), epochs.num_epochs)
+    _shuffle(order, len(documents) * (epochs.num_epochs - epochs.last_apart), random)
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
-    return MegatronIndices(order, begins, shuffle_index(epochs, random))
+    wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
+    samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
+    _shuffle(samples, epochs.num_first, random)
+    return MegatronIndices(order, begins, samples)
 
 
-def megatron_order(
-    document_lengths: Int64[np.ndarray, " document"],
-    documents: Int64[np.ndarray, " chosen"],
+def _shuffle(values: Integer[np.ndarray, " place"], num_first: int, random: np.random.RandomState) -> None:
+    """Shuffle the first values and the others, each among themselves, in place; no others draw nothing."""
+    random.shuffle(values[:num_first])
+    random.shuffle(values[num_first:])
+
+
+def plan_epochs(
+    tokens_per_epoch: int | None,
     sequence_length: int,
-    *,
     num_epochs: int = 1,
     num_samples: int | None = None,
-    seed: int = 0,
-    last_sequence: LastSequence = "drop",
-) -> Integer[np.ndarray, " sample"]:
-    """The order in which Megatron reads what `megatron` packs: `megatron_indices(...).shuffle_index` alone.
+    last_sequence: Literal["drop", "pad"] = "drop",
+) -> Epochs:
+    """How many samples the epochs hold and whether the last one is shuffled on its own.
 
-    Args and errors: see `megatron_indices`.
+    It is where a number of samples is asked for that needs less than four fifths of the last epoch.
+
+    Args:
+        tokens_per_epoch: tokens of all documents; None where there are no documents, which make no samples.
+        sequence_length: L, tokens a sample moves on by.
+        num_epochs: passes over the documents; not looked at where `num_samples` is given.
+        num_samples: take as many epochs as hold at least so many samples.
+        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
+
+    Raises:
+        UserError: samples asked for of documents that hold no tokens; numbers below one.
     """
-    epochs = plan_epochs(
-        int(document_lengths[documents].sum()), sequence_length, num_epochs, num_samples, last_sequence
-    )
-    random = _generator(seed)
-    document_index(np.sort(documents), epochs, random)  # draws what stands before the samples' own shuffle
-    return shuffle_index(epochs, random)
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    whole_number("sequence_length", sequence_length, least=1)
+    num_epochs = whole_number("num_epochs", num_epochs, least=1)
+    if num_samples is not None:
+        num_samples = whole_number("num_samples", num_samples, least=1)
+    if tokens_per_epoch is None:
+        return Epochs(0, 0, 0)
+    if num_samples is not None:
+        if not tokens_per_epoch:
+            raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
+        num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
+    # The very first token is no target.
+    total = num_filled(max(num_epochs * tokens_per_epoch - 1, 0), sequence_length, last_sequence)
+    before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
+    per_epoch = (tokens_per_epoch - 1) // sequence_length
+    from_last = (total if num_samples is None else num_samples) - before_last
+    apart = num_epochs > 1 and from_last < int(_LEAST_SHARE_OF_LAST_EPOCH * per_epoch)  # rounded down as Megatron does
+    return Epochs(num_epochs, total, before_last if apart else total)
 
 
-def _generator(seed: int) -> np.random.RandomState:
-    if not 0 <= seed < 2**32:
-        raise UserError(f"Expected a seed in 0 .. 2^32 - 1 as Megatron takes it, found {seed}.")
-    return np.random.RandomState(seed)  # the old generator, which Megatron uses
+def sample_index(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_index: Int32[np.ndarray, " place"],
+    sequence_length: int,
+    last_sequence: Literal["drop", "pad"] = "drop",
+) -> Integer[np.ndarray, "boundary 2"]:
+    """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
+
+    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
+    none. The type is int32, or int64 where places or offsets do not fit it.
+
+    Args:
+        document_lengths: tokens of every document of the store.
+        document_index: documents as they stand end to end.
+        sequence_length: L.
+        last_sequence: whether an unfilled last sample is dropped or kept; its end is then the last token.
+    """
+    lengths = document_lengths[document_index]
+    ends = np.cumsum(lengths)
+    num_targets = max(int(ends[-1]) - 1, 0) if len(ends) else 0
+    num_samples = num_filled(num_targets, sequence_length, last_sequence)
+    boundaries = np.minimum(np.arange(num_samples + 1, dtype=np.int64) * sequence_length, num_targets)
+    wide = max(len(document_index), int(lengths.max(initial=0))) > np.iinfo(np.int32).max
+    index = np.zeros((num_samples + 1, 2), np.int64 if wide else np.int32)
+    # The first sample begins at the first document, even where that holds nothing.
+    index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
+    index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
+    return index
 
 
 def megatron_segments(
@@ -237,78 +219,18 @@ def megatron_segments(
         sequence_length: L; the sequences hold L + 1 tokens, the last of which is the next one's first.
     """
     num_samples = len(indices.sample_index) - 1
-    most = (
-        int(indices.sample_index[-1, 0]) + num_samples
-    )  # a sample looks at all documents from its first token's to its last's
-    columns = [np.empty(most, bool if name == "ends_with_eos" else np.int64) for name in Segments.COLUMNS]
-    num_segments = 0
+    blocks = []
     for first in range(0, num_samples, _SAMPLES_AT_A_TIME):
-        begins = indices.sample_index[first : first + _SAMPLES_AT_A_TIME + 1].astype(np.int64)
-        block = _segments_of(document_lengths, indices.document_index, begins, sequence_length)
-        stop = num_segments + len(block[0])
-        for column, values in zip(columns, block, strict=True):
-            column[num_segments:stop] = values
-        columns[0][num_segments:stop] += first
-        num_segments = stop
-    return Segments(
-        *(column[:num_segments] for column in columns),
-        num_sequences=num_samples,
-        sequence_length=sequence_length + 1,
-        overlap=1,
-    )
-
-
-def _segments_of(
-    document_lengths: np.ndarray, document_index: np.ndarray, begins: np.ndarray, sequence_length: int
-) -> tuple[np.ndarray, ...]:
-    """Some neighbouring samples' segments, as the columns of `Segments`; `begins` has one row more than samples."""
-    place, offset_there = begins[:, 0], begins[:, 1]
-    num_pieces = np.diff(place) + 1
-    first = np.cumsum(num_pieces) - num_pieces
-    sequence = np.repeat(np.arange(len(num_pieces)), num_pieces)
-    document = document_index[np.arange(len(sequence)) + (place[:-1] - first)[sequence]].astype(np.int64)
-    offset = np.zeros(len(sequence), np.int64)
-    offset[first] = offset_there[:-1]
-    stop = document_lengths[document]
-    stop[first + num_pieces - 1] = offset_there[1:] + 1
-    ends_with_eos = stop == document_lengths[document]
-    length = stop - offset
-    position = np.cumsum(length) - length
-    position -= position[first][sequence]
-    filled = length > 0  # documents without tokens are passed over
-    columns = sequence, position, document, offset, length, ends_with_eos
-    return columns if filled.all() else tuple(column[filled] for column in columns)
-
-
-def megatron(
-    document_lengths: Int64[np.ndarray, " document"],
-    document_order: Int64[np.ndarray, " chosen"],
-    sequence_length: int,
-    *,
-    num_epochs: int = 1,
-    num_samples: int | None = None,
-    seed: int = 0,
-    last_sequence: LastSequence = "drop",
-) -> Segments:
-    """Pack the documents of `document_order` into Megatron's samples of L + 1 tokens.
-
-    Args: see `megatron_indices`, which also gives the order in which Megatron would read the sequences.
-
-    Example:
-        >>> segments = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
-        >>> segments.num_sequences, segments.sequence_length, segments.length.tolist()
-        (2, 5, [4, 1, 1, 4])
-    """
-    indices = megatron_indices(
-        document_lengths,
-        document_order,
-        sequence_length,
-        num_epochs=num_epochs,
-        num_samples=num_samples,
-        seed=seed,
-        last_sequence=last_sequence,
-    )
-    return megatron_segments(document_lengths, indices, sequence_length)
+        place, offset = indices.sample_index[first : first + _SAMPLES_AT_A_TIME + 1].astype(np.int64).T
+        order = indices.document_index[place[0] : place[-1] + 1].astype(np.int64)
+        documents = whole_documents(document_lengths, order)
+        # Where the samples begin in the stream of these documents; each goes on to the first token of the next.
+        edges = end_to_end(documents.length)[place - place[0]] + offset
+        length = np.diff(edges) + 1
+        pieces, sample = cut_stream(documents, edges[:-1], length)
+        position = end_to_end(pieces.length) - end_to_end(length)[sample]
+        blocks.append([first + sample, position, *pieces])
+    return joined_segments(blocks, num_samples, sequence_length + 1, overlap=1)
 
 
 def blend_index(
@@ -346,11 +268,13 @@ def blend_index(
     by_dataset = np.argsort(dataset, kind="stable")
     count = np.bincount(dataset, minlength=len(values))
     sample = np.empty(num_samples, np.int64)
-    sample[by_dataset] = np.arange(num_samples) - np.repeat(np.cumsum(count) - count, count)
+    sample[by_dataset] = expand(count)[1]
     return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample
 
 
-def _most_lagging(shares: np.ndarray, num_positions: int, sizes: np.ndarray | None) -> Int64[np.ndarray, " position"]:
+def _most_lagging(
+    shares: Float[np.ndarray, " dataset"], num_positions: int, sizes: Float[np.ndarray, " dataset"] | None
+) -> Int64[np.ndarray, " position"]:
     """The dataset at every position; one that has given `sizes` samples is passed over from then on."""
     chosen = np.empty(num_positions, np.int64)
     counts, lags = np.zeros(len(shares)), np.empty(len(shares))
@@ -358,11 +282,11 @@ def _most_lagging(shares: np.ndarray, num_positions: int, sizes: np.ndarray | No
     for start in range(0, num_positions, steps_at_a_time):
         steps = np.arange(start, min(start + steps_at_a_time, num_positions))
         for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
-            # Lags are computed anew at every step, as Megatron does: ties are then its ties, to the last bit.
+            # Lags are computed from the counts at every step, as Megatron does: ties are its ties, to the last bit.
             np.subtract(due, counts, out=lags)
             most = lags.argmax()
             chosen[step] = most
             counts[most] += 1.0
             if sizes is not None and counts[most] == sizes[most]:
-                counts[most] = np.inf  # spent: it lags no more
+                counts[most] = np.inf  # its lag is minus infinity from here on
     return chosen

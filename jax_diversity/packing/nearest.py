@@ -11,11 +11,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.packing.checks import one_of, whole_number
 from jax_diversity.packing.concat import concat
-from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
-from jax_diversity.packing.units import distinct_units, rounded_units
+from jax_diversity.packing.neighbors import distinct_units, nearest_rows, path_of_neighbors, rounded_units
 from jax_diversity.schema import Segments
 
 
@@ -23,8 +22,8 @@ def nearest(
     document_lengths: Int64[np.ndarray, " document"],
     document_order: Int64[np.ndarray, " chosen"],
     sequence_length: int,
-    last_sequence: Literal["drop", "pad"] = "drop",
     *,
+    last_sequence: Literal["drop", "pad"] = "drop",
     vectors: Float32[np.ndarray, "document feature"],
     num_neighbors: int = 10,
     num_candidates: int = 4096,
@@ -36,7 +35,7 @@ def nearest(
     starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
     there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
     vectors, such as copies of one text, count as one and stand side by side. Every document is visited once; no
-    token is lost but the unfilled last sequence's. The number of threads changes nothing (see `units`).
+    token is lost but the unfilled last sequence's. The number of threads changes nothing (see `neighbors`).
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token.
@@ -68,4 +67,4 @@ def nearest(
     turn = np.empty(len(path), np.int64)
     turn[path] = np.arange(len(path))
     along = document_order[np.argsort(turn[kind], kind="stable")]
-    return concat(document_lengths, along, sequence_length, last_sequence)
+    return concat(document_lengths, along, sequence_length, last_sequence=last_sequence)

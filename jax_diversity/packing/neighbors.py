@@ -1,4 +1,14 @@
-"""The graph of nearest neighbours by cosine, and a path from neighbour to neighbour."""
+"""The graph of nearest neighbours by cosine, and a path from neighbour to neighbour.
+
+Vectors are compared as *units*: they are scaled to a length of about 4096 and rounded to whole numbers. All sums of
+products of two such vectors are whole numbers of at most 2^24, which float32 holds exactly, so that a product of
+matrices is the same whatever the order of its sums: the graph depends neither on the number of threads nor on the size
+of blocks. The price is a cosine that is off by about 0.0001 (by up to √features / 4096 where all features round the
+same way).
+
+Many rows are not all compared with one another: they are divided into *cells* of near rows, and each row is compared
+with those of the nearest cells.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +16,167 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int16, Int32, Int64
+from jaxtyping import Float32, Float64, Int16, Int32, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.packing.cells import divide, near_cells
-from jax_diversity.packing.units import products
+from jax_diversity.packing.pieces import end_to_end, run_starts
 
+_UNIT_LENGTH = 4096
+_ROWS_ROUNDED = 4096  # together
+_ROWS_ASSIGNED = 8192  # to the centers of a cell's parts, together
 _QUERIES = 256  # rows compared together
-_GROUP = 64  # columns looked at together
+_COLUMNS_PER_GROUP = 64  # of the products, of which the largest is looked at first
 _CELLS_OF_CANDIDATES = 8  # that hold as many rows as are compared
-_ALL = 4  # times as many rows as candidates: up to there all are compared
+_MOST_COMPARED = 4  # times as many rows as candidates: up to there all are compared with one another
+_MOST_PARTS = 64  # of a cell that is divided
+_ROWS_PER_PART = 128  # from which the parts' centers are found
+_PASSES = 4  # of k-means
+
+# ---- units
+
+
+def rounded_units(
+    vectors: Float32[np.ndarray, "document feature"], documents: Int64[np.ndarray, " row"]
+) -> Int16[np.ndarray, "row feature"]:
+    """Some documents' vectors with length about 4096, never more, in whole numbers; zeros stay zeros.
+
+    Args:
+        vectors: may be a memory map: it is read a part at a time.
+        documents: the rows meant.
+
+    Raises:
+        UserError: NaN or infinity, or no features.
+    """
+    if not vectors.shape[1]:
+        raise UserError("Expected vectors of at least one feature, found none; embed the documents first.")
+    units = np.empty((len(documents), vectors.shape[1]), np.int16)
+    forward = np.argsort(documents, kind="stable")  # a memory map is read from front to back
+    for start in range(0, len(documents), _ROWS_ROUNDED):
+        rows = forward[start : start + _ROWS_ROUNDED]
+        block = vectors[documents[rows]]
+        if not np.isfinite(block).all():
+            wrong = documents[rows[np.argmin(np.isfinite(block).all(axis=1))]]
+            raise UserError(
+                f"Expected finite vectors, found NaN or infinity in document {wrong}'s; "
+                "repair its embedding or leave the document out."
+            )
+        units[rows] = _rounded(block.astype(np.float64))
+    return units
+
+
+def _rounded(rows: Float64[np.ndarray, "row feature"]) -> Int16[np.ndarray, "row feature"]:
+    # Rounding lengthens a vector by at most half of √features, which is left free: no product exceeds 2^24.
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    scale = max(_UNIT_LENGTH - rows.shape[1] ** 0.5 / 2, 0) / np.where(length > 0, length, 1)
+    return np.rint(rows * scale).astype(np.int16)
+
+
+def mean_units(
+    vectors: Float32[np.ndarray, "document feature"],
+    documents: Int64[np.ndarray, " row"],
+    counts: Int64[np.ndarray, " group"],
+) -> Int16[np.ndarray, "group feature"]:
+    """The directions of groups' means, as units.
+
+    Args:
+        vectors: may be a memory map.
+        documents: the documents, group after group.
+        counts: documents of every group, above zero.
+
+    Raises:
+        UserError: NaN or infinity.
+    """
+    group = np.repeat(np.arange(len(counts)), counts)
+    sums = np.zeros((len(counts), vectors.shape[1]))
+    for start in range(0, len(documents), _ROWS_ROUNDED):
+        rows = slice(start, start + _ROWS_ROUNDED)
+        first = run_starts(group[rows])
+        units = rounded_units(vectors, documents[rows])
+        sums[group[rows][first]] += np.add.reduceat(units, first, axis=0, dtype=np.int64)
+    return _rounded(sums)
+
+
+def distinct_units(
+    units: Int16[np.ndarray, "row feature"],
+) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " row"]]:
+    """The first of every kind of row, ascending, and for every row the number of its kind.
+
+    Example:
+        >>> first, kind = distinct_units(np.array([[7, 0], [0, 7], [7, 0]], np.int16))
+        >>> first.tolist(), kind.tolist()
+        ([0, 1], [0, 1, 0])
+    """
+    whole = np.ascontiguousarray(units).view(np.dtype((np.void, units.shape[1] * units.itemsize))).reshape(-1)
+    _, first, kind = np.unique(whole, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(first), np.int64)
+    number[order] = np.arange(len(first))
+    return first[order], number[kind]
+
+
+def products(
+    rows: Int16[np.ndarray, "row feature"], others: Int16[np.ndarray, "other feature"]
+) -> Float32[np.ndarray, "row other"]:
+    """The cosine of every row with every other, times about 2^24: whole numbers, exactly."""
+    return rows.astype(np.float32) @ others.astype(np.float32).T
+
+
+# ---- cells
+
+
+def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
+    """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
+
+    Cells that are too large are divided around centers that a few passes of k-means find. A part that keeps most of
+    its cell, as copies of one text do, is cut by the rows' numbers: k-means would never divide it.
+    """
+    cells: list[np.ndarray] = []
+    large = [np.arange(len(units))]
+    while large:
+        rows = large.pop()
+        if len(rows) <= 2 * size:
+            cells.append(rows)
+            continue
+        part = _nearest_center(units, rows, _centers(units, rows, min(-(-len(rows) // size), _MOST_PARTS)))
+        by_part = np.argsort(part, kind="stable")
+        for one in np.split(rows[by_part], run_starts(part[by_part])[1:]):
+            if 4 * len(one) > 3 * len(rows):
+                cells += np.array_split(one, -(-len(one) // size))
+            else:
+                large.append(one)
+    return cells
+
+
+def _centers(
+    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " some"], num: int
+) -> Int16[np.ndarray, "part feature"]:
+    """Centers of at most `num` parts, from rows spaced evenly over a cell's."""
+    some = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
+    centers = units[some[np.arange(num) * len(some) // num]]
+    for _ in range(_PASSES):
+        part = _nearest_center(units, some, centers)
+        by_part = np.argsort(part, kind="stable")
+        first = run_starts(part[by_part])  # a center without rows is left out
+        centers = _rounded(np.add.reduceat(units[some[by_part]], first, axis=0, dtype=np.float64))
+    return centers
+
+
+def _nearest_center(
+    units: Int16[np.ndarray, "row feature"],
+    rows: Int64[np.ndarray, " some"],
+    centers: Int16[np.ndarray, "part feature"],
+) -> Int64[np.ndarray, " some"]:
+    """The nearest center of every row, the first of equals."""
+    part = np.empty(len(rows), np.int64)
+    for start in range(0, len(rows), _ROWS_ASSIGNED):
+        block = slice(start, start + _ROWS_ASSIGNED)
+        part[block] = products(units[rows[block]], centers).argmax(axis=1)
+    return part
+
+
+# ---- the graph
 
 
 def nearest_rows(
@@ -39,7 +199,7 @@ def nearest_rows(
     num = len(units)
     rows, columns, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
     for queries, candidates in _comparisons(units, num_candidates):
-        padding = -len(candidates) % _GROUP  # rows of zeros, which are near to none
+        padding = -len(candidates) % _COLUMNS_PER_GROUP  # rows of zeros, which are near to none
         others = np.pad(units[candidates], ((0, padding), (0, 0)))
         own = np.searchsorted(candidates, queries)
         query, candidate, value = _largest(products(units[queries], others), own, num_neighbors)
@@ -58,16 +218,29 @@ def _comparisons(
     units: Int16[np.ndarray, "row feature"], num_candidates: int
 ) -> Iterator[tuple[Int64[np.ndarray, " query"], Int64[np.ndarray, " candidate"]]]:
     """Which rows are compared with which, these ascending: every row once on the left."""
-    if len(units) <= _ALL * num_candidates:
+    if len(units) <= _MOST_COMPARED * num_candidates:
         everything = np.arange(len(units))
-        for start in range(0, len(units), _QUERIES):
-            yield everything[start : start + _QUERIES], everything
-        return
-    cells = divide(units, max(num_candidates // _CELLS_OF_CANDIDATES, 1))
-    for index, candidates in enumerate(near_cells(units, cells, num_candidates)):
-        queries = cells.cell(index)
+        pairs = iter([(everything, everything)])
+    else:
+        cells = divide(units, max(num_candidates // _CELLS_OF_CANDIDATES, 1))
+        pairs = zip(cells, _near_cells(units, cells, num_candidates), strict=True)
+    for queries, candidates in pairs:
         for start in range(0, len(queries), _QUERIES):
             yield queries[start : start + _QUERIES], candidates
+
+
+def _near_cells(
+    units: Int16[np.ndarray, "row feature"], cells: list[np.ndarray], num_rows: int
+) -> Iterator[np.ndarray]:
+    """For every cell the rows of the nearest cells, its own among them: at least `num_rows`, ascending, or all."""
+    centers = _rounded(np.stack([units[cell].sum(axis=0, dtype=np.float64) for cell in cells]))
+    sizes = np.array([len(cell) for cell in cells])
+    for index in range(len(cells)):
+        nearness = products(centers[index : index + 1], centers)[0]
+        nearness[index] = np.inf  # its own comes first
+        near = np.argsort(-nearness, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(sizes[near]), num_rows)) + 1
+        yield np.sort(np.concatenate([cells[cell] for cell in near[:enough].tolist()]))
 
 
 def _largest(
@@ -82,9 +255,9 @@ def _largest(
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
-    groups = nearness.reshape(num_queries, _GROUP, width // _GROUP)
+    groups = nearness.reshape(num_queries, _COLUMNS_PER_GROUP, width // _COLUMNS_PER_GROUP)
     tops = groups.max(axis=1)
-    bound = np.ones(num_queries, np.float32)
+    bound = np.ones(num_queries, np.float32)  # the smallest whole number above zero
     if num < tops.shape[1]:
         np.maximum(bound, np.partition(tops, -num, axis=1)[:, -num], out=bound)
     row, group = np.nonzero(tops >= bound[:, None])
@@ -93,7 +266,7 @@ def _largest(
     row, column, value = row[entry], member * tops.shape[1] + group[entry], values[entry, member].astype(np.int32)
     largest_first = np.lexsort((column, -value, row))
     counts = np.bincount(row, minlength=num_queries)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank = np.arange(len(row)) - np.repeat(end_to_end(counts), counts)
     kept = largest_first[rank < num]
     return row[kept], column[kept], value[kept]
 
@@ -107,17 +280,18 @@ def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
     Args:
         graph: from `nearest_rows`.
     """
-    indptr, neighbors, nearness = graph.indptr.tolist(), graph.indices, graph.data
+    starts, neighbors, nearness = graph.indptr.data, graph.indices, graph.data
     unvisited = np.ones(graph.shape[0], np.int32)
-    path: list[int] = []
-    for start in np.argsort(np.diff(graph.indptr), kind="stable").tolist():
-        row = start
+    path, num_visited = np.empty(graph.shape[0], np.int64), 0
+    for row in np.argsort(np.diff(graph.indptr), kind="stable").data:
         while unvisited[row]:
-            path.append(row)
+            path[num_visited] = row
+            num_visited += 1
             unvisited[row] = 0
-            begin, end = indptr[row], indptr[row + 1]
+            begin, end = starts[row], starts[row + 1]
             if begin == end:
                 break
             near = nearness[begin:end] * unvisited[neighbors[begin:end]]
-            row = int(neighbors[begin + near.argmax()])  # a visited one where none is left
-    return np.array(path, np.int64)
+            # A visited row where no neighbour is left (all are 0), which ends the loop.
+            row = int(neighbors[begin + near.argmax()])
+    return path

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.checks import checked_atom, one_of
-from jax_diversity.packing.pieces import Pieces, end_to_end, expand, fill, num_filled
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.packing.pieces import Pieces, checked_atom_size, end_to_end, expand, fill, num_filled
 from jax_diversity.schema import Segments
 
 
@@ -51,8 +51,9 @@ def pad(
         ([0, 3, 0], [4, 2, 2])
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
-    # A sequence of one token has no room for an atom of its size; larger atoms are split to it.
-    atom_size = checked_atom(2 if sequence_length == 1 and atom_size is None else atom_size, sequence_length, least=2)
+    if atom_size is None and sequence_length == 1:
+        atom_size = 2  # an atom of one token has room for an end token only; larger atoms are split to L
+    atom_size = checked_atom_size(atom_size, sequence_length, least=2)
     atoms = _atoms(document_lengths, document_order, atom_size)
     if atom_size != sequence_length:
         atoms = atoms.take(np.random.default_rng(seed).permutation(len(atoms.length)))
@@ -61,6 +62,7 @@ def pad(
         return fill(atoms, end_to_end(taken) * sequence_length, int(taken.sum()), sequence_length)
     per_sequence = sequence_length // atom_size
     num_sequences = num_filled(len(atoms.length), per_sequence, last_sequence)
+    # The tokens of a sequence's atoms follow one another without gaps. In place, for few columns of this length.
     before = end_to_end(atoms.length)
     first = np.arange(len(before)) // per_sequence  # the atom's sequence
     start = first * sequence_length

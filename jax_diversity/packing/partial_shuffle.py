@@ -10,9 +10,17 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.checks import one_of, whole_number
-from jax_diversity.packing.pieces import Pieces, cut_stream, fill, num_filled, reorder_sequences, whole_documents
+from jax_diversity.packing.pieces import (
+    Pieces,
+    cut_stream,
+    end_to_end,
+    fill,
+    num_filled,
+    reorder_sequences,
+    whole_documents,
+)
 from jax_diversity.schema import Segments
 
 
@@ -47,8 +55,8 @@ def partial_shuffle(
 
     Example:
         >>> segments = partial_shuffle(np.array([12]), np.array([0]), 3, num_rows=2)
-        >>> segments.num_sequences, segments.sequence_index[:4].tolist()   # row 1 starts at token 6 + 3
-        (4, [0, 0, 1, 1])
+        >>> segments.num_sequences, segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
+        (4, [5, 0])
     """
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_rows = whole_number("num_rows", num_rows, least=1)
@@ -62,12 +70,13 @@ def partial_shuffle(
         )
     row_length = total // num_rows
     num_columns = num_filled(row_length, sequence_length, last_sequence)
-    if not num_columns:  # nothing is laid out, however many rows there would be
+    if not num_columns:  # return before arrays of as many rows as were asked for are made
         return fill(documents.take(np.zeros(0, np.int64)), np.zeros(0, np.int64), 0, sequence_length)
     row = np.tile(np.arange(num_rows), num_epochs)
     offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row))
     pieces, start = _rotated(documents, row * row_length, offset, row_length, num_columns * sequence_length)
     segments = fill(pieces, start, len(row) * num_columns, sequence_length)
+    # `fill` numbers a row's sequences one after another; training reads a column of all rows at a time.
     by_row = np.arange(segments.num_sequences).reshape(num_epochs, num_rows, num_columns)
     return reorder_sequences(segments, by_row.swapaxes(1, 2).reshape(-1))
 
@@ -89,6 +98,5 @@ def _rotated(
     used = np.flatnonzero(run_length > 0)
     pieces, run = cut_stream(documents, run_start[used], run_length[used])
     # Where in its run a piece begins: after the run's pieces before it.
-    before = np.cumsum(pieces.length) - pieces.length
-    run_before = np.cumsum(run_length[used]) - run_length[used]
-    return pieces, run_place.reshape(-1)[used][run] + before - run_before[run]
+    within = end_to_end(pieces.length) - end_to_end(run_length[used])[run]
+    return pieces, run_place.reshape(-1)[used][run] + within

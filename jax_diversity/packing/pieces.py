@@ -1,16 +1,18 @@
-"""Pieces of documents, and how they come to stand in sequences: what all packing methods are built from.
+"""Pieces of documents and how they are put into sequences: what all packing methods are built from.
 
-Every method decides which pieces of documents follow one another, and from which place on; `fill` cuts them where
-a sequence ends. A place counts over all sequences end to end: place p is position p mod L of sequence p // L.
+A method decides which pieces of documents follow one another and at which *place* each begins; `fill` cuts them where
+a sequence ends. Places count over all sequences end to end: place p is position p mod L of sequence p // L.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Integer
 
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
 _ROWS = 1 << 20  # pieces cut together; the result does not depend on it
@@ -36,13 +38,31 @@ class Pieces(NamedTuple):
         return Pieces(*(column[rows] for column in self))
 
 
+def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
+    """The number of tokens of an atom: `sequence_length` where it is None.
+
+    Raises:
+        UserError: it is neither a fraction nor a multiple of the sequence length, or below `least`.
+    """
+    if atom_size is None:
+        return sequence_length
+    size = whole_number("atom_size", atom_size, least)
+    if size % sequence_length and sequence_length % size:
+        raise UserError(
+            f"Expected an atom_size that divides the sequence length {sequence_length} or is a multiple of it, "
+            f"found {size}."
+        )
+    return size
+
+
 def whole_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"]
 ) -> Pieces:
     """The documents as they are, each one piece."""
     num = len(document_order)
-    nowhere = np.broadcast_to(np.int64(0), num)
-    return Pieces(document_order, nowhere, document_lengths[document_order], np.broadcast_to(np.True_, num))
+    # Columns of one value are broadcast: they take no memory.
+    zeros, ends = np.broadcast_to(np.int64(0), num), np.broadcast_to(np.True_, num)
+    return Pieces(document_order, zeros, document_lengths[document_order], ends)
 
 
 def split_documents(
@@ -70,22 +90,21 @@ def cut_stream(
         The runs' pieces, run after run, and which run each belongs to.
     """
     ends = np.cumsum(documents.length)
-    # Empty documents share their start with the next one and hold nothing: the search passes over them.
+    # An empty document ends where the one before it ends, so that the search from the right passes over it.
     first = np.searchsorted(ends, start, side="right")
     last = np.searchsorted(ends, start + length - 1, side="right")
     run, place = expand(last - first + 1)
     place += first[run]
     begin = np.maximum((ends - documents.length)[place], start[run])
     end = np.minimum(ends[place], (start + length)[run])
-    kept = np.flatnonzero(end > begin)
+    kept = np.flatnonzero(end > begin)  # empty documents within a run
     place, begin, end = place[kept], begin[kept], end[kept]
     offset = begin - (ends - documents.length)[place]
-    closes = end == ends[place]
-    return Pieces(documents.document_index[place], offset, end - begin, closes), run[kept]
+    return Pieces(documents.document_index[place], offset, end - begin, end == ends[place]), run[kept]
 
 
 def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
-    """Every row so many times as it counts, and which time it is.
+    """Every row as many times as it counts, and which time it is.
 
     Example:
         >>> row, number = expand(np.array([2, 0, 3]))
@@ -94,28 +113,18 @@ def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry
     """
     row = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(row))
-    number -= (np.cumsum(counts) - counts)[row]
+    number -= end_to_end(counts)[row]
     return row, number
-
-
-def shuffled_rows(counts: Int64[np.ndarray, " group"], order: Int64[np.ndarray, " group"]) -> Int64[np.ndarray, " row"]:
-    """Rows that lie group after group, when the groups follow one another in another order.
-
-    Args:
-        counts: rows of every group.
-        order: the groups in the order wanted.
-
-    Example:
-        >>> shuffled_rows(np.array([1, 2, 1]), np.array([2, 1, 0])).tolist()
-        [3, 1, 2, 0]
-    """
-    group, number = expand(counts[order])
-    return (np.cumsum(counts) - counts)[order][group] + number
 
 
 def end_to_end(length: Int64[np.ndarray, " piece"]) -> Int64[np.ndarray, " piece"]:
     """The places of pieces that follow one another without gaps."""
     return np.cumsum(length) - length
+
+
+def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]:
+    """Where runs of equal values begin; values are >= 0."""
+    return np.flatnonzero(np.diff(values, prepend=-1))
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
@@ -124,10 +133,7 @@ def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int
 
 
 def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int, sequence_length: int) -> Segments:
-    """Put every piece at its place and cut it wherever a sequence ends.
-
-    What lies beyond the last sequence is dropped. Pieces are worked through by the million, so that little more
-    memory is taken than the result's.
+    """Put every piece at its place and cut it wherever a sequence ends; what lies beyond the last one is dropped.
 
     Args:
         pieces: in the order of their places; empty ones vanish.
@@ -135,26 +141,28 @@ def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int,
         num_sequences: sequences to fill.
         sequence_length: L.
     """
-    limit = num_sequences * sequence_length
-    chunks = [
-        _cut(
-            Pieces(*(column[row : row + _ROWS] for column in pieces)),
-            start[row : row + _ROWS],
-            limit,
-            sequence_length,
-        )
-        for row in range(0, len(start), _ROWS)
-    ]
-    # A column of a chunk is let go as soon as it is joined: the result is never held twice.
+    # A million pieces at a time: the temporary columns of `_cut` are several times as large as the result's.
+    blocks = []
+    for row in range(0, len(start), _ROWS):
+        rows = slice(row, row + _ROWS)
+        some = Pieces(*(column[rows] for column in pieces))
+        blocks.append(_cut(some, start[rows], num_sequences * sequence_length, sequence_length))
+    return joined_segments(blocks, num_sequences, sequence_length)
+
+
+def joined_segments(
+    blocks: list[list[np.ndarray]], num_sequences: int, sequence_length: int, overlap: int = 0
+) -> Segments:
+    """Segments from blocks of their columns, which are used up: a column is let go as soon as it is joined."""
     columns = [
-        np.concatenate([np.zeros(0, dtype), *(chunk.pop(0) for chunk in chunks)])
+        np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
         for dtype in (*[np.int64] * 5, np.bool_)
     ]
-    return Segments(*columns, num_sequences=num_sequences, sequence_length=sequence_length)
+    return Segments(*columns, num_sequences=num_sequences, sequence_length=sequence_length, overlap=overlap)
 
 
 def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequence_length: int) -> list[np.ndarray]:
-    """The columns of some pieces' segments."""
+    """The columns of some pieces' segments, up to the place `limit`."""
     end = np.minimum(start + pieces.length, limit)
     first = start // sequence_length
     counts = np.where(end > start, (end - 1) // sequence_length - first + 1, 0)
@@ -169,12 +177,41 @@ def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequenc
     return [sequence, position, pieces.document_index[row], pieces.document_offset[row] + within, length, closes]
 
 
+def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length: int) -> Segments:
+    """One sequence for every bin and for every piece of L tokens, pieces and sequences in the documents' order.
+
+    A bin's pieces follow one another as the documents do, not by length, and sequences are numbered by their first
+    piece: neither place in a sequence nor place in the packed order tells how long a document is.
+
+    Args:
+        pieces: of at most L tokens, as `split_documents` gives them.
+        bins: the number of its bin for every piece below L tokens, 0 .. bins - 1, none of them without a piece.
+        sequence_length: L.
+    """
+    is_small = pieces.length < sequence_length
+    num_bins, num = int(bins.max(initial=-1)) + 1, len(is_small)
+    num_sequences = num_bins + num - len(bins)
+    bin_of = np.empty(num, np.int64)
+    bin_of[is_small] = bins
+    bin_of[~is_small] = np.arange(num_bins, num_sequences)
+    first = np.empty(num_sequences, np.int64)
+    first[bin_of[::-1]] = np.arange(num)[::-1]  # of several writes to one place the last one stays
+    sequence_of_bin = np.empty(num_sequences, np.int64)
+    sequence_of_bin[np.argsort(first)] = np.arange(num_sequences)
+    sequence = sequence_of_bin[bin_of]
+    rows = np.argsort(sequence, kind="stable")
+    pieces, sequence = pieces.take(rows), sequence[rows]
+    before = end_to_end(pieces.length)
+    start = sequence * sequence_length + before - before[run_starts(sequence)][sequence]
+    return fill(pieces, start, num_sequences, sequence_length)
+
+
 def reorder_sequences(segments: Segments, order: Int64[np.ndarray, " sequence"]) -> Segments:
-    """The same sequences, numbered anew: sequence `order[i]` becomes sequence i."""
+    """The same sequences in another order: sequence `order[i]` becomes sequence i."""
     counts = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
-    rows = shuffled_rows(counts, order)
-    columns = {name: getattr(segments, name)[rows] for name in Segments.COLUMNS}
-    columns["sequence_index"] = np.repeat(np.arange(len(order)), counts[order])
+    sequence, number = expand(counts[order])
+    rows = end_to_end(counts)[order][sequence] + number
+    columns = {name: getattr(segments, name)[rows] for name in Segments.COLUMNS} | {"sequence_index": sequence}
     return Segments(
         **columns,
         num_sequences=segments.num_sequences,

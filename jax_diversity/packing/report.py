@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
+from jax_diversity.packing.pieces import end_to_end, run_starts
 from jax_diversity.schema import Segments
 
 _ROWS = 1 << 20  # segments looked at together; the result does not depend on it
@@ -81,12 +82,10 @@ def report_packing(
         repeats: whether a token may stand in several places, which takes a sort to count.
     """
     num_tokens = int(document_lengths[document_order].sum())
-    num_places = segments.num_sequences * segments.sequence_length
     num_ends = int(segments.inserted_ends(document_lengths).sum())
     num_taken = int(segments.length.sum())
     num_kept = _num_distinct(segments, document_lengths) if repeats else num_taken - num_ends
     num_repeated = num_taken - num_ends - num_kept
-    num_cut = int(documents_cut(segments, document_lengths, repeats=num_repeated > 0).sum())
     mix = None if clusters is None else cluster_mix(segments, clusters)
     return PackingReport(
         num_documents=len(document_order),
@@ -95,8 +94,8 @@ def report_packing(
         num_tokens_dropped=num_tokens - num_kept,
         num_tokens_repeated=num_repeated,
         num_inserted_ends=num_ends,
-        num_padding_tokens=num_places - num_taken,
-        num_documents_cut=num_cut,
+        num_padding_tokens=segments.num_sequences * segments.sequence_length - num_taken,
+        num_documents_cut=int(documents_cut(segments, document_lengths, repeats=num_repeated > 0).sum()),
         num_sequences=segments.num_sequences,
         num_segments=len(segments),
         clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
@@ -116,10 +115,9 @@ def documents_cut(
     """
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
-        part = segments.length < document_lengths[segments.document_index]
-        cut[segments.document_index[part]] = True
+        cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
         return cut
-    # Rows are sorted by sequence, and of several writes to one place the last one stays.
+    # Rows are sorted by sequence, and of several writes to one place the last one stays: no sort is needed.
     first, last = np.zeros((2, len(document_lengths)), np.int64)
     last[segments.document_index] = segments.sequence_index
     first[segments.document_index[::-1]] = segments.sequence_index[::-1]
@@ -129,10 +127,8 @@ def documents_cut(
 def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
     """Tokens of documents that stand in any sequence, each counted once."""
     order = np.lexsort((segments.document_offset, segments.document_index))
-    document = segments.document_index[order]
     # On one axis, document after document: what lies beyond all that came before is new.
-    axis = np.cumsum(document_lengths) - document_lengths
-    start = segments.document_offset[order] + axis[document]
+    start = segments.document_offset[order] + end_to_end(document_lengths)[segments.document_index[order]]
     stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
     return int(np.maximum(stop - np.maximum(start, reached), 0).sum())
@@ -149,22 +145,21 @@ def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) ->
     """
     num_sequences, num_pairs, shares = 0, 0, 0.0
     num_clusters = int(clusters.max(initial=0)) + 1
-    start = 0
+    sequence_index, start = segments.sequence_index, 0
     while start < len(segments):
         stop = min(start + _ROWS, len(segments))
         # Whole sequences only; one with more segments than are looked at together is taken at once.
-        sequence_index = segments.sequence_index
         if stop < len(segments):
             whole = int(np.searchsorted(sequence_index, sequence_index[stop]))
             stop = whole if whole > start else int(np.searchsorted(sequence_index, sequence_index[stop], "right"))
         rows = slice(start, stop)
+        # One number for a sequence and a cluster; counted from the first sequence, it stays far below 2^63.
         sequence = sequence_index[rows] - sequence_index[start]
         pair, place = np.unique(sequence * num_clusters + clusters[segments.document_index[rows]], return_inverse=True)
         tokens = np.bincount(place, weights=segments.length[rows])
-        first = np.flatnonzero(np.diff(pair // num_clusters, prepend=-1))
-        largest = np.maximum.reduceat(tokens, first)
+        first = run_starts(pair // num_clusters)
         num_sequences += len(first)
         num_pairs += len(pair)
-        shares += float((largest / np.add.reduceat(tokens, first)).sum())
+        shares += float((np.maximum.reduceat(tokens, first) / np.add.reduceat(tokens, first)).sum())
         start = stop
     return ClusterMix(num_pairs / num_sequences, shares / num_sequences) if num_sequences else None

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.packing.checks import one_of
-from jax_diversity.packing.neighbors import nearest_rows, path_of_neighbors
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_neighbors
 from jax_diversity.packing.pieces import (
     cut_stream,
     end_to_end,
@@ -21,7 +21,6 @@ from jax_diversity.packing.pieces import (
     reorder_sequences,
     whole_documents,
 )
-from jax_diversity.packing.units import mean_units
 from jax_diversity.schema import Segments
 
 _NUM_NEIGHBORS = 10  # of a cluster, among which the next one's rest is looked for
@@ -32,8 +31,8 @@ def same_cluster(
     document_lengths: Int64[np.ndarray, " document"],
     document_order: Int64[np.ndarray, " chosen"],
     sequence_length: int,
-    last_sequence: Literal["drop", "pad"] = "drop",
     *,
+    last_sequence: Literal["drop", "pad"] = "drop",
     clusters: Int32[np.ndarray, " document"],
     vectors: Float32[np.ndarray, "document feature"] | None = None,
 ) -> Segments:
@@ -68,7 +67,11 @@ def same_cluster(
     begins = ends[end_to_end(counts)]
     tokens = np.diff(begins, append=ends[-1])
     full = tokens // sequence_length * sequence_length
-    rests = np.arange(len(codes)) if vectors is None else _path_of_clusters(vectors, by_cluster, counts)
+    rests = np.arange(len(codes))
+    if vectors is not None:
+        centers = mean_units(vectors, by_cluster, counts)
+        rests = path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
+    # The stream of the documents by cluster is laid out again: first what fills sequences, then the rests.
     start = np.concatenate([begins, (begins + full)[rests]])
     length = np.concatenate([full, (tokens - full)[rests]])
     used = np.flatnonzero(length)
@@ -79,16 +82,6 @@ def same_cluster(
     order = np.arange(num_sequences)
     order[:num_full] = _as_they_fill(segments, document_order, num_full)
     return reorder_sequences(segments, order)
-
-
-def _path_of_clusters(
-    vectors: Float32[np.ndarray, "document feature"],
-    by_cluster: Int64[np.ndarray, " chosen"],
-    counts: Int64[np.ndarray, " cluster"],
-) -> Int64[np.ndarray, " cluster"]:
-    """The clusters in an order in which neighbours follow one another."""
-    centers = mean_units(vectors, by_cluster, counts)
-    return path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
 
 
 def _as_they_fill(

@@ -26,10 +26,10 @@ def validation_mask(
     for key in ids:
         digests += hashlib.blake2b(key.encode(), digest_size=16).digest()
     halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
-    # One half of the hash picks a group's speaker, the other decides: a large group is not chosen more often.
+    # The document with the smallest first half decides for its group, by its second half. Were it one half for both, a
+    # large group's smallest would be small, and large groups would be chosen more often than single documents.
     by_group = np.lexsort((halves[:, 0], duplicate_group))
-    speaker = np.empty(len(halves), np.int64)
-    first_of_group = np.ones(len(halves), bool)
-    first_of_group[1:] = np.diff(duplicate_group[by_group]) != 0
-    speaker[by_group] = by_group[np.maximum.accumulate(np.where(first_of_group, np.arange(len(halves)), 0))]
-    return (halves[:, 1] / 2.0**64 < fraction)[speaker]
+    first_of_group = np.diff(duplicate_group[by_group], prepend=-1) != 0
+    deciding = np.empty(len(halves), np.int64)
+    deciding[by_group] = by_group[np.maximum.accumulate(np.where(first_of_group, np.arange(len(halves)), 0))]
+    return (halves[:, 1] / 2.0**64 < fraction)[deciding]

@@ -12,13 +12,14 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.packing.settings import PackingConfig
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
+    from jax_diversity.schema import Segments
 
-# What is counted over training and validation sequences together.
 _COUNTED = (
     "num_tokens_kept",
     "num_tokens_dropped",
@@ -27,37 +28,38 @@ _COUNTED = (
     "num_padding_tokens",
     "num_documents_cut",
 )
+"""What is counted over training and validation sequences together."""
+_ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
+"""Options for validation documents, which are packed once and in one row."""
 
 
 def pack_documents(context: Context, partial: Path) -> Counts:
     """Set validation documents aside and pack both parts into sequences."""
     from jax_diversity.packing.split import validation_mask
-    from jax_diversity.packing.store import write_segments
 
     config: PackingConfig = context.config.packing
     dataset = context.dataset
     lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
     validation = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
-        training = _packed(context, lengths, ~validation, advance)
-        apart = _packed(context, lengths, validation, advance, once=True)
+        training = _packed(context, dataset, ~validation, advance)
+        apart = _packed(context, dataset, validation, advance, once=True)
     if not training.report.num_sequences:
-        rows = f" in each of {config.options.get('num_rows', 16)} rows" if config.method == "partial_shuffle" else ""
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
-            f"{config.sequence_length} tokens{rows}, found {int(lengths[~validation].sum())} tokens; "
-            "choose shorter sequences or more text."
+            f"{config.sequence_length} tokens for packing.method={config.method}, found "
+            f"{int(lengths[~validation].sum())} tokens; choose shorter sequences or more text."
         )
-    write_segments(partial / "segments.parquet", training.segments)
-    write_segments(partial / "validation.parquet", apart.segments)
-    if config.method == "megatron":
-        from jax_diversity.packing.megatron import megatron_order
+    _write_segments(partial / "segments.parquet", training.segments)
+    _write_segments(partial / "validation.parquet", apart.segments)
+    if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
+        from jax_diversity.packing.megatron import megatron_indices
 
         options: dict[str, Any] = dict(config.options)
-        order = megatron_order(
+        indices = megatron_indices(
             lengths, np.flatnonzero(~validation), config.sequence_length, seed=config.seed, **options
         )
-        write_array(partial / "shuffle_index.npy", order)
+        write_array(partial / "shuffle_index.npy", indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
         "overlap": training.segments.overlap,
@@ -69,56 +71,56 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     }
 
 
-_ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
-"""Options for validation documents, which are packed once and in one row."""
-
-
 def _packed(
-    context: Context,
-    lengths: Int64[np.ndarray, " document"],
-    chosen: Bool[np.ndarray, " document"],
-    advance: Advance,
-    *,
-    once: bool = False,
+    context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"], advance: Advance, *, once: bool = False
 ) -> Packed:
     """Some of the documents packed by the method and the options of the settings."""
     from jax_diversity.packing.base import METHODS, pack
 
     config: PackingConfig = context.config.packing
-    options: dict[str, Any] = dict(config.options)
+    arguments: dict[str, Any] = dict(config.options)
     if once:
-        options |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
+        arguments |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
     if METHODS.takes(config.method, "clusters"):
-        options["clusters"] = context.dataset.assignments("cluster")
+        arguments["clusters"] = dataset.assignments("cluster")
     if METHODS.takes(config.method, "vectors"):
-        options["vectors"] = context.dataset.embeddings
+        arguments["vectors"] = dataset.embeddings
     return pack(
-        lengths,
+        dataset.tokens.document_lengths,
         config.sequence_length,
         method=config.method,
-        document_order=_document_order(context, lengths, chosen),
+        document_order=_document_order(context, dataset, chosen),
         seed=config.seed,
         advance=advance,
-        **options,
+        **arguments,
     )
 
 
 def _document_order(
-    context: Context, lengths: Int64[np.ndarray, " document"], chosen: Bool[np.ndarray, " document"]
+    context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"]
 ) -> Int64[np.ndarray, " chosen"]:
     """The chosen documents in the order in which they are packed."""
     config: PackingConfig = context.config.packing
     if config.document_order == "shuffle":
-        order = np.random.default_rng(config.seed).permutation(len(lengths))
+        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
+        order = np.random.default_rng(config.seed).permutation(len(chosen))
         return order[chosen[order]]
     documents = np.flatnonzero(chosen)
     if config.document_order == "corpus":
         return documents
-    from jax_diversity.foundation.spacing import space_groups
-
-    _, group = np.unique(context.dataset.assignments("cluster")[documents], return_inverse=True)
+    _, group = np.unique(dataset.assignments("cluster")[documents], return_inverse=True)
+    lengths = dataset.tokens.document_lengths[documents].astype(np.int64)
     with context.progress.task("space documents", len(documents), "documents") as advance:
-        return documents[space_groups(group, lengths[documents].astype(np.int64), advance)]
+        return documents[space_groups(group, lengths, advance)]
+
+
+def _write_segments(path: Path, segments: Segments) -> None:
+    """Write the columns of `Segments`, a row a segment; the same bytes for the same segments."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: getattr(segments, name) for name in segments.COLUMNS})
+    pq.write_table(table, path, compression="zstd")
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

@@ -55,26 +55,24 @@ class TokenWriter:
             known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
-        self._lengths = array("i")
+        self._lengths = array("i")  # grows in place; a list would hold an object a document
         self._files = ExitStack()
-        self._bin: BinaryIO | None = None
-        self._index_path: Path | None = None
+        self._bin: BinaryIO | None = None  # until the block is entered
 
     def __enter__(self) -> TokenWriter:
         self.prefix.parent.mkdir(parents=True, exist_ok=True)
+        # Contexts end in the reverse order: the .bin gets its name before the .idx.
         self._index_path = self._files.enter_context(atomic_path(_path(self.prefix, ".idx")))
         bin_path = self._files.enter_context(atomic_path(_path(self.prefix, ".bin")))
         self._bin = self._files.enter_context(bin_path.open("wb"))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        try:
-            if error[0] is None:
-                self._write_index()
-        except BaseException as fault:
-            self._files.__exit__(type(fault), fault, fault.__traceback__)
-            raise
-        self._files.__exit__(*error)
+        if error[0] is not None:
+            self._files.__exit__(*error)
+            return
+        with self._files:  # a fault of the index withdraws both files
+            self._write_index()
 
     @property
     def num_documents(self) -> int:
@@ -110,12 +108,11 @@ class TokenWriter:
             if low < bounds.min or high > bounds.max:
                 bad = low if low < bounds.min else high
                 raise UserError(f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type.")
+        # The type was checked above, so that this conversion never wraps around.
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
     def _write_index(self) -> None:
-        if self._index_path is None:
-            raise ValueError("A TokenWriter writes inside its `with` block only.")
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         num_documents = len(lengths)
         with self._index_path.open("wb") as file:
@@ -126,7 +123,7 @@ class TokenWriter:
 
 
 class TokenFile:
-    """One `.bin` and `.idx`, checked when opened; it pickles as its path and opens itself anew.
+    """One `.bin` and `.idx`, checked when opened; it pickles as its path and is opened again where it is read.
 
     Args:
         prefix: path without `.bin` and `.idx`.
@@ -149,7 +146,7 @@ class TokenFile:
 
     @property
     def starts(self) -> Int64[np.ndarray, " boundary"]:
-        """Where each document begins in the `.bin`, in tokens; one more for the end of the last."""
+        """Where each document begins in the `.bin`, in tokens, and where the last ends."""
         return self._index[1]
 
     @property
@@ -191,7 +188,7 @@ class TokenFile:
     def tokens(self) -> Integer[np.ndarray, " token"]:
         """All tokens, mapped from the file, read-only."""
         if not self.num_tokens:
-            return np.zeros(0, self.dtype)  # nothing cannot be mapped
+            return np.zeros(0, self.dtype)  # an empty file cannot be mapped
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
@@ -226,7 +223,7 @@ class TokenStore:
 
     @cached_property
     def first_documents(self) -> Int64[np.ndarray, " boundary"]:
-        """The first document of every file; one more for the number of documents."""
+        """The first document of every file, and the number of documents."""
         return _starts(np.array([file.num_documents for file in self.files], np.int64))
 
     @property
@@ -282,6 +279,7 @@ class TokenStore:
             UserError: a run that is not in its document, so the runs belong to other tokens.
         """
         self._check_runs(document_index, document_offset, length)
+        # Runs are gathered a file at a time, by one index array for all of its runs.
         target = _starts(length)
         tokens = np.empty(int(target[-1]), self.dtype)
         file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
@@ -290,7 +288,7 @@ class TokenStore:
             runs = np.flatnonzero(file_index == index)
             source = file.starts[document_index[runs] - self.first_documents[index]] + document_offset[runs]
             found = file.tokens[_positions(source, length[runs])]
-            if len(runs) == len(length):
+            if len(runs) == len(length):  # all of one file, as mostly: no second copy
                 return found.astype(self.dtype, copy=False)
             tokens[_positions(target[runs], length[runs])] = found
         return tokens
@@ -318,8 +316,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 def _positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
     ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begin - ends + length, length) + np.arange(total)
+    return np.repeat(begin - ends + length, length) + np.arange(length.sum())
 
 
 def _path(prefix: Path, ending: str) -> Path:
@@ -336,7 +333,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
 
     def check(good: bool | np.bool_, what: str) -> None:
         if not good:
-            raise UserError(f"{index_path} is no sound Megatron index: {what}; restore the file or tokenize again.")
+            raise UserError(f"{index_path} is damaged as a Megatron index: {what}; restore the file or tokenize again.")
 
     check(len(content) >= _HEADER.size, f"expected at least {_HEADER.size} bytes, found {len(content)}")
     magic, version, code, num_runs, num_bounds = _HEADER.unpack_from(content)
@@ -350,11 +347,13 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
         len(content) in (size, size + num_runs),  # the second: with modes
         f"expected {size} bytes for {num_runs} sequences and {num_bounds} document indices, found {len(content)}",
     )
+    # From here on the sizes agree, so that no read goes beyond the content. Lengths are summed in 64 bits.
     lengths = np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
     offsets = np.frombuffer(content, "<i8", num_runs, _HEADER.size + 4 * num_runs)
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
+    # Offsets say what lengths say already: a file in which they differ was cut or changed.
     wrong = offsets != starts[:-1] * dtype.itemsize
     if wrong.any():
         run = int(np.argmax(wrong))
