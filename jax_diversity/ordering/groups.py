@@ -1,4 +1,4 @@
-"""Which group a sequence belongs to, for the orders that give it but one."""
+"""The one group of a sequence, for orders that do not use its mixture."""
 
 from __future__ import annotations
 
