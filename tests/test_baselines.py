@@ -179,13 +179,13 @@ def unchecked() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        ("buffer_shuffle", {"buffer_size": -1}, "Expected buffer_size >= 0, found -1"),
+        ("buffer_shuffle", {"buffer_size": -1}, "Expected buffer_size to be a whole number >= 0, found -1"),
         ("buffer_shuffle", {"buffer_size": 1e4}, r"Expected buffer_size to be a whole number >= 0, found 10000\.0"),
-        ("buffer_shuffle", {"num_workers": 0}, "Expected num_workers >= 1, found 0"),
+        ("buffer_shuffle", {"num_workers": 0}, "Expected num_workers to be a whole number >= 1, found 0"),
         ("buffer_shuffle", {"num_workers": "two"}, "Expected num_workers to be a whole number >= 1, found 'two'"),
-        ("buffer_shuffle", {"epoch": -3}, "Expected epoch >= 0, found -3"),
+        ("buffer_shuffle", {"epoch": -3}, "Expected epoch to be a whole number >= 0, found -3"),
         ("buffer_shuffle", {"epoch": None}, "Expected epoch to be a whole number >= 0, found None"),
-        ("window_shuffle", {"window_size": 0}, "Expected window_size >= 1, found 0"),
+        ("window_shuffle", {"window_size": 0}, "Expected window_size to be a whole number >= 1, found 0"),
         ("window_shuffle", {"window_size": 2.5}, r"Expected window_size to be a whole number >= 1, found 2\.5"),
         ("window_shuffle", {"buffer_size": 3}, "no option 'buffer_size'"),
     ],

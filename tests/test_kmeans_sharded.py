@@ -17,7 +17,7 @@ from jax_diversity.clustering.kmeans import kmeans
 from jax_diversity.clustering.mesh import row_mesh
 from jax_diversity.clustering.settings import ClusterConfig
 from tests.clustering_devices import CONFIGS, NUM_DEVICES, blurred_blobs, found_on
-from tests.test_sharded import answers, free_port, start
+from tests.programs import answers, free_port, start
 
 
 def check_same(case: str, found: dict[str, Any], alone: dict[str, Any]) -> None:

@@ -176,7 +176,7 @@ def test_misspelt_options_are_suggested(method: str, chars: Characteristics) -> 
 @pytest.mark.parametrize("method", POOLED)
 @pytest.mark.parametrize("size", [0, -1, 1.5, 16.0, True, np.True_, "x", None, float("nan"), [16]], ids=repr)
 def test_pool_sizes_that_are_none(method: str, size: Any, chars: Characteristics) -> None:
-    with pytest.raises(UserError, match=r"Expected a pool_size that is a whole number >= 1, found "):
+    with pytest.raises(UserError, match=r"Expected pool_size to be a whole number >= 1, found "):
         order(chars, method, pool_size=size)
 
 

@@ -21,7 +21,7 @@ from jax_diversity.embedding.qwen3 import Qwen3Embedder, hash_checkpoint
 from jax_diversity.embedding.qwen3.batches import BatchPlan, padded
 from jax_diversity.embedding.qwen3.checkpoint import open_tensors
 from jax_diversity.embedding.qwen3.placement import flat_mesh
-from tests.test_sharded import answers, start
+from tests.programs import answers, start
 from tests.tiny_qwen3 import (
     CONFIG,
     END_TOKEN,

@@ -139,7 +139,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Row
         entries = features.entries(np.arange(device, features.num_sequences, num_devices))
     size = rounded_size(most_nonzeros + longest)
     return Rows(
-        starts=padded(starts.astype(np.int32), num_rows + 1, fill=starts[-1]),
+        starts=padded(starts.astype(np.int32), num_rows + 1, fill=int(starts[-1])),
         columns=padded(features.columns[entries], size),
         values=padded(features.values[entries], size),
         norms=padded(features.norms[device::num_devices], num_rows),
