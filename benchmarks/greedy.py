@@ -94,7 +94,6 @@ def measure(num_sequences: int) -> dict[str, float]:
     start = time.perf_counter()
     plan = Plan.build(chars, objective)
     selector = greedy.GreedySelector(plan, objective)
-    selector.retarget(plan.features)
     tables_seconds = time.perf_counter() - start
     start, first = time.perf_counter(), selector.state
     selector.run(0)

@@ -16,6 +16,7 @@ from jax_diversity.ordering.plan import Plan
 from tests.ordering_cases import OBJECTIVES, excess_matrix
 from tests.synthetic import synthetic_characteristics
 
+
 def replay(chars: Characteristics, objective: Objective, indices: np.ndarray) -> float:
     """The largest excess of a chosen sequence's score over the best, relative to ||D + v_best||² + 1."""
     excess = excess_matrix(chars, objective)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,6 +98,20 @@ def test_numpy_scalars_become_plain_numbers() -> None:
     json.dumps(dict(ordering.info))
     with pytest.raises(ValueError, match=r"seed to be a whole number >= 0, found 1\.5"):
         order(chars, seed=seeds[1])
+
+
+@pytest.mark.parametrize("method", ["balance", "greedy", "greedy_pool", "sequence_spacing"])
+def test_sequences_beyond_exact_sums_warn(method: str) -> None:
+    def corpus(tokens: int) -> Characteristics:
+        return Characteristics.from_counts({"topic": [[tokens, 0], [0, 7], [3, 4]]})
+
+    with pytest.warns(UserWarning, match="sequences of at most 65,536 tokens, found 65,537: beyond that .* rounded"):
+        beyond = order(corpus(65_537), method)
+    np.testing.assert_array_equal(np.sort(beyond.indices), np.arange(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        order(corpus(65_536), method)
+        order(corpus(65_537), "uniform_shuffle")
 
 
 def test_objective_with_more_families_than_the_characteristics() -> None:

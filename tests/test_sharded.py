@@ -19,6 +19,7 @@ from tests.many_devices import alike_characteristics
 from tests.programs import answers, free_port, start
 from tests.synthetic import synthetic_characteristics
 
+
 @pytest.mark.slow
 def test_eight_devices_give_one_devices_order(tmp_path: Path) -> None:
     [answer] = answers(start("many_devices", str(tmp_path), num_devices=8))

@@ -22,8 +22,8 @@ from scipy.sparse import csr_array
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.measures.windows import aligned_windows
 from jax_diversity.measures.placing import place
+from jax_diversity.measures.windows import aligned_windows
 
 FOLDER = Path(__file__).parent.parent / "images"
 NUM_DOCUMENTS, NUM_TOPICS, SEQUENCE_LENGTH = 6_000, 60, 256
@@ -233,38 +233,9 @@ def drift() -> str:
     return chart.draw(curves)
 
 
-def gaming() -> str:
-    """What refinement for one alignment does at the other offsets, and the rule that counts every offset."""
-    chars, size = corpus().characteristics, 64
-    aware = ordering("balance", objective=jd.Objective(windows=(size,)))
-    orders = {
-        "balance": ("main", ordering("balance")),
-        f"balance, windows=({size},)": ("main dashed", aware),
-        f"... refined for {size}": ("second", jd.refine(chars, aware, batch_size=size)),
-    }
-    curves = []
-    for words, (kind, order) in orders.items():
-        placed = place(chars.counts["topic"], order.indices)
-        target = chars.target_share("topic")
-        offsets = np.arange(0, size + 1, 2)
-        means = [aligned_windows(placed, target, size, int(offset)).tv.mean() for offset in offsets]
-        curves.append(Curve(offsets.astype(np.float64), np.array(means), kind, words))
-    values = np.concatenate([curve.y for curve in curves])
-    chart = Chart(
-        "Refined for one alignment, worse at the others",
-        f"Mean TV of {size}-sequence windows, by where the first window begins (the axis does not begin at zero)",
-        "offset of the windows, in sequences",
-        "window TV, mean",
-        (0, size),
-        (values.min() - 0.01, values.max() + 0.01),
-        room=215,
-    )
-    return chart.draw(curves)
-
-
 def all_pictures() -> dict[str, str]:
     """File name -> SVG."""
-    makers: Sequence[Callable[[], str]] = (flow, windows, walk, floor, drift, gaming)
+    makers: Sequence[Callable[[], str]] = (flow, windows, walk, floor, drift)
     return {f"concept-{maker.__name__}.svg": maker() for maker in makers}
 
 

@@ -6,7 +6,8 @@ Every method is a function of one signature (`base.Method`) and is found by name
 or tokens, only the sequences' token counts.
 
     balance           halving (a balanced stream) + pool (the best of some thousand at every step)
-    greedy, pool      selectors: compiled steps over a `deviation`, on one device or a `mesh`, driven by `running` along a `plan`
+    greedy, pool      selectors: compiled steps over a `deviation`, on one device or a `mesh`;
+                      `running` drives them along a `plan`
     literature        orders that others use
     composition       orderings made of orderings
 """

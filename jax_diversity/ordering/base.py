@@ -1,4 +1,4 @@
-"""The contract of all ordering methods (characteristics, seed, objective and options in, an ordering out) and their table."""
+"""The contract of all ordering methods: characteristics, seed, objective and options in, an ordering out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The running deviation `D` of the sequences placed so far, kept on the accelerator without loss of precision.
 
-At every step `D` grows by `c_s - τ t_s`. Token counts are whole numbers, but τ is not: a plain float32 sum would add one
-rounding error a step, always of the same sign, and choose wrong sequences after some thousand steps. Therefore
+At every step `D` grows by `c_s - τ t_s`. Token counts are whole numbers, but τ is not: a plain float32 sum would add
+one rounding error a step, always of the same sign, and choose wrong sequences after some thousand steps. Therefore
 
 - `D` is a pair of float32 arrays, a value and the rounding error left over (Knuth's TwoSum), about 48 bits;
 - τ is split into two pieces of eight bits and a small rest. The products of a piece with token counts up to 65,536

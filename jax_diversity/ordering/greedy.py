@@ -6,7 +6,7 @@ One step costs one pass over the remaining sequences' non-zeros. What makes the 
   (feature, sequence): every feature is one gather over contiguous memory, unrolled into one fused loop.
 - The arg-min is a minimum followed by the lowest index that equals it, several times faster than `argmin` on CPU;
   this also breaks ties to the lowest sequence index, over all buckets and devices.
-- Placed sequences are masked by an infinite cost. When half of a large table is placed, new tables of the rest are built.
+- Placed sequences are masked by an infinite cost. When half of a large table is placed, the tables are built again.
 - The loop runs compiled for some thousand steps at a time, so that progress shows and interrupts are noticed.
 - Sizes are rounded up, so that corpora of similar size share a compilation.
 

@@ -1,7 +1,7 @@
 """One run on one device or on several, of one host or of many: where arrays lie, a step's collective, the checkpoint.
 
-All functions take `mesh: Mesh | None`; None is one device, for which they add nothing. A run over a mesh of W devices does
-the same arithmetic for every sequence as one device does, so it gives the same order, ties included, for any W.
+The functions take `mesh: Mesh | None`; None is one device, for which they add nothing. A run over a mesh of W devices
+does the same arithmetic for every sequence as one device does, so it gives the same order, ties included, for any W.
 Every device holds the deviation and the order and updates them in the same way; only candidates (and, in the exact
 greedy, rows) are split. Each process of several hosts runs the same program and reads back replicated arrays only, of
 which it has a copy.

@@ -1,4 +1,4 @@
-"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next sequence follows.
+"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next one follows.
 
 Memory and time of a step depend on the pool, not on the corpus, so that this runs on a stream. A pool as large as the
 corpus is the exact greedy.

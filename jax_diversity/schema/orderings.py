@@ -1,8 +1,8 @@
 """Which sequence comes when: orderings, which are bijections, and schedules, which may repeat and omit.
 
-Both are one array of sequence indices with a note on how it was made. They are stored in the same way: `NAME.npy`, which
-any program can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array was changed
-since it was saved.
+Both are one array of sequence indices with a note on how it was made. They are stored in the same way: `NAME.npy`,
+which any program can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array was
+changed since it was saved.
 """
 
 from __future__ import annotations
@@ -246,9 +246,7 @@ class Schedule(_Stored):
 _Kind = TypeVar("_Kind", bound=_Stored)
 
 
-def _load(
-    path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"], Mapping[str, Any]], _Kind]
-) -> _Kind:
+def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"], Mapping[str, Any]], _Kind]) -> _Kind:
     """Read both files; `build` makes the value of the array and of the .json's content, which is empty without one."""
     try:
         values = np.load(path, allow_pickle=False)

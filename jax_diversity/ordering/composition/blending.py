@@ -10,8 +10,8 @@ The lag is taken at the *end* of the step, `i + 1`; Megatron takes it at its beg
 same rule one step late, with larger deviations from the shares (two datasets: up to a whole position instead of half a
 one). `interleave(..., lookahead=0)` gives Megatron's own sequence.
 
-The lags before a choice add up to 1, so that the largest is above zero: no dataset is ever a whole position ahead of its
-share. None falls far behind either: in trials of 3 to 20 datasets up to 1.2 positions, with Megatron's rule 1.8.
+The lags before a choice add up to 1, so that the largest is above zero: no dataset is ever a whole position ahead of
+its share. None falls far behind either: in trials of 3 to 20 datasets up to 1.2 positions, with Megatron's rule 1.8.
 
 *Scheduled weights.* Weights may change over training (a mixture that is annealed, a dataset that joins late). The
 share of a dataset after t positions is then the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`: the
@@ -305,5 +305,5 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[int]) -> None:
     for index, (value, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
         if value > 0 and not size:
             raise UserError(
-                f"Expected sequences in a dataset of weight {value}, found none in dataset {index}; give it weight zero."
+                f"Expected sequences in a dataset of weight {value}, found none in dataset {index}; give it weight 0."
             )

@@ -226,4 +226,3 @@ def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None
 def origin(plan: Ordering | Schedule) -> dict[str, Any]:
     """What a composition's `info` keeps of what it was made from."""
     return {**plan.info, "fingerprint": plan.fingerprint}
-

@@ -104,4 +104,3 @@ def _shuffle_runs(
     whole = len(indices) // size * size
     runs = rng.permuted(indices[:whole].reshape(-1, size), axis=1)
     return np.concatenate([runs.ravel(), rng.permuted(indices[whole:])])
-
