@@ -105,12 +105,6 @@ def test_rows_wider_than_the_unrolled_loop() -> None:
     assert replay(chars, Objective(), order(chars, "greedy").indices) <= 1e-5
 
 
-def test_golden_order() -> None:
-    chars = synthetic_characteristics(200, num_clusters=12, num_bins=4)
-    first = order(chars, "greedy").indices[:12].tolist()
-    assert first == GOLDEN
-
-
 def test_weights_and_objectives_change_the_order() -> None:
     chars = synthetic_characteristics(300)
     orders = {
@@ -176,6 +170,3 @@ def test_sizes_are_shared_by_near_corpora() -> None:
     assert len(sizes) <= 10
     for size in range(1, 5000):
         assert size <= deviation.rounded_size(size) <= size * 1.13 + 1
-
-
-GOLDEN = [78, 11, 191, 7, 172, 29, 186, 45, 165, 50, 48, 155]

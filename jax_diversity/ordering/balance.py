@@ -84,6 +84,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     inside = [start for start in plan.starts if first < start < plan.num_positions]
     knots = np.unique([*np.linspace(first, plan.num_positions, _NUM_KNOTS), *inside])
     phase = np.searchsorted(plan.starts, knots[:-1], side="right") - 1
+    # Targets are shares; a position asks for its share of a mean sequence's tokens.
     per_position = features.tokens[stream].mean() * plan.targets[phase][:, family]
     asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
     # One more column is the group of the sequences without tokens, which no target asks for.
@@ -96,6 +97,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
+        # The middle of a sequence, so that the first sequence of a group does not come before it is asked for.
         middles = np.cumsum(tokens) - tokens / 2
         reached = asked[:, group]
         # Tokens beyond all that the target asks for: behind the last position, in the same proportion for all groups.

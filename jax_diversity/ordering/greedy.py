@@ -158,6 +158,7 @@ class GreedySelector:
         self._features = plan.features
         self._rule = build_rule(plan.features, objective)
         self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
+        # Packed sequences are usually all full; the program then has one term less.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
@@ -231,6 +232,7 @@ def _group_by_width(
     features: Features, remaining: Int64[np.ndarray, " row"]
 ) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
     """Split the remaining sequences into tables: each one's width and members."""
+    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
     nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
     return [
         (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
@@ -279,6 +281,7 @@ def _build_candidates(
         own = members[owners == device]
         bucket_of[own // size] = len(buckets)
         row_of[own // size] = np.arange(len(own))
+        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
         num_rows = rounded_size(int(np.bincount(owners).max()))
         buckets.append(_build_bucket(features, own, rounded_size(width), num_rows))
     return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
@@ -288,6 +291,7 @@ def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width:
     starts, ends = features.row_starts[members], features.row_starts[members + 1]
     slots = starts[None, :] + np.arange(width)[:, None]
     used = slots < ends[None, :]
+    # Padding has the column 0 and a count of zero: any valid column would do, for its product is zero.
     slots = np.where(used, slots, 0)
     columns = np.zeros((width, num_rows), np.int32)
     values = np.zeros((width, num_rows), np.float32)
@@ -369,6 +373,7 @@ def _step(
     chosen, row, rows_leaving = best_row_of_all(best, first, leaving, rows, num_columns, axis)
     deviation = place(rule, state.deviation, row, rows_leaving, state.num_placed)
     device, size = device_place(axis)
+    # A device knows its sequences as 0, 1, 2 ...; the index is valid on every device, but means another sequence there.
     own, is_own = chosen // size, chosen % size == device
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).
@@ -381,6 +386,7 @@ def _step(
 
 def _entered(state: GreedyState) -> Int32[Array, " position"]:
     """The order with the last sequence in its place."""
+    # Before the first step nothing was placed: the write goes past the end and is dropped.
     position = jnp.where(state.num_placed > 0, state.num_placed - 1, len(state.order))
     return state.order.at[position].set(state.last, mode="drop")
 
@@ -396,6 +402,7 @@ def _best_candidate(
         _scores(rule, bucket, costs, gradient, per_token)
         for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
     ]
+    # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
         jnp.min(jnp.where(score == best, bucket.sequence_index, NO_SEQUENCE))

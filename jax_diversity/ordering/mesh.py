@@ -57,6 +57,7 @@ def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
     """
     if mesh is None:
         return build(0)
+    # Each process builds only the parts of its own devices: no host needs memory for the whole corpus's tables.
     parts = []
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index == jax.process_index():
@@ -80,6 +81,7 @@ def replicated(mesh: Mesh | None, tree: Any) -> Any:
     def put(array: Any) -> Array:
         if isinstance(array, Array) and isinstance(array.sharding, NamedSharding) and array.sharding.mesh == mesh:
             return array
+        # Through the host: a process can only place data on its own devices, and all processes have equal values.
         values = np.asarray(array)
         return split(mesh, lambda _: values, EVERYWHERE)
 
@@ -173,6 +175,7 @@ def best_row_of_all(
     width = rows.slots.shape[0]
     by_row = gathered[:, 2:].reshape(size, len(read), 2 * width + 2)
 
+    # Device d owns the sequences whose index is d modulo the number of devices.
     def unpacked(sequence: Int32[Array, ""], index: int) -> Row:
         entries = by_row[sequence % size, index]
         values = _floats(entries[width:])
@@ -183,6 +186,7 @@ def best_row_of_all(
 
 
 def _winner(scores: Float32[Array, " device"], sequences: Int32[Array, " device"]) -> Int32[Array, ""]:
+    # The same two reductions on every device: all find the same winner without another message.
     return jnp.min(jnp.where(scores == jnp.min(scores), sequences, NO_SEQUENCE))
 
 

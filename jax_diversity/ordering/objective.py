@@ -177,6 +177,7 @@ class Features:
     @classmethod
     def build(cls, characteristics: Characteristics, objective: Objective) -> Features:
         """Stack the weighted families; the targets are the corpus's own shares."""
+        # A family of weight zero costs time at every step and changes nothing: `resolved_weights` leaves it out.
         weights = objective.resolved_weights(characteristics)
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
         sizes = [characteristics.counts[name].shape[1] for name in weights]
@@ -184,6 +185,7 @@ class Features:
         family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
+        # The norm is that of the counts before weighting, of the first family even if its weight is zero.
         norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
         tokens = characteristics.tokens
@@ -213,6 +215,7 @@ class Features:
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""
+        # The running number of selected non-zeros at a row's first entry is where the row begins in the selection.
         inside = (self.columns >= columns.start) & (self.columns < columns.stop)
         starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
         shape = (self.num_sequences, columns.stop - columns.start)

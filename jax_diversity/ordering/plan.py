@@ -76,6 +76,7 @@ class Targets:
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
         if not 1 <= num_phases <= num_positions:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
+        # Each phase takes the shares of its middle, so that the steps' mean is that of the straight line.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:
@@ -153,6 +154,7 @@ class Plan:
             return cls(features, (0,), features.targets[None], consumed)
         if not isinstance(targets, Targets):
             targets = _from_here_on(characteristics, targets, consumed)
+        # Families without targets, and the norm column, keep the corpus's own shares in all phases.
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():
             if name not in features.family_columns:
@@ -198,6 +200,7 @@ class Plan:
     def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
         """Deviation of the sequences placed so far, or of the `last` positions only; float64."""
         placed = np.asarray(placed, np.int64)
+        # Each sequence counts against the target of the phase in which it was placed.
         first = 0 if last is None else max(len(placed) - last, 0)
         total = np.zeros(self.targets.shape[1])
         for start, stop, features in self.phases(first):
@@ -248,6 +251,7 @@ def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " c
         raise UserError(
             f"Expected consumed sequences from 0 to {num_sequences - 1}, found {indices.min()} to {indices.max()}."
         )
+    # One pass of counts instead of a sort: consumed sequences may be many millions.
     times = np.bincount(indices, minlength=num_sequences)
     if times.max() > 1:
         raise UserError(f"Expected each consumed sequence once, found {int(times.argmax())} {times.max()} times.")

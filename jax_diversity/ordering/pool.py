@@ -129,6 +129,7 @@ def select_from_pool(
             process.
     """
     pool_size = whole_number("pool_size", pool_size, 1)
+    # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
@@ -193,6 +194,7 @@ class PoolSelector:
         self._plan, self._objective, self._mesh = plan, objective, mesh
         self._num_slots = num_slots
         self._stream = stream
+        # The table is the only memory that grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
         self.rows: Rows = replicated(mesh, build_rows(plan.features))
         self.retarget(plan.features)
@@ -276,6 +278,7 @@ class PoolSelector:
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         placed, num_taken = saved["placed"], int(saved["num_taken"])
+        # The pool holds what was taken from the stream and not placed; slots may differ from the interrupted run's.
         left = np.ones(self._plan.num_positions, bool)
         left[placed] = False
         taken = self._stream[:num_taken]
@@ -329,8 +332,10 @@ def _run_steps(
         gradient = compute_gradient(rule, deviation.total, deviation.windows)
         carry = carry._replace(deviation=deviation._replace(gradient=gradient))
         pending = _nothing_pending(rule, carry.deviation)
+        # Fill the empty slot before the refresh: its new member must get a score as well.
         carry = _refill(rule, rows, stream, carry, pending)
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
+        # The last round of a call is shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
         carry, pending = lax.fori_loop(
             0, steps, lambda _, inner: _step(rule, rows, stream, inner[0], inner[1], axis), (carry, pending)
@@ -338,6 +343,7 @@ def _run_steps(
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
     state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
+    # Between calls the last sequence is in the order, so that `placed` and `saved` read a complete state.
     return _refill(rule, rows, stream, state, _nothing_pending(rule, state.deviation))
 
 
@@ -402,6 +408,7 @@ def _gradient_change(
 
 def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: GradientChange) -> Float32[Array, " slot"]:
     """The scores after a step's change of the gradient."""
+    # <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
     scores = slots.scores
     for row, weight in zip(moved, change.weights, strict=True):
         scores = _add_columns(rule, slots.table, scores, row, weight)
@@ -421,6 +428,7 @@ def _add_columns(
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS
+    # Unused places read the last column with a factor of zero: a product with zero is cheaper than a condition.
     columns = jnp.pad(jnp.minimum(row.columns, table.shape[0] - 1), (0, padding))
     factors = jnp.pad(2.0 * weight * rule.column_weights[columns[:width]] * row.values, (0, padding))
 
@@ -444,6 +452,7 @@ def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
         counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
         tokens=jnp.zeros(num_sums, jnp.float32),
         num_sequences=jnp.zeros(num_sums, jnp.float32),
+        # <gradient, τ> and the gradient of the norm column change by one number a step, so they are kept current here.
         per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
         norm_gradient=gradient[-1],
     )
@@ -531,6 +540,7 @@ def _score_one(
     rule: Rule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: Row
 ) -> Float32[Array, ""]:
     """One row's score; the gradient, pending sums included, is computed in the row's own columns only."""
+    # Unused slots of the row read the last column; their count of zero removes it from the product.
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
     targets, column_weights = rule.targets[columns], rule.column_weights[columns]
     gained = jnp.zeros(columns.shape, jnp.float32)
@@ -544,6 +554,7 @@ def _score_one(
 
 def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
     """All scores, and what they are updated with, computed from the deviation."""
+    # Empty slots compute the score of sequence 0, which is replaced by infinity at the end.
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
     gradient = deviation.gradient
@@ -557,6 +568,7 @@ def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviat
         return total + rule.times(gradient[rows.columns[entry]], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
+    # As many rounds as the widest row of the pool has non-zeros, not the widest of the corpus.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
     return slots._replace(
         scores=jnp.where(filled, scores, _UNPLACEABLE),

@@ -44,12 +44,14 @@ class Checkpoint:
             ValueError: no folder to save to; a file that is no checkpoint, or a damaged one; another run's state.
         """
         if self.path is None or not self.path.exists():
+            # Now and not when the first state is saved, half a minute into the run.
             self._check_folder()
             return None
         try:
             content = self.path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
+        # The hash finds a damaged file before NumPy's parser sees it, which raises many kinds of errors.
         digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
             raise UserError(
@@ -79,6 +81,7 @@ class Checkpoint:
         """Replace the file."""
         if self.path is None:
             return
+        # In memory first, for the hash; the state is a few numbers for each position.
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
         with atomic_path(self.path) as temporary, temporary.open("wb") as file:
@@ -121,6 +124,7 @@ def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoi
     ends with the same ordering as one that was not interrupted.
     """
     position = len(plan.consumed)
+    # Loading may fail (another run's file) and must do so before anything is computed.
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
@@ -129,11 +133,13 @@ def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoi
     try:
         for start, stop, features in plan.phases(position):
             selector.retarget(features)
+            # Calls end at the phase's end, where the targets change.
             for first in range(start, stop, STEPS_PER_CALL):
                 steps = min(STEPS_PER_CALL, stop - first)
                 selector.run(steps)
                 position = first + steps
                 advance(steps)
+                # After the last step the file is removed anyway.
                 if position < plan.num_positions:
                     checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:

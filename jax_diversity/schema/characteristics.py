@@ -128,6 +128,7 @@ class Characteristics:
     @property
     def fingerprint(self) -> str:
         """Hash of the counts, weights and sequence length."""
+        # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
@@ -161,6 +162,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
     else:
         rows = csr_array((data, (entries.row, entries.col)), shape=entries.shape)
+    # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return _frozen(rows)

@@ -259,6 +259,7 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
         loaded = build(_checked_integers(values, name.capitalize()).astype(np.int64), about)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
+    # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
     if about and about["fingerprint"] != loaded.fingerprint:
         raise UserError(
             f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "

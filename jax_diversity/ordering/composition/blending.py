@@ -157,6 +157,7 @@ def blend(
     phases = _phases(sizes if weights is None else weights, sizes)
     total = sum(sizes) if num_positions is None else whole_number("num_positions", num_positions, 0)
     dataset_index = _interleaved(phases, total, 1, advance)
+    # A stable sort gives every dataset's positions in ascending order, in one pass for all datasets.
     steps_by_dataset = np.argsort(dataset_index, kind="stable")
     ends = np.cumsum(np.bincount(dataset_index, minlength=len(sizes)))
     sequence_index = np.empty(total, np.int64)
@@ -212,6 +213,7 @@ class _Phases:
         due = np.zeros(self.shares.shape[1])
         for start, stop, shares in zip(self.starts, (*self.starts[1:], num_positions), self.shares, strict=True):
             if start < (stop := min(stop, num_positions)):
+                # Due is carried over a change of weights: lags from before are still corrected.
                 yield start, stop, due, shares
                 due = due + shares * (stop - start)
 
@@ -220,6 +222,7 @@ def _interleaved(phases: _Phases, num_positions: int, lookahead: int, advance: A
     counts = np.zeros(phases.shares.shape[1])
     chosen = np.empty(num_positions, np.int64)
     for first, end, due, shares in phases.until(num_positions):
+        # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
         blended = np.flatnonzero(shares)
         shares, before, given = shares[blended], due[blended], counts[blended]
         lags = np.zeros(len(shares))
@@ -253,6 +256,7 @@ def _epochs(
     if rest:
         last = epoch_ordering(source, num_whole, size).indices
         if not callable(source) and last_epoch == "rotated":
+            # A rotation keeps neighbours together: only the windows across its seam are not the ordering's own.
             last = np.roll(last, -int(rng.integers(size)))
         elif not callable(source) and last_epoch == "shuffled":
             last = rng.permutation(last)

@@ -48,6 +48,7 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
     seed = whole_number("seed", seed, 0)
     if size > len(ordering) > 0:
         raise UserError(f"Expected a batch_size of at most the ordering's {len(ordering)} sequences, found {size}.")
+    # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
     num_batches = len(ordering) // size
     whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
     shuffled = whole[np.random.default_rng(seed).permutation(num_batches)].ravel()
@@ -90,6 +91,7 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     if not fits:
         raise UserError(f"Expected num_epochs to be finite and above zero, found {num_epochs!r}.")
     first = epoch_ordering(ordering, 0)
+    # One allocation for all epochs: a list of epochs would need the memory twice when it is joined.
     num_positions = round(num_epochs * len(first))
     indices = np.empty(num_positions, np.int64)
     origins = []
@@ -148,6 +150,7 @@ def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[
         )
     if tokens.min(initial=0) < 0:
         raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
+    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
     running = np.cumsum(tokens.astype(np.int64)[plan.indices])
     total = int(running[-1]) if len(running) else 0
     if num_tokens > total:
@@ -187,6 +190,7 @@ def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
     starts = [whole_number("offsets", offset, 0) for offset in offsets]
     if len(starts) != len(sizes):
         raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
+    # In order of their offsets each must begin where the one before ends; datasets without sequences may share one.
     end = 0
     for start, size in sorted(zip(starts, sizes, strict=True)):
         if start != end:

@@ -92,6 +92,7 @@ def separate_duplicates(
             f"Expected clusters x parts of at most {_MAX_TABLE_ENTRIES:,}, found {len(names):,} x {num_parts:,}; "
             "remove duplicates from the largest groups first."
         )
+    # float64 holds sums of tokens exactly up to 2^53; equal shares need not be whole.
     parts = np.zeros(len(merged), np.int64)
     lacking = np.bincount(clusters, weights=lengths, minlength=len(names))[:, None] / num_parts
     lacking = np.repeat(lacking, num_parts, axis=1)
@@ -153,12 +154,14 @@ def _assign_duplicates(
     group = merged[documents]
     sizes = np.bincount(group)
     tokens = np.bincount(group, weights=lengths[documents])
+    # The largest groups have the fewest free parts to choose from, so they choose first; ties go by index.
     order = np.lexsort((documents, -lengths[documents], group, -tokens[group], -sizes[group]))
     documents, group = documents[order], group[order]
     begins = np.diff(group, prepend=-1) != 0
     lacking_in_all = lacking.sum(axis=0)
     taken = np.zeros(len(lacking_in_all))  # infinite for parts that hold a document of the group
     score = np.empty(len(lacking_in_all))
+    # Plain Python numbers: reading them one by one from NumPy arrays would take most of the loop's time.
     columns = (documents.tolist(), begins.tolist(), clusters[documents].tolist(), lengths[documents].tolist())
     for num_assigned, (document, begins_group, cluster, length) in enumerate(zip(*columns, strict=True), start=1):
         if begins_group:
@@ -196,6 +199,7 @@ def _assign_others(
     preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
     shortest_last = -lane_lengths  # ascending, as `searchsorted` needs: lanes are sorted by length
     for step in range(int(lane_lengths.max(initial=0))):
+        # Lanes are sorted by length, the longest first: those that still have a document are a prefix.
         active = int(np.searchsorted(shortest_last, -step))
         chosen = documents[lane_starts[:active] + step]
         length = lengths[chosen].astype(np.float64)
@@ -227,6 +231,7 @@ def _lanes(
     cluster = clusters[documents]
     per_cluster = np.bincount(cluster, minlength=int(clusters.max(initial=-1)) + 1)
     lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
+    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
     rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
     first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
     lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]

@@ -99,6 +99,7 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
     streams = [_ordered_part(number, sequences, ordering) for number, (sequences, ordering) in enumerate(parts)]
     _check_cover(streams)
     sizes = [len(stream) for stream in streams]
+    # The i-th of n sequences at (i + 1/2) / n: parts of any sizes are spread evenly; ties go to the lower part.
     part = np.repeat(np.arange(len(parts)), sizes)
     way = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     info = {"method": "merge_orderings", "of": [origin(ordering) for _, ordering in parts]}

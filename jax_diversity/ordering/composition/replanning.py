@@ -74,6 +74,7 @@ def replan(
             f"Expected a position in 0 .. {len(ordering)}, found {place}; of a run over several epochs give the "
             "position in its epoch, the remainder of the division by the number of sequences."
         )
+    # Both parts together are checked to be a bijection when the Ordering is made.
     consumed = ordering.indices[:place]
     rest = order(
         characteristics,

@@ -84,10 +84,12 @@ def stratified(
         objective: not used; every method takes one.
         advance: told the number of sequences placed.
     """
+    # The order of the two draws is part of the result: golden orders depend on it.
     rng = np.random.default_rng(seed)
     groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
     shuffled = rng.permutation(len(groups))
     jitter = rng.random(len(groups))
+    # A stable sort of the shuffled sequences by group: members of a group stand together, in random order.
     members = shuffled[np.argsort(groups[shuffled], kind="stable")]
     sizes = np.bincount(groups)
     before = np.cumsum(sizes) - sizes

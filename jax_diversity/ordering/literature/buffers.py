@@ -100,6 +100,7 @@ def _shuffle_runs(
     indices: Int64[np.ndarray, " sequence"], size: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, " sequence"]:
     """Shuffle every run of `size` sequences by itself, and the shorter last one."""
+    # All whole runs are rows of one matrix, so that one call shuffles them.
     size = min(size, max(len(indices), 1))
     whole = len(indices) // size * size
     runs = rng.permuted(indices[:whole].reshape(-1, size), axis=1)
