@@ -36,7 +36,7 @@ def test_two_processes_give_one_devices_order(tmp_path: Path, monkeypatch: pytes
         *(start("two_processes", str(process), "2", coordinator, str(tmp_path), num_devices=2) for process in range(2))
     )
     assert first["num_devices"] == second["num_devices"] == 4
-    # The pool's scores are computed anew at every call.
+    # The pool's scores are computed again at every call.
     monkeypatch.setattr(running, "STEPS_PER_CALL", two_processes.STEPS_PER_CALL)
     chars = alike_characteristics(two_processes.NUM_SEQUENCES)
     for method, options in two_processes.CASES.items():
