@@ -45,11 +45,11 @@ def scalar_steps(columns, values, norms, own_costs, targets, weights, num_steps,
     order = np.zeros(num_steps, np.int64)
     for step in range(num_steps):
         best, chosen = np.float32(np.inf), -1
-        steering = np.float32(2) * weights * deviation
+        gradient = np.float32(2) * weights * deviation
         for row in range(len(costs)):
-            score = costs[row] + steering[-1] * norms[row]
+            score = costs[row] + gradient[-1] * norms[row]
             for feature in range(columns.shape[1]):
-                score += steering[columns[row, feature]] * values[row, feature]
+                score += gradient[columns[row, feature]] * values[row, feature]
             if score < best:
                 best, chosen = score, row
         order[step] = chosen
@@ -94,7 +94,6 @@ def measure(num_sequences: int) -> dict[str, float]:
     start = time.perf_counter()
     plan = Plan.build(chars, objective)
     selector = greedy.GreedySelector(plan, objective)
-    selector.retarget(plan.features)
     tables_seconds = time.perf_counter() - start
     start, first = time.perf_counter(), selector.state
     selector.run(0)

@@ -35,8 +35,7 @@ WINDOWS = (64, 192, 256, 320, 1024)
 BATCH = 256  # the window size that some orders are made for
 OFFSETS = tuple(range(0, BATCH, BATCH // 8))
 LONGEST_REPEATED = 60.0  # seconds
-REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy packs its tables anew when half is placed
-HAS_REFINE = "refine" in jd.__all__
+REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy builds its tables again when half is placed
 
 
 @dataclass(frozen=True)
@@ -48,21 +47,16 @@ class Recipe:
         method: a name of `jax_diversity.ordering.METHODS`.
         objective: the weights of the rule.
         options: the method's own.
-        base: label of the order that is refined; `refinement` then holds the options of `jd.refine`.
-        refinement: see `base`.
     """
 
     label: str
     method: str
     objective: jd.Objective = field(default_factory=jd.Objective)
     options: Mapping[str, Any] = field(default_factory=dict)
-    base: str | None = None
-    refinement: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
         """For the results' file."""
-        about = {"method": self.method, "objective": dataclasses.asdict(self.objective), "options": self.options}
-        return {**about, "refined": self.base, "refinement": self.refinement} if self.base else about
+        return {"method": self.method, "objective": dataclasses.asdict(self.objective), "options": self.options}
 
 
 @dataclass(frozen=True)
@@ -91,21 +85,11 @@ RECIPES = (
     Recipe("exact, windows 256", "greedy", _WINDOWED),
 )
 REFERENCES = ("uniform shuffle", "exact f3")
-REFINED = tuple(
-    Recipe(f"refined, {form}", "refine", base="balance, windows 256", refinement=options)
-    for form, options in (
-        ("aligned", {"batch_size": BATCH}),
-        ("sliding", {"batch_size": BATCH, "sliding": True}),
-    )
-)
 
 
-def chosen_recipes(methods: Sequence[str] | None, has_refine: bool = HAS_REFINE) -> list[Recipe]:
-    """The recipes of some methods or all, the references and what is refined among them."""
-    recipes = [*RECIPES, *(REFINED if has_refine else ())]
-    wanted = [recipe for recipe in recipes if methods is None or recipe.method in methods]
-    needed = {recipe.label for recipe in wanted} | {recipe.base for recipe in wanted} | set(REFERENCES)
-    return [recipe for recipe in recipes if recipe.label in needed]
+def chosen_recipes(methods: Sequence[str] | None) -> list[Recipe]:
+    """The recipes of some methods or all, the references among them."""
+    return [recipe for recipe in RECIPES if methods is None or recipe.method in methods or recipe.label in REFERENCES]
 
 
 def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
@@ -122,22 +106,12 @@ def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | 
     return ordering, seconds, max(first - seconds, 0.0)
 
 
-def make_order(chars: jd.Characteristics, recipe: Recipe, runs: Mapping[str, Run], exact_up_to: int) -> Run:
+def make_order(chars: jd.Characteristics, recipe: Recipe, exact_up_to: int) -> Run:
     """Make an order and time it."""
-    if recipe.base is not None:
-        base = runs[recipe.base]
-        ordering, seconds, compile_seconds = timed(lambda: refined(chars, base.ordering, recipe.refinement))
-        return Run(recipe, ordering, base.seconds + seconds, compile_seconds)
     METHODS.find(recipe.method)  # loads what it needs
     if recipe.method == "greedy" and chars.num_sequences > exact_up_to:
         return Run(recipe, None, *reckoned(chars, recipe))
     return Run(recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options)))
-
-
-def refined(chars: jd.Characteristics, ordering: jd.Ordering | None, options: Mapping[str, Any]) -> jd.Ordering:
-    """`jd.refine`, where this version has it."""
-    refine = getattr(jd, "refine")  # noqa: B009 - a name that may not be there
-    return refine(chars, ordering, **options)
 
 
 class _Enough(Exception):
@@ -281,7 +255,7 @@ def main() -> None:
     print(f"{chars!r}\n", flush=True)
     runs: dict[str, Run] = {}
     for recipe in chosen_recipes(arguments.methods):
-        runs[recipe.label] = make_order(chars, recipe, runs, arguments.exact_up_to)
+        runs[recipe.label] = make_order(chars, recipe, arguments.exact_up_to)
         print(f"{recipe.label:<24}{runs[recipe.label].seconds:>10.3f} s", flush=True)
     comparison, entries = measured(chars, runs)
     ratios = verdicts.all_ratios(entries, chars.families)
@@ -305,7 +279,7 @@ def _parse() -> argparse.Namespace:
     corpus.add_argument("--corpus", choices=("synthetic",), default="synthetic")
     corpus.add_argument("--dataset", type=Path, help="a built dataset's folder, in place of the synthetic corpus")
     parser.add_argument("--num-sequences", type=int, default=20_000, help="of the synthetic corpus")
-    methods = sorted({recipe.method for recipe in (*RECIPES, *REFINED)})
+    methods = sorted({recipe.method for recipe in RECIPES})
     parser.add_argument("--methods", nargs="+", choices=methods, help="these and the references; all by default")
     parser.add_argument("--exact-up-to", type=int, default=400_000, help="sequences; beyond, steps are timed")
     parser.add_argument("--write", action="store_true", help="write results/orderings-NAME.json")

@@ -30,7 +30,6 @@ KINDS = {
     "mixing": ("shuffles", {"corpus_order", "uniform_shuffle", "buffer_shuffle", "stratified"}),
     "linear": ("pools, linear time", {"greedy_pool", "balance"}),
     "exact": ("exact greedy, quadratic time", {"greedy"}),
-    "refined": ("exchanges after balance", {"refine"}),
 }
 STYLE = """
   svg { font: 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }
@@ -39,12 +38,12 @@ STYLE = """
   .grid { stroke: #d8dee4; } .axis { stroke: #59636e; } .limit { stroke: #59636e; stroke-dasharray: 5 4; }
   .label { stroke: #ffffff; stroke-width: 3; paint-order: stroke; stroke-linejoin: round; }
   .leader { stroke: #8c959f; stroke-width: .8; } circle { stroke: #ffffff; stroke-width: 1; }
-  .mixing { fill: #6e7781; } .linear { fill: #0969da; } .exact { fill: #bc4c00; } .refined { fill: #1a7f37; }
+  .mixing { fill: #6e7781; } .linear { fill: #0969da; } .exact { fill: #bc4c00; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #0d1117; } text { fill: #e6edf3; } .quiet { fill: #9198a1; }
     .grid { stroke: #262c36; } .axis, .limit { stroke: #9198a1; } .leader { stroke: #6e7681; }
     circle, .label { stroke: #0d1117; }
-    .mixing { fill: #9198a1; } .linear { fill: #58a6ff; } .exact { fill: #f0883e; } .refined { fill: #3fb950; }
+    .mixing { fill: #9198a1; } .linear { fill: #58a6ff; } .exact { fill: #f0883e; }
   }
 """
 

@@ -55,7 +55,7 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
     import numpy as np
     from jax.sharding import Mesh
 
-    from jax_diversity.ordering import greedy, mesh, pool, sharded
+    from jax_diversity.ordering import greedy, mesh, pool
     from jax_diversity.ordering.objective import Objective
     from jax_diversity.ordering.plan import Plan
 
@@ -65,17 +65,10 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
     shared = [mesh.flat_mesh(Mesh(np.array(jax.devices()[:number]), ("sequences",))) for number in NUM_DEVICES]
 
     def exact(devices: Mesh | None) -> greedy.GreedySelector:
-        if devices is None:
-            selector = greedy.GreedySelector(plan, objective)
-        else:
-            selector = sharded.ShardedGreedySelector(plan, objective, devices)
-        selector.retarget(plan.features)
-        return selector
+        return greedy.GreedySelector(plan, objective, devices)
 
     def pooled(devices: Mesh | None) -> pool.PoolSelector:
-        if devices is None:
-            return pool.PoolSelector(plan, objective, stream, POOL_SIZE)
-        return sharded.ShardedPoolSelector(plan, objective, stream, POOL_SIZE, devices)
+        return pool.PoolSelector(plan, objective, stream, POOL_SIZE, devices)
 
     rows = []
     for method, make in (("greedy", exact), ("greedy_pool", pooled)):

@@ -15,7 +15,6 @@ Entries = Mapping[str, Any]  # label -> what a results' file holds of an order
 
 REFERENCE = "exact f3"
 EVERY_OFFSET = "mean TV 256, every offset"
-ALIGNED_MEAN, ALIGNED_WORST = "mean TV 256, aligned alone", "worst TV 256, aligned alone"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Target:
 
 
 def targets(synthetic: bool) -> list[Target]:
-    """The linear-time method's, the window-aware rule's and refinement's; all but drifts relative to exact f3."""
+    """The linear-time method's and the window-aware rule's; all but drifts relative to exact f3."""
     found = [
         Target("balance 4096", "seconds", 1 / 20, from_sequences=200_000 if synthetic else 0),
         Target("balance 4096", "prefix max", 1.0, all_families=True),
@@ -53,13 +52,7 @@ def targets(synthetic: bool) -> list[Target]:
             Target(order, "prefix max", 1.1, all_families=True),
             *(Target(order, f"mean TV {size}", 1.04) for size in (64, 192, 320, 1024)),
         ]
-    return [
-        *found,
-        Target("refined, aligned", ALIGNED_MEAN, 0.94),
-        Target("refined, aligned", ALIGNED_WORST, 0.90),
-        Target("refined, aligned", "seconds", 1.0, from_sequences=60_000),
-        Target("refined, sliding", EVERY_OFFSET, 0.98),
-    ]
+    return found
 
 
 def all_ratios(entries: Entries, families: Sequence[str]) -> dict[str, Figures]:
@@ -80,8 +73,6 @@ def ratios_to(entry: Mapping[str, Any], reference: Mapping[str, Any], families: 
         for size, window in ours["windows"].items():
             parts = {name: _by_offset(window, theirs["windows"][size], f"tv_{name}") for name in ("mean", "worst")}
             values |= {f"{name} TV {size}": _largest(ratios) for name, ratios in parts.items()}
-            if size == "256":
-                values |= {ALIGNED_MEAN: parts["mean"][0], ALIGNED_WORST: parts["worst"][0]}
         at_offsets = zip(*(side["tv_mean_256_by_offset"][family] for side in (entry, reference)), strict=True)
         values[EVERY_OFFSET] = _largest([_ratio(*pair) for pair in at_offsets])
         for name, value in values.items():

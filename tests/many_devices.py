@@ -20,7 +20,7 @@ from jax import export
 from jax.sharding import Mesh
 
 from jax_diversity import Characteristics, Objective, order
-from jax_diversity.ordering import greedy, mesh, running, sharded
+from jax_diversity.ordering import greedy, mesh, pool, running
 from jax_diversity.ordering.plan import Plan, Targets
 from tests.synthetic import synthetic_characteristics
 
@@ -72,7 +72,7 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     yield "greedy, a common corpus, 3 devices", equal(common, "greedy", meshes=[devices(3)])
     greedy._REPACK_ABOVE, former = 250, greedy._REPACK_ABOVE
     running.STEPS_PER_CALL = 64
-    yield "greedy, packed anew", equal(chars, "greedy", meshes=[devices(4)], **moving)
+    yield "greedy, tables built again", equal(chars, "greedy", meshes=[devices(4)], **moving)
     greedy._REPACK_ABOVE = former
     few = alike_characteristics(5)
     yield "greedy, fewer sequences than devices", equal(few, "greedy", meshes=[devices(8)])
@@ -114,15 +114,14 @@ def platforms() -> list[tuple[str, ...]]:
     chars = synthetic_characteristics(100)
     plan = Plan.build(chars, WINDOWS)
     shared = mesh.flat_mesh(devices(8))
-    exact = sharded.ShardedGreedySelector(plan, WINDOWS, shared)
-    exact.retarget(plan.features)
-    pool = sharded.ShardedPoolSelector(plan, WINDOWS, np.arange(chars.num_sequences), 32, shared)
+    exact = greedy.GreedySelector(plan, WINDOWS, shared)
+    pooled = pool.PoolSelector(plan, WINDOWS, np.arange(chars.num_sequences), 32, shared)
     steps = jnp.int32(5)
     first = mesh.replicated(shared, (exact._rule, exact._rows, exact.candidates, exact.state, steps))
-    second = mesh.replicated(shared, (pool.rule, pool.rows, pool.stream, pool.state, steps))
+    second = mesh.replicated(shared, (pooled.rule, pooled.rows, pooled.stream, pooled.state, steps))
     return [
-        export.export(sharded.run_greedy, platforms=["tpu"])(*first, False, shared).platforms,
-        export.export(sharded.run_pool, platforms=["tpu"])(*second, shared).platforms,
+        export.export(greedy.run, platforms=["tpu"])(*first, False, shared).platforms,
+        export.export(pool.run, platforms=["tpu"])(*second, shared).platforms,
     ]
 
 

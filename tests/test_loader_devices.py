@@ -11,7 +11,7 @@ import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.placing import Placement
 from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash, blended
-from tests.test_sharded import answers, free_port, start
+from tests.programs import answers, free_port, start
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 

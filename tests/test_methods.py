@@ -52,7 +52,7 @@ def test_every_method_is_tested_as_what_it_is() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_a_deterministic_read_only_bijection(method: str, chars: Characteristics) -> None:
     options, before = SEEDED.get(method, {}), chars.fingerprint
-    state = str(np.random.get_state())  # noqa: NPY002 - nobody may draw from it
+    state = str(np.random.get_state())  # noqa: NPY002 - no method may draw from it
     first, second = (order(chars, method, seed=3, **options) for _ in range(2))
     np.testing.assert_array_equal(np.sort(first.indices), np.arange(chars.num_sequences))
     np.testing.assert_array_equal(first.indices, second.indices)
@@ -135,7 +135,7 @@ def test_a_family_of_one_group_changes_nothing(chars: Characteristics) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_groups_that_nobody_has_change_nothing(method: str, chars: Characteristics) -> None:
+def test_groups_without_tokens_change_nothing(method: str, chars: Characteristics) -> None:
     options = SEEDED.get(method, {})
     padded = {}
     for name in chars.families:
@@ -176,7 +176,7 @@ def test_misspelt_options_are_suggested(method: str, chars: Characteristics) -> 
 @pytest.mark.parametrize("method", POOLED)
 @pytest.mark.parametrize("size", [0, -1, 1.5, 16.0, True, np.True_, "x", None, float("nan"), [16]], ids=repr)
 def test_pool_sizes_that_are_none(method: str, size: Any, chars: Characteristics) -> None:
-    with pytest.raises(UserError, match=r"Expected a pool_size that is a whole number >= 1, found "):
+    with pytest.raises(UserError, match=r"Expected pool_size to be a whole number >= 1, found "):
         order(chars, method, pool_size=size)
 
 

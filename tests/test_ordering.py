@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_unknown_method_lists_all_and_suggests() -> None:
 
 
 def test_negative_seed() -> None:
-    with pytest.raises(ValueError, match="Expected a seed >= 0, found -1"):
+    with pytest.raises(ValueError, match="Expected seed to be a whole number >= 0, found -1"):
         order(synthetic_characteristics(20), seed=-1)
 
 
@@ -40,7 +41,7 @@ def test_negative_seed() -> None:
         ({"self_weight": float("nan")}, "self_weight to be finite"),
         ({"norm_weight": 1e300}, r"norm_weight to be at most 1e\+09, found 1e\+300"),
         ({"window_weight": float("inf")}, "window_weight to be finite"),
-        ({"windows": (0,)}, "windows to be whole numbers >= 1, found 0"),
+        ({"windows": (0,)}, "windows to be a whole number >= 1, found 0"),
         ({"family_weights": (1.0, -1.0)}, r"family_weights\[1\] to be finite and >= 0, found -1.0"),
         ({"family_weights": (0.0,)}, "a weight above zero"),
     ],
@@ -63,12 +64,12 @@ def unchecked() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"windows": (float("nan"),)}, "windows to be whole numbers >= 1, found nan"),
-        ({"windows": (float("inf"),)}, "windows to be whole numbers >= 1, found inf"),
-        ({"windows": (2.5,)}, "windows to be whole numbers >= 1, found 2.5"),
-        ({"windows": ("wide",)}, "windows to be whole numbers >= 1, found 'wide'"),
-        ({"windows": ((1, 2),)}, r"windows to be whole numbers >= 1, found \(1, 2\)"),
-        ({"windows": None}, "windows to be whole numbers >= 1, found None"),
+        ({"windows": (float("nan"),)}, "windows to be a whole number >= 1, found nan"),
+        ({"windows": (float("inf"),)}, "windows to be a whole number >= 1, found inf"),
+        ({"windows": (2.5,)}, "windows to be a whole number >= 1, found 2.5"),
+        ({"windows": ("wide",)}, "windows to be a whole number >= 1, found 'wide'"),
+        ({"windows": ((1, 2),)}, r"windows to be a whole number >= 1, found \(1, 2\)"),
+        ({"windows": None}, "windows to be a whole number >= 1, found None"),
         ({"norm_weight": "much"}, "norm_weight to be finite and >= 0, found 'much'"),
     ],
 )
@@ -95,8 +96,22 @@ def test_numpy_scalars_become_plain_numbers() -> None:
     ordering = order(chars, seed=seeds[0], objective=objective)
     assert type(ordering.info["seed"]) is int
     json.dumps(dict(ordering.info))
-    with pytest.raises(ValueError, match=r"a seed that is a whole number >= 0, found 1\.5"):
+    with pytest.raises(ValueError, match=r"seed to be a whole number >= 0, found 1\.5"):
         order(chars, seed=seeds[1])
+
+
+@pytest.mark.parametrize("method", ["balance", "greedy", "greedy_pool", "sequence_spacing"])
+def test_sequences_beyond_exact_sums_warn(method: str) -> None:
+    def corpus(tokens: int) -> Characteristics:
+        return Characteristics.from_counts({"topic": [[tokens, 0], [0, 7], [3, 4]]})
+
+    with pytest.warns(UserWarning, match="sequences of at most 65,536 tokens, found 65,537: beyond that .* rounded"):
+        beyond = order(corpus(65_537), method)
+    np.testing.assert_array_equal(np.sort(beyond.indices), np.arange(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        order(corpus(65_536), method)
+        order(corpus(65_537), "uniform_shuffle")
 
 
 def test_objective_with_more_families_than_the_characteristics() -> None:

@@ -185,7 +185,7 @@ def test_the_corpuss_own_shares_as_a_target_change_nothing(method: str) -> None:
     expected = order(chars, method, seed=2, **options).indices
     shares = {name: chars.target_share(name) for name in chars.families}
     in_phases = phased((0, 100, 10**9), **{name: [share] * 3 for name, share in shares.items()})
-    # Only greedy computes its scores anew at every step; where a pool does, it rounds them otherwise.
+    # Only greedy computes all scores at every step; a pool that does so rounds them differently.
     for targets in ({}, shares, in_phases) if method == "greedy" else ({}, shares):
         ordering = order(chars, method, seed=2, targets=targets, **options)
         np.testing.assert_array_equal(ordering.indices, expected)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax_diversity import UserError
 from jax_diversity.embedding.qwen3 import BatchPlan, Qwen3Embedder, padded, qwen3
 from jax_diversity.embedding.qwen3_checkpoint import open_tensors
-from tests.test_sharded import answers, start
+from tests.programs import answers, start
 from tests.tiny_qwen3 import (
     CONFIG,
     END_TOKEN,

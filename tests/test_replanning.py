@@ -127,7 +127,7 @@ def test_a_plan_is_a_file_that_says_where_it_began(tmp_path: Path, chars: Charac
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"position": -1}, "position >= 0, found -1"),
+        ({"position": -1}, "position to be a whole number >= 0, found -1"),
         ({"position": 10**6}, "found 1000000; of a run over several epochs"),
         ({"ordering": Ordering(np.arange(5))}, "found one of 5; it was made for another dataset"),
         ({"method": "uniform_shuffle"}, "cannot follow targets or go on"),

@@ -110,9 +110,9 @@ def test_to_ordering() -> None:
         (np.array([0.0]), 5, "one axis of integers, found float64"),
         (np.zeros((2, 2), int), 5, r"found int64 of shape \(2, 2\)"),
         (np.array([0]), 0, "found 0"),
-        (np.array([0]), -1, "num_sequences must be a whole number >= 0, found -1"),
-        (np.array([0]), 2.0, r"num_sequences must be a whole number >= 0, found 2\.0"),
-        (np.array([0]), None, "num_sequences must be a whole number >= 0, found None"),
+        (np.array([0]), -1, "num_sequences to be a whole number >= 0, found -1"),
+        (np.array([0]), 2.0, r"num_sequences to be a whole number >= 0, found 2\.0"),
+        (np.array([0]), None, "num_sequences to be a whole number >= 0, found None"),
         (["a"], 5, "one axis of integers"),
         (None, 5, "one axis of integers"),
     ],
@@ -208,7 +208,7 @@ def test_a_schedule_of_another_dataset_is_refused(tmp_path: Path) -> None:
         Schedule.load(path)
     for bad in ("many", 1.5, -1, [5]):
         path.with_suffix(".json").write_text(json.dumps({**about, "num_sequences": bad}))
-        with pytest.raises(ValueError, match="num_sequences must be a whole number >= 0"):
+        with pytest.raises(ValueError, match="num_sequences to be a whole number >= 0"):
             Schedule.load(path)
 
 

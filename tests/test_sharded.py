@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -22,41 +16,8 @@ from jax_diversity.ordering.composition.hosts import select_sequences
 from jax_diversity.ordering.running import Checkpoint
 from tests import two_processes
 from tests.many_devices import alike_characteristics
+from tests.programs import answers, free_port, start
 from tests.synthetic import synthetic_characteristics
-
-ROOT = Path(__file__).parent.parent
-# A busy machine: devices wait for each other within one step, and a program for the slowest of all.
-TIMEOUT = 600
-PATIENCE = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300 " + (
-    "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-)
-
-
-def start(module: str, *arguments: str, num_devices: int) -> subprocess.Popen[str]:
-    """A program with some emulated devices of its own."""
-    flags = f"--xla_force_host_platform_device_count={num_devices} {PATIENCE}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", f"tests.{module}", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
-
-
-def answers(*programs: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What each program printed last."""
-    try:
-        outputs = [program.communicate(timeout=TIMEOUT) for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-    for program, (_, errors) in zip(programs, outputs, strict=True):
-        assert program.returncode == 0, errors[-3000:]
-    return [json.loads(printed.splitlines()[-1]) for printed, _ in outputs]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.slow
@@ -75,7 +36,7 @@ def test_two_processes_give_one_devices_order(tmp_path: Path, monkeypatch: pytes
         *(start("two_processes", str(process), "2", coordinator, str(tmp_path), num_devices=2) for process in range(2))
     )
     assert first["num_devices"] == second["num_devices"] == 4
-    # The pool's scores are computed anew at every call.
+    # The pool's scores are computed again at every call.
     monkeypatch.setattr(running, "STEPS_PER_CALL", two_processes.STEPS_PER_CALL)
     chars = alike_characteristics(two_processes.NUM_SEQUENCES)
     for method, options in two_processes.CASES.items():
@@ -211,11 +172,11 @@ def test_parts_of_any_sizes_are_spread_evenly(sizes: list[int], seed: int) -> No
 
 def test_hosts_mistakes_are_explained() -> None:
     chars = alike_characteristics(10)
-    with pytest.raises(UserError, match="num_parts >= 1, found 0"):
+    with pytest.raises(UserError, match="num_parts to be a whole number >= 1, found 0"):
         partition_sequences(chars, 0)
     with pytest.raises(UserError, match="num_parts of at most the 10 sequences, found 11"):
         partition_sequences(chars, 11)
-    with pytest.raises(UserError, match="seed >= 0, found -1"):
+    with pytest.raises(UserError, match="seed to be a whole number >= 0, found -1"):
         partition_sequences(chars, 2, -1)
     with pytest.raises(UserError, match="sequences from 0 to 9, found 3 to 10"):
         select_sequences(chars, np.array([3, 10]))

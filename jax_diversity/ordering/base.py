@@ -1,9 +1,8 @@
-"""The one contract of all ordering methods: characteristics, seed, objective and options in, an ordering out."""
+"""The contract of all ordering methods: characteristics, seed, objective and options in, an ordering out."""
 
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, overload, runtime_checkable
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
@@ -25,9 +25,9 @@ from jax_diversity.schema import Characteristics, Ordering, Schedule
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    What a method takes besides these arguments are its options: keyword parameters with a default. Methods that
-    follow moving targets and go on from consumed sequences take a `plan`, and then give the remaining sequences
-    alone; those whose runs can be interrupted take a `checkpoint`.
+    All other keyword parameters of a method are its options; each has a default. A method that can follow moving
+    targets and continue after consumed sequences takes a `plan` and then returns the remaining sequences only; a method
+    whose run can be interrupted and continued takes a `checkpoint`.
     """
 
     def __call__(
@@ -60,18 +60,7 @@ METHODS = Methods(
     },
     contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
-"""Name -> module below this package."""
-
-
-def _checked_seed(seed: Any) -> int:
-    """A plain int, also of NumPy's, so that the ordering's info is JSON."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise UserError(f"Expected a seed that is a whole number >= 0, found {seed!r}.") from None
-    if number < 0:
-        raise UserError(f"Expected a seed >= 0, found {number}.")
-    return number
+"""Name -> module below this package. A new method is a function of this name in its module, and one line here."""
 
 
 @overload
@@ -126,21 +115,25 @@ def order(
         objective: weights of the rule; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
             shares from the first position of the run on.
-        consumed: the sequences that training has seen already, in their order; the run goes on from what they left
-            over or behind, and orders the rest.
-        checkpoint: file that keeps a long run's state; the same call goes on from it after an interrupt.
+        consumed: the sequences that training has seen already, in their order; the run continues from the deviation
+            that they leave, and orders the rest.
+        checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
         advance: told the number of positions filled since it was last called, for progress bars.
-        options: the method's own, such as `pool_size`; `method_options(name)` lists them.
+        options: the method's own, such as `pool_size`; `METHODS.options(name)` lists them.
 
     Returns:
         A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`,
         a schedule of the remaining sequences.
 
     Raises:
-        ValueError: unknown method or option; a method that cannot follow targets, go on or be kept;
+        ValueError: unknown method or option; a method that takes no targets, consumed sequences or checkpoint;
             negative seed; an objective or targets that do not fit the characteristics; consumed sequences
-            that are none of them or come twice; another run's checkpoint; more sequences or non-zeros than
+            that do not exist or come twice; another run's checkpoint; more sequences or non-zeros than
             32-bit indices can hold.
+
+    Warns:
+        UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
+            `sequence_spacing`).
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -149,49 +142,50 @@ def order(
         >>> order(chars, "greedy", consumed=[0]).indices.tolist()
         [2, 1, 3]
     """
-    chosen = METHODS.find(method)
+    run = METHODS.find(method)
     METHODS.check_options(method, options)
     objective = Objective() if objective is None else objective
-    seed = _checked_seed(seed)
+    seed = whole_number("seed", seed)
     objective.resolved_weights(characteristics)
     _check_size(characteristics)
     info: dict[str, Any] = {
         "method": method,
         "seed": seed,
         "objective": dataclasses.asdict(objective),
-        "options": {name: _plain(value) for name, value in options.items() if name != "mesh"},
+        # The devices do not change the result. NumPy's numbers become Python's, so that `info` is JSON.
+        "options": {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in options.items()
+            if name != "mesh"
+        },
         "characteristics": characteristics.fingerprint,
     }
     arguments = dict(options)
     if targets is not None or consumed is not None:
-        _check_taken(method, "plan", "follow targets or go on from consumed sequences")
+        _check_takes(method, "plan", "follow targets or go on from consumed sequences")
         seen = None if consumed is None else checked_consumed(consumed, characteristics.num_sequences)
         plan = Plan.build(characteristics, objective, targets, seen)
         arguments["plan"] = plan
         info["plan"] = plan.fingerprint
     if checkpoint is not None:
-        _check_taken(method, "checkpoint", "keep its state in a checkpoint")
-        # As text: the method has not yet checked that its options are of any sensible type.
+        _check_takes(method, "checkpoint", "keep its state in a checkpoint")
+        # Options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
-    indices = chosen(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
+    indices = run(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
     if consumed is None:
         return Ordering(indices, info)
     return Schedule(indices, characteristics.num_sequences, info)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, so that the ordering's info is JSON."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_taken(method: str, parameter: str, what: str) -> None:
+def _check_takes(method: str, parameter: str, what: str) -> None:
     if not METHODS.takes(method, parameter):
         able = ", ".join(sorted(name for name in METHODS if METHODS.takes(name, parameter)))
         raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
 
 
 def _check_size(characteristics: Characteristics) -> None:
+    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range leaves room for both.
     limit = np.iinfo(np.int32).max // 2
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
     if max(characteristics.num_sequences, num_nonzeros) >= limit:

@@ -1,11 +1,16 @@
-"""The running deviation `D` of what is placed, on the accelerator, without losing precision.
+"""The running deviation `D` of the sequences placed so far, kept on the accelerator without loss of precision.
 
-`D` grows by `-τ t_s` at every step, so that a rounded τ would drift by the number of steps. `D` is therefore a pair
-of float32 (a value and the rounding error left over, Knuth's TwoSum), and τ is split into pieces, two of eight
-bits, whose products with token counts below 65,536 are exact, and a small rest. Over ten million steps next to
-nothing accumulates, and no 64-bit type is needed on the accelerator.
+At every step `D` grows by `c_s - τ t_s`. Token counts are whole numbers, but τ is not: a plain float32 sum would add
+one rounding error a step, always of the same sign, and choose wrong sequences after some thousand steps. Therefore
 
-All selectors place sequences through `place`, whatever holds their candidates.
+- `D` is a pair of float32 arrays, a value and the rounding error left over (Knuth's TwoSum), about 48 bits;
+- τ is split into two pieces of eight bits and a small rest. The products of a piece with token counts up to 65,536
+  (16 bits) have at most 24 bits, so that float32 holds them exactly; only the products with the rest are rounded.
+
+After ten million steps the error is still far below one token. No 64-bit type is needed on the accelerator.
+
+Exact greedy (`greedy.py`) adds every sequence through `place`; the pool (`pool.py`) sums whole numbers of tokens first
+and adds those sums in the same way.
 """
 
 from __future__ import annotations
@@ -47,15 +52,15 @@ class Rule(NamedTuple):
     def times(self, left: Array, right: Array) -> Array:
         """The product, rounded before it is added to anything.
 
-        A compiler fuses a product with the sum that it goes into, which rounds once, or does not, which rounds
-        twice: as it sees fit, on one device otherwise than on many. Fused with a zero that it does not know of, or
-        not, a product rounds to the same; so do then all sums of products, wherever they are computed.
+        A compiler may fuse a product with the addition that follows (one rounding) or not (two roundings), and may
+        decide differently for one device and for many. `zero` is an argument of the compiled program, so the compiler
+        cannot remove it: fused with it or not, the product rounds in the same way, and all devices get equal scores.
         """
         return left * right + self.zero
 
 
 class Rows(NamedTuple):
-    """Every sequence's counts as CSR, padded so that a slice of the longest row's width never runs over the end."""
+    """Sequences' counts as CSR, padded so that a slice of the longest row's width never runs over the end."""
 
     starts: Int32[Array, " boundary"]
     columns: Int32[Array, " nonzero"]
@@ -77,18 +82,21 @@ class Row(NamedTuple):
 class Deviation(NamedTuple):
     """What a run remembers of the past.
 
-    `total` is `D` in tokens, its last column that of the norms; `windows` holds `D_t - D_{t-w}`. `steering` is what
-    scores read of them, `2 λ (D + β Σ_w (D_t - D_{t-w}))`. It is kept rather than computed where it is
-    read: XLA would fuse it into the gathers and repeat its operations for each gathered element.
+    Attributes:
+        total: `D` in tokens, its last column that of the norms.
+        windows: `D_t - D_{t-w}` for every window size w.
+        gradient: `2 λ (D + β Σ_w (D_t - D_{t-w}))`; a sequence's score is its product with `v_s`, plus `a ||v_s||²`.
+            It is stored and not computed where it is read: XLA would fuse the computation into the gathers that read
+            it and repeat it for every gathered element.
     """
 
     total: Compensated
     windows: tuple[Compensated, ...]
-    steering: Float32[Array, " column"]
+    gradient: Float32[Array, " column"]
 
 
 def rounded_size(size: int) -> int:
-    """The next of eight sizes an octave: at most an eighth of padding, few compilations."""
+    """The next of eight sizes an octave: at most an eighth of padding, and few compilations."""
     if size <= 8:
         return size
     step = 1 << max((size - 1).bit_length() - 4, 0)
@@ -97,13 +105,13 @@ def rounded_size(size: int) -> int:
 
 def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
     """The values on the device, filled up to `size`."""
-    # Unlike `jnp.asarray` it compiles nothing.
+    # `jnp.asarray` would compile a program for every new shape; `device_put` compiles nothing.
     return jax.device_put(np.pad(values, (0, size - len(values)), constant_values=fill))
 
 
 def build_rule(features: Features, objective: Objective) -> Rule:
     """The rule of an objective over the features' columns."""
-    # A window beyond all positions is the whole prefix, however much beyond.
+    # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
     return Rule(
         target_pieces=jnp.asarray(split_into_pieces(features.targets)),
@@ -114,24 +122,35 @@ def build_rule(features: Features, objective: Objective) -> Rule:
     )
 
 
-def build_rows(features: Features) -> Rows:
-    """The features' rows on the device, all sizes rounded up."""
-    num_rows = rounded_size(features.num_sequences)
-    longest = rounded_size(int(np.diff(features.row_starts).max(initial=1)))
-    size = rounded_size(len(features.columns) + longest)
+def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Rows:
+    """The rows of one device's sequences, all sizes rounded up and the same on every device.
+
+    Of W devices, device d holds the sequences d, W + d, 2 W + d ... as its rows 0, 1, 2 ...
+    """
+    counts = np.diff(features.row_starts)
+    own = counts[device::num_devices]
+    starts = np.concatenate([[0], np.cumsum(own)])
+    longest = rounded_size(int(counts.max(initial=1)))
+    most_nonzeros = max(int(counts[other::num_devices].sum()) for other in range(num_devices))
+    num_rows = rounded_size(-(-features.num_sequences // num_devices))
+    # One device takes the arrays as they are: an index of every non-zero would be larger than the counts themselves.
+    entries = slice(None)
+    if num_devices > 1:
+        entries = features.entries(np.arange(device, features.num_sequences, num_devices))
+    size = rounded_size(most_nonzeros + longest)
     return Rows(
-        starts=padded(features.row_starts.astype(np.int32), num_rows + 1, fill=len(features.columns)),
-        columns=padded(features.columns, size),
-        values=padded(features.values, size),
-        norms=padded(features.norms, num_rows),
-        tokens=padded(features.tokens.astype(np.float32), num_rows),
-        slots=jnp.arange(longest, dtype=jnp.int32),
+        starts=padded(starts.astype(np.int32), num_rows + 1, fill=int(starts[-1])),
+        columns=padded(features.columns[entries], size),
+        values=padded(features.values[entries], size),
+        norms=padded(features.norms[device::num_devices], num_rows),
+        tokens=padded(features.tokens[device::num_devices].astype(np.float32), num_rows),
+        slots=jax.device_put(np.arange(longest, dtype=np.int32)),
     )
 
 
-def read_row(rows: Rows, sequence_index: Int32[Array, ""], num_columns: int) -> Row:
-    """One sequence's row."""
-    start, end = rows.starts[sequence_index], rows.starts[sequence_index + 1]
+def read_row(rows: Rows, row_index: Int32[Array, ""], num_columns: int) -> Row:
+    """One row."""
+    start, end = rows.starts[row_index], rows.starts[row_index + 1]
     width = rows.slots.shape[0]
     used = start + rows.slots < end
     columns = lax.dynamic_slice(rows.columns, (start,), (width,))
@@ -139,8 +158,8 @@ def read_row(rows: Rows, sequence_index: Int32[Array, ""], num_columns: int) -> 
     return Row(
         columns=jnp.where(used, columns, num_columns),
         values=jnp.where(used, values, 0),
-        norm=rows.norms[sequence_index],
-        tokens=rows.tokens[sequence_index],
+        norm=rows.norms[row_index],
+        tokens=rows.tokens[row_index],
     )
 
 
@@ -148,7 +167,7 @@ def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position
     """The deviation after the sequences `placed`, from the first position on; computed in float64."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
-    return Deviation(total, tuple(windows), steering(rule, total, windows))
+    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
 
 
 def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
@@ -158,12 +177,12 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
 
 
 def restored_deviation(rule: Rule, saved: Mapping[str, np.ndarray]) -> Deviation:
-    """What `saved_deviation` kept."""
+    """The deviation of which `saved_deviation` made the arrays."""
     sums = [
         Compensated(*(jnp.asarray(part) for part in saved[f"sum_{index}"]))
         for index in range(1 + len(rule.window_sizes))
     ]
-    return Deviation(sums[0], tuple(sums[1:]), steering(rule, sums[0], sums[1:]))
+    return Deviation(sums[0], tuple(sums[1:]), compute_gradient(rule, sums[0], sums[1:]))
 
 
 def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
@@ -190,14 +209,15 @@ def place(
     windows = []
     for index, (window, row) in enumerate(zip(deviation.windows, leaving, strict=True)):
         window = add_excess(rule, window, chosen, jnp.float32(1))
+        # In the first w steps the window is not full yet: nothing leaves it.
         sign = jnp.where(num_placed >= rule.window_sizes[index], jnp.float32(-1), jnp.float32(0))
         windows.append(add_excess(rule, window, row, sign))
     total = add_excess(rule, deviation.total, chosen, jnp.float32(1))
-    return Deviation(total, tuple(windows), steering(rule, total, windows))
+    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
 
 
-def steering(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
-    """`2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32 once."""
+def compute_gradient(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
+    """`2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32."""
     combined = total.value + total.error
     for window in windows:
         combined += rule.times(rule.window_weight, window.value + window.error)
@@ -206,10 +226,11 @@ def steering(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> 
 
 def add_excess(rule: Rule, total: Compensated, row: Row, sign: Float32[Array, ""]) -> Compensated:
     """Add `sign * v_s`, sign being 1, 0 or -1."""
-    # A row's columns differ, so each takes one exact sum; unused slots add to a column past the end.
+    # A row names each column once, so every addition into zeros is exact; unused slots add past the end (dropped).
     placed = jnp.zeros_like(total.value).at[row.columns].add(sign * row.values, mode="drop")
     placed = placed.at[-1].set(sign * row.norm)
     total = add_compensated(total, placed)
+    # The target of the norm column counts sequences, those of all other columns count tokens.
     multiplier = jnp.full_like(total.value, row.tokens).at[-1].set(1)
     for piece in rule.target_pieces:
         total = add_compensated(total, rule.times(-sign * multiplier, piece))
@@ -217,10 +238,11 @@ def add_excess(rule: Rule, total: Compensated, row: Row, sign: Float32[Array, ""
 
 
 def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compensated:
-    """Add to a compensated sum without losing the rounding error (Knuth, TAOCP vol. 2, 4.2.2, theorem B)."""
+    """Add to a compensated sum and keep the rounding error (Knuth, TAOCP vol. 2, 4.2.2, theorem B)."""
     value = total.value + addend
     shifted = value - total.value
     error = total.error + ((total.value - (value - shifted)) + (addend - shifted))
+    # Move what the error has gathered into the value, so that the error stays below half a unit in the last place.
     renormalised = value + error
     return Compensated(renormalised, error - (renormalised - value))
 
@@ -228,8 +250,8 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
 def split_into_pieces(values: Float[np.ndarray, " column"]) -> Float32[np.ndarray, "piece column"]:
     """Three float32 arrays that add up to `values` (to 2^-40), the first two of eight significant bits each.
 
-    The third is at most 2^-16 of the value: rounding its product leaves an error of 2^-41, which ten million steps
-    add up to less than a hundred-thousandth of one step's share.
+    The third is at most 2^-16 of the value: rounding its product leaves an error of 2^-41, and ten million such
+    errors add up to less than a hundred-thousandth of one step's share.
     """
     rest = values.astype(np.float64)
     pieces = []

@@ -1,14 +1,18 @@
-"""Exact greedy: at every step the sequence that the objective likes best, of all that are left.
+"""Exact greedy: at every step the sequence with the smallest score, of all that are left.
 
 One step costs one pass over the remaining sequences' non-zeros. What makes the pass fast:
 
 - Rows are bucketed by their number of non-zeros, so that little is padded, and a bucket's table is transposed
   (feature, sequence): every feature is one gather over contiguous memory, unrolled into one fused loop.
 - The arg-min is a minimum followed by the lowest index that equals it, several times faster than `argmin` on CPU;
-  it is also what breaks ties to the lowest sequence index, over all buckets.
-- Placed sequences are masked by an infinite cost. When half of a large table is placed, the rest is packed anew.
-- The loop runs compiled for some thousand steps at a time, so that progress shows and interrupts are heard.
-- Sizes are rounded up, so that corpora of near sizes share a compilation.
+  this also breaks ties to the lowest sequence index, over all buckets and devices.
+- Placed sequences are masked by an infinite cost. When half of a large table is placed, the tables are built again.
+- The loop runs compiled for some thousand steps at a time, so that progress shows and interrupts are noticed.
+- Sizes are rounded up, so that corpora of similar size share a compilation.
+
+On a mesh, sequences are dealt to the devices, tables and rows alike, so that no device needs to hold the whole corpus.
+Each device scores its own candidates, one all-gather finds the best of all, and every device updates its own copy of
+the deviation. A score does not depend on the device that computes it: the order is one device's, bit for bit.
 
 The rule is Bach et al.'s kernel herding with a linear kernel (https://arxiv.org/abs/1203.4523), without
 replacement.
@@ -34,47 +38,39 @@ from jax_diversity.ordering.deviation import (
     Rule,
     build_rows,
     build_rule,
+    compute_gradient,
     padded,
     place,
     restored_deviation,
     rounded_size,
     saved_deviation,
     start_deviation,
-    steering,
 )
-from jax_diversity.ordering.mesh import NOBODY, agree_on_rows, flat_mesh, place_on, shared_checkpoint
+from jax_diversity.ordering.mesh import (
+    BY_COLUMN,
+    BY_ROW,
+    EVERYWHERE,
+    NO_SEQUENCE,
+    best_row_of_all,
+    device_place,
+    flat_mesh,
+    num_devices,
+    on_every_device,
+    part_of,
+    replicated,
+    shared_checkpoint,
+    split,
+)
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
-from jax_diversity.ordering.tables import (
-    UNPLACEABLE,
-    Bucket,
-    Candidates,
-    WidthGroup,
-    bucketed,
-    build_candidates,
-    group_by_width,
-)
 from jax_diversity.schema import Characteristics
 
+_UNPLACEABLE = np.float32(np.inf)
 _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
 # What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
-
-
-class GreedyState(NamedTuple):
-    """A run's state; a pytree that can be saved between calls.
-
-    The last sequence that was placed is entered in `order` at the beginning of the next step: an array that is read
-    before it is written in one step would be copied in every step.
-    """
-
-    deviation: Deviation
-    costs: tuple[Float32[Array, " _row"], ...]
-    order: Int32[Array, " position"]
-    last: Int32[Array, ""]
-    num_placed: Int32[Array, ""]
 
 
 def greedy(
@@ -96,112 +92,222 @@ def greedy(
         seed: not used; every method takes one.
         objective: the weights of the rule.
         advance: told the number of sequences placed since it was last called.
-        plan: targets and what was consumed; None aims at the corpus's shares from the beginning.
+        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
         checkpoint: where the run's state is kept.
-        mesh: devices to share the work; the result is the same as one device's. All processes of a mesh over
+        mesh: devices that share the work; the result is the same as one device's. All processes of a mesh over
             several hosts call with the same arguments, and each gets the whole result.
 
     Raises:
-        ValueError: a mesh that is none, or has no device of this process.
+        ValueError: `mesh` is no mesh of devices, or has no device of this process.
     """
-    devices = None if mesh is None else flat_mesh(mesh)
+    devices = flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)
     if len(plan.remaining) == 0:
         return np.zeros(0, np.int64)
-    checkpoint = checkpoint or Checkpoint()
-    if devices is None:
-        return drive(GreedySelector(plan, objective), plan, advance, checkpoint)
-    from jax_diversity.ordering.sharded import ShardedGreedySelector
+    selector = GreedySelector(plan, objective, devices)
+    return drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))
 
-    selector = ShardedGreedySelector(plan, objective, devices)
-    return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))
+
+class Bucket(NamedTuple):
+    """Sequences of about as many non-zeros, as one transposed table; ascending sequence indices."""
+
+    columns: Int32[Array, "feature row"]
+    values: Float32[Array, "feature row"]
+    norms: Float32[Array, " row"]
+    tokens: Float32[Array, " row"]
+    sequence_index: Int32[Array, " row"]
+
+
+class Candidates(NamedTuple):
+    """The sequences left, bucketed, and the bucket and row of each."""
+
+    buckets: tuple[Bucket, ...]
+    bucket_of: Int32[Array, " sequence"]
+    row_of: Int32[Array, " sequence"]
+
+
+class GreedyState(NamedTuple):
+    """A run's state; a pytree that can be saved between calls.
+
+    The last sequence placed is entered in `order` at the beginning of the next step: if a step read the order (for the
+    windows) before it wrote to it, XLA would copy the whole array in every step.
+    """
+
+    deviation: Deviation
+    costs: tuple[Float32[Array, " _row"], ...]
+    order: Int32[Array, " position"]
+    last: Int32[Array, ""]
+    num_placed: Int32[Array, ""]
+
+
+# How the arrays are split over a mesh.
+_ROWS_SPLIT = Rows(starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE)
+_BUCKET_SPLIT = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
+_STATE_SPLIT = GreedyState(EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE, EVERYWHERE)
+
+
+def _candidates_split(num_buckets: int) -> Candidates:
+    return Candidates((_BUCKET_SPLIT,) * num_buckets, BY_ROW, BY_ROW)
 
 
 class GreedySelector:
-    """The exact greedy's tables and state, and when to pack them anew."""
+    """The exact greedy's tables and state, on one device or dealt to those of a mesh of one axis."""
 
-    def __init__(self, plan: Plan, objective: Objective) -> None:
-        self._plan = plan
-        self._objective = objective
-        self._rows = self._build_rows()
+    def __init__(self, plan: Plan, objective: Objective, mesh: Mesh | None = None) -> None:
+        self._plan, self._objective, self._mesh = plan, objective, mesh
+        self._features = plan.features
+        self._rule = build_rule(plan.features, objective)
+        self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
+        # Packed sequences are usually all full; the program then has one term less.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
-        self._start(start_deviation(build_rule(plan.features, objective), plan, plan.consumed), plan.consumed)
+        self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
 
     def _start(self, deviation: Deviation, placed: Int64[np.ndarray, " position"]) -> None:
-        self._pack(placed)
-        costs = self._bucketed(self._plan.features.own_costs)
-        self.state = init(deviation, costs, placed, self._plan.num_positions)
-
-    def _pack(self, placed: Int64[np.ndarray, " position"]) -> None:
-        left = np.ones(self._plan.num_positions, bool)
-        left[placed] = False
-        self._remaining = np.flatnonzero(left)
-        self.candidates = self._build_candidates(
-            group_by_width(self._plan.features, self._remaining, _GATHERS_PER_TABLE)
+        self._build_tables(placed)
+        self.state = GreedyState(
+            deviation=deviation,
+            costs=self._bucket_costs(placed),
+            order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            last=jnp.int32(placed[-1] if len(placed) else 0),
+            num_placed=jnp.int32(len(placed)),
         )
 
-    def _build_rows(self) -> Rows:
-        return build_rows(self._plan.features)
+    def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
+        """Tables of the sequences that are not placed."""
+        features, size = self._plan.features, num_devices(self._mesh)
+        left = np.ones(self._plan.num_positions, bool)
+        left[placed] = False
+        self._in_tables = np.flatnonzero(left)
+        groups = _group_by_width(features, self._in_tables)
+        self.candidates: Candidates = split(
+            self._mesh,
+            lambda device: _build_candidates(features, groups, device, size),
+            _candidates_split(len(groups)),
+        )
 
-    def _build_candidates(self, groups: list[WidthGroup]) -> Candidates:
-        return build_candidates(self._plan.features, groups)
+    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:
+        """The costs `a ||v_s||²` as the buckets hold them; infinite where a sequence is placed or a row is padding."""
+        # One more cost for padding rows, whose sequence index is past the end.
+        costs = np.append(self._features.own_costs, _UNPLACEABLE)
+        costs[placed] = _UNPLACEABLE
 
-    def _bucketed(self, costs: Float32[np.ndarray, " sequence"]) -> tuple[Float32[Array, " _row"], ...]:
-        return bucketed(self.candidates, costs)
+        def build(device: int) -> tuple[Float32[Array, " _row"], ...]:
+            buckets = part_of(self._mesh, self.candidates, device).buckets
+            members = [np.asarray(bucket.sequence_index) for bucket in buckets]
+            return tuple(jax.device_put(costs[np.minimum(own, len(costs) - 1)]) for own in members)
 
-    def _run(self, num_steps: int) -> GreedyState:
-        steps = np.int32(num_steps)
-        return run(self._rule, self._rows, self.candidates, self.state, steps, self._equal_tokens)
+        return split(self._mesh, build, (BY_ROW,) * len(self.candidates.buckets))
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
         self._features = features
         self._rule = build_rule(features, self._objective)
-        gone = self.placed()
-        costs = features.own_costs.copy()
-        costs[gone] = UNPLACEABLE
-        self.state = self.state._replace(costs=self._bucketed(costs))
+        self.state = self.state._replace(costs=self._bucket_costs(self.placed()))
 
     def run(self, num_steps: int) -> None:
-        """Place so many sequences."""
-        self.state = self._run(num_steps)
+        """Place `num_steps` sequences."""
+        arguments = (self._rule, self._rows, self.candidates, self.state, np.int32(num_steps))
+        self.state = run(*replicated(self._mesh, arguments), self._equal_tokens, self._mesh)
         left = self._plan.num_positions - int(self.state.num_placed)
-        if len(self._remaining) > _REPACK_ABOVE and left <= len(self._remaining) // 2:
-            self._pack(self.placed())
-            self.state = self.state._replace(costs=self._bucketed(self._features.own_costs))
+        # Tables that shrink by halves read 2N²/3 rows in all instead of N²; small ones cost less than a compilation.
+        if len(self._in_tables) > _REPACK_ABOVE and left <= len(self._in_tables) // 2:
+            self._build_tables(self.placed())
+            self.state = self.state._replace(costs=self._bucket_costs(self.placed()))
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far."""
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations and what is placed; all else is made from them."""
+        """Deviations and the sequences placed; everything else follows from them."""
         return {"placed": self.placed(), **saved_deviation(self.state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
-        """Go on from a saved state."""
-        rule = build_rule(self._plan.features, self._objective)
-        self._start(restored_deviation(rule, saved), saved["placed"])
+        """Continue from a saved state."""
+        self._start(restored_deviation(self._rule, saved), saved["placed"])
 
 
-def init(
-    deviation: Deviation,
-    costs: tuple[Float32[Array, " _row"], ...],
-    placed: Int64[np.ndarray, " position"],
-    num_positions: int,
-) -> GreedyState:
-    """The state after the sequences `placed`."""
-    return GreedyState(
-        deviation=deviation,
-        costs=costs,
-        order=padded(placed.astype(np.int32), rounded_size(num_positions)),
-        last=jnp.int32(placed[-1] if len(placed) else 0),
-        num_placed=jnp.int32(len(placed)),
+def _group_by_width(
+    features: Features, remaining: Int64[np.ndarray, " row"]
+) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
+    """Split the remaining sequences into tables: each one's width and members."""
+    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
+    nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
+    return [
+        (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
+        for above, width in _partition(nonzeros_left)
+    ]
+
+
+def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
+    """Ranges (above, up to) of non-zeros that share a table, so that a step costs least.
+
+    A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
+    is found by dynamic programming.
+    """
+    widths, counts = np.unique(nonzeros, return_counts=True)
+    rows_up_to = np.concatenate([[0], np.cumsum(counts)])
+    # cheapest[i] is the cost of the best tables for the i smallest widths; the last of these tables begins at cut[i].
+    cheapest, cut = [0.0], [0]
+    for last in range(1, len(widths) + 1):
+        costs = [
+            cheapest[first] + (rows_up_to[last] - rows_up_to[first]) * widths[last - 1] + _GATHERS_PER_TABLE
+            for first in range(last)
+        ]
+        cut.append(int(np.argmin(costs)))
+        cheapest.append(costs[cut[-1]])
+    ranges, last = [], len(widths)
+    while last:
+        first = cut[last]
+        ranges.append((int(widths[first - 1]) if first else 0, int(widths[last - 1])))
+        last = first
+    return ranges[::-1]
+
+
+def _build_candidates(
+    features: Features, groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
+) -> Candidates:
+    """One device's share of the groups' sequences, in tables of one shape on all devices.
+
+    Of W devices, device d holds the sequences d, W + d, 2 W + d ... and numbers them 0, 1, 2 ...
+    """
+    num_own = rounded_size(-(-features.num_sequences // size))
+    bucket_of = np.zeros(num_own, np.int32)
+    row_of = np.zeros(num_own, np.int32)
+    buckets = []
+    for width, members in groups:
+        owners = members % size
+        own = members[owners == device]
+        bucket_of[own // size] = len(buckets)
+        row_of[own // size] = np.arange(len(own))
+        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
+        num_rows = rounded_size(int(np.bincount(owners).max()))
+        buckets.append(_build_bucket(features, own, rounded_size(width), num_rows))
+    return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
+
+
+def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width: int, num_rows: int) -> Bucket:
+    starts, ends = features.row_starts[members], features.row_starts[members + 1]
+    slots = starts[None, :] + np.arange(width)[:, None]
+    used = slots < ends[None, :]
+    # Padding has the column 0 and a count of zero: any valid column would do, for its product is zero.
+    slots = np.where(used, slots, 0)
+    columns = np.zeros((width, num_rows), np.int32)
+    values = np.zeros((width, num_rows), np.float32)
+    if len(features.columns):
+        columns[:, : len(members)] = np.where(used, features.columns[slots], 0)
+        values[:, : len(members)] = np.where(used, features.values[slots], 0)
+    return Bucket(
+        columns=jax.device_put(columns),
+        values=jax.device_put(values),
+        norms=padded(features.norms[members], num_rows),
+        tokens=padded(features.tokens[members].astype(np.float32), num_rows),
+        sequence_index=padded(members.astype(np.int32), num_rows, fill=NO_SEQUENCE),
     )
 
 
-@functools.partial(jax.jit, static_argnames="equal_tokens")
+@functools.partial(jax.jit, static_argnames=("equal_tokens", "mesh"))
 def run(
     rule: Rule,
     rows: Rows,
@@ -209,53 +315,70 @@ def run(
     state: GreedyState,
     num_steps: Int32[Array, ""],
     equal_tokens: bool,
+    mesh: Mesh | None = None,
 ) -> GreedyState:
-    """Place `num_steps` sequences. `equal_tokens` says that all t_s agree, which saves one term of the score."""
-    return run_steps(rule, rows, candidates, state, num_steps, equal_tokens)
+    """Place `num_steps` sequences.
+
+    Args:
+        rule: weights and targets.
+        rows: sequences' rows.
+        candidates: tables of the sequences left.
+        state: before the steps. It is not donated: after an interrupt the former state must still be whole.
+        num_steps: how many; any number shares the compilation.
+        equal_tokens: whether all t_s are equal, which saves one term of the score.
+        mesh: devices over which rows, candidates and costs are split.
+    """
+    over_mesh = on_every_device(
+        mesh,
+        functools.partial(_run_steps, equal_tokens=equal_tokens),
+        in_specs=(EVERYWHERE, _ROWS_SPLIT, _candidates_split(len(candidates.buckets)), _STATE_SPLIT, EVERYWHERE),
+        out_specs=_STATE_SPLIT,
+    )
+    return over_mesh(rule, rows, candidates, state, num_steps)
 
 
-def run_steps(
+def _run_steps(
     rule: Rule,
     rows: Rows,
     candidates: Candidates,
     state: GreedyState,
     num_steps: Int32[Array, ""],
     equal_tokens: bool,
-    axis: str | None = None,
+    axis: str | None,
 ) -> GreedyState:
-    """The body of `run`, on one device or on every device of a mesh's axis, each holding its share of the rows."""
-    # Nothing of the state is donated: an interrupt between this call and the next must find the former state whole.
-    state = state._replace(
-        deviation=state.deviation._replace(steering=steering(rule, state.deviation.total, state.deviation.windows))
-    )
+    # The gradient in the state may belong to former targets.
+    gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
+    state = state._replace(deviation=state.deviation._replace(gradient=gradient))
 
     def one_step(_: Array, carry: GreedyState) -> GreedyState:
-        return step(rule, rows, candidates, carry, equal_tokens, axis)
+        return _step(rule, rows, candidates, carry, equal_tokens, axis)
 
     state = lax.fori_loop(0, num_steps, one_step, state)
     return state._replace(order=_entered(state))
 
 
-def step(
-    rule: Rule,
-    rows: Rows,
-    candidates: Candidates,
-    state: GreedyState,
-    equal_tokens: bool,
-    axis: str | None = None,
+def _step(
+    rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, equal_tokens: bool, axis: str | None
 ) -> GreedyState:
     """Place the sequence of the smallest score."""
     state = state._replace(order=_entered(state))
-    best, first = best_candidate(rule, candidates, state, equal_tokens)
-    num_columns = len(state.deviation.steering)
-    leaving = leaving_sequences(rule, state)
-    chosen, row, rows_leaving = agree_on_rows(best, first, leaving, rows, num_columns, axis)
+    best, first = _best_candidate(rule, candidates, state, equal_tokens)
+    num_columns = len(state.deviation.gradient)
+    # Per window of w positions the sequence w positions back, which leaves it. (In the first w steps nothing does;
+    # `place` then ignores what is read here.)
+    leaving = [
+        state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
+        for index in range(len(state.deviation.windows))
+    ]
+    chosen, row, rows_leaving = best_row_of_all(best, first, leaving, rows, num_columns, axis)
     deviation = place(rule, state.deviation, row, rows_leaving, state.num_placed)
-    device, num_devices = place_on(axis)
-    own, is_own = chosen // num_devices, chosen % num_devices == device
+    device, size = device_place(axis)
+    # A device knows its sequences as 0, 1, 2 ...; the index is valid on every device, but means another sequence there.
+    own, is_own = chosen // size, chosen % size == device
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
+    # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).
     costs = tuple(
-        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(UNPLACEABLE, mode="drop")
+        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(_UNPLACEABLE, mode="drop")
         for index, costs in enumerate(state.costs)
     )
     return GreedyState(deviation, costs, state.order, chosen, state.num_placed + 1)
@@ -263,31 +386,26 @@ def step(
 
 def _entered(state: GreedyState) -> Int32[Array, " position"]:
     """The order with the last sequence in its place."""
+    # Before the first step nothing was placed: the write goes past the end and is dropped.
     position = jnp.where(state.num_placed > 0, state.num_placed - 1, len(state.order))
     return state.order.at[position].set(state.last, mode="drop")
 
 
-def leaving_sequences(rule: Rule, state: GreedyState) -> list[Int32[Array, ""]]:
-    """Per window of w positions the sequence that leaves it at this step."""
-    return [
-        state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
-        for index in range(len(state.deviation.windows))
-    ]
-
-
-def best_candidate(
+def _best_candidate(
     rule: Rule, candidates: Candidates, state: GreedyState, equal_tokens: bool
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
     """The smallest score and the lowest sequence index that has it."""
-    steered = state.deviation.steering
-    per_token = None if equal_tokens else jnp.sum(rule.times(steered[:-1], rule.targets[:-1]))
+    gradient = state.deviation.gradient
+    # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
+    per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
     scores = [
-        _scores(rule, bucket, costs, steered, per_token)
+        _scores(rule, bucket, costs, gradient, per_token)
         for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
     ]
+    # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
-        jnp.min(jnp.where(score == best, bucket.sequence_index, NOBODY))
+        jnp.min(jnp.where(score == best, bucket.sequence_index, NO_SEQUENCE))
         for bucket, score in zip(candidates.buckets, scores, strict=True)
     ]
     return best, functools.reduce(jnp.minimum, firsts)
@@ -297,24 +415,22 @@ def _scores(
     rule: Rule,
     bucket: Bucket,
     costs: Float32[Array, " row"],
-    steering: Float32[Array, " column"],
+    gradient: Float32[Array, " column"],
     per_token: Array | None,
 ) -> Float32[Array, " row"]:
-    score = costs + rule.times(steering[-1], bucket.norms)
+    score = costs + rule.times(gradient[-1], bucket.norms)
     if per_token is not None:
         score -= rule.times(per_token, bucket.tokens)
 
     def add(feature: int | Int32[Array, ""], total: Array) -> Array:
-        return total + rule.times(_gathered(steering, bucket.columns[feature]), bucket.values[feature])
+        gathered = gradient.at[bucket.columns[feature]].get(mode="promise_in_bounds")
+        return total + rule.times(gathered, bucket.values[feature])
 
     width = bucket.columns.shape[0]
+    # Unrolled, the gathers of a row fuse into one loop; very wide rows would make the program too long.
     for feature in range(min(width, _MAX_UNROLLED)):
         score = add(feature, score)
     if width > _MAX_UNROLLED:
         score = lax.fori_loop(_MAX_UNROLLED, width, add, score)
-    # Without the barrier the reductions would compute every score twice.
+    # Without the barrier, minimum and index search would each compute all scores.
     return lax.optimization_barrier(score)
-
-
-def _gathered(steering: Float32[Array, " column"], columns: Int32[Array, " row"]) -> Float32[Array, " row"]:
-    return steering.at[columns].get(mode="promise_in_bounds")

@@ -1,4 +1,4 @@
-"""Which group a sequence belongs to, for the orders that give it but one."""
+"""The one group of a sequence, for orders that do not use its mixture."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
     """
     num_rows, num_groups = len(counts.indptr) - 1, counts.shape[1]
     row = np.repeat(np.arange(num_rows), np.diff(counts.indptr))
+    # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would have to count the implicit zeros as well.
     most = np.zeros(num_rows, np.int64)
     np.maximum.at(most, row, counts.data)
     heaviest = np.full(num_rows, num_groups, np.int64)

@@ -1,22 +1,23 @@
-"""Sorted halving: a stream whose every stretch is balanced, in time that grows linearly.
+"""Sorted halving: a stream in which every run of some hundred sequences is balanced, in linear time.
 
 Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
-pair goes left, one goes right, whichever keeps the running signed sum of their excesses small. Both halves stay
-sorted, so that they are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike,
-so that little has to be balanced in the first place. Signing vectors to keep sums small is the self-balancing
-walk of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
+pair goes to the left half and one to the right, so that the running signed sum of their excesses stays small. Both
+halves stay sorted and are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike, so
+that each pair changes the sum by little. Choosing signs of vectors to keep their sums small is the self-balancing walk
+of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
 Three things make it good and fast:
 
-- The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends, and so ends at twice the
-  deviation in the middle: every boundary is steered to zero by itself, and errors of former levels do not add up.
-- A block is walked by several *lanes* at once, each over a stretch of its pairs, which share the running sum;
-  a lane sees what the others did up to the step before. All blocks of a level advance together. In the first
-  levels a second sweep signs every pair again, knowing all others.
-- All sums are whole numbers of tokens (the norms rounded to tokens) far below 2^24, so that float32 adds them
-  exactly, in whatever order. (Where sequences differ in tokens, one more sum is rounded.)
+- The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
+  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs. A small sum at the end is
+  a small deviation at the new boundary, and errors of former levels do not add up.
+- A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; a lane
+  sees what the others did up to the step before. All blocks of a level advance together. In the first levels a second
+  sweep signs every pair again, with the signs of all others known.
+- All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24, so that float32 adds them
+  exactly, in any order of the additions. (If sequences differ in tokens, one more sum is rounded.)
 
-It is the stream that `balance` feeds to its pool, and what splits a corpus into balanced parts.
+`balance` feeds this stream to its pool; `composition.hosts` splits a corpus into balanced parts with it.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 from jax_diversity.ordering.groups import heaviest_groups
 from jax_diversity.ordering.objective import Features
 
-# More lanes that share a sum make it less steady: 64 cost nothing that could be measured, 256 twice the deviation.
+# More lanes react later to one another: with 64 the deviation is as with one, with 256 it is twice that.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
 # The first levels decide over large halves: their pairs are signed twice.
 _LEVELS_SWEPT_TWICE = 3
-# A sequence of many groups is walked by its heaviest ones, so many that they hold this share of all tokens.
+# Of a sequence's groups the walk reads only the heaviest, as many as hold this share of all tokens.
 _COVERED = 0.98
 _ROWS_PER_BLOCK = 1 << 18
 
 
-class Walkers(NamedTuple):
-    """What a walk reads of every sequence; the last row is of no tokens and stands for nobody."""
+class WalkTable(NamedTuple):
+    """What a walk reads of every sequence; the last row is padding, without tokens."""
 
     columns: Int32[Array, "row feature"]
     counts: Float32[Array, "row feature"]
     tokens: Float32[Array, " row"]
-    pulls: Float32[Array, " row"]
+    target_products: Float32[Array, " row"]
     weights: Float32[Array, " column"]
     targets: Float32[Array, " column"]
 
@@ -57,40 +58,41 @@ class Walkers(NamedTuple):
 def balanced_stream(
     features: Features, sequences: Int64[np.ndarray, " position"], seed: int
 ) -> Int64[np.ndarray, " position"]:
-    """An order of some sequences whose every stretch holds their common mixture, to within a block.
+    """An order of some sequences in which every block of about 512 holds their common mixture.
 
     Args:
         features: counts, families and weights; the target is the given sequences' own mixture.
         sequences: the sequences to order.
-        seed: of the order among likes and within the last blocks (NumPy's PCG64).
+        seed: of the order among similar sequences and within the last blocks (NumPy's PCG64).
 
     Example:
         >>> balanced_stream(Features.build(characteristics, Objective()), np.arange(100_000), seed=0)[:1000]
     """
     rng = np.random.default_rng(seed)
-    arranged = sequences[_alike(features, sequences, rng)]
+    arranged = sequences[_sort_by_group(features, sequences, rng)]
     num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
     blocks = halve(features, arranged, num_levels)
-    # Within a block the order means nothing: the walk leaves it sorted.
+    # The walk leaves a block sorted by group: within it, only a random order is balanced.
     mixed = rng.permuted(blocks, axis=1).ravel()
     return mixed[mixed >= 0]
 
 
-def _alike(
+def _sort_by_group(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
     """Positions sorted by heaviest group of the first family, then by its share of the sequence, then at random."""
     counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
+    # Coarse shares leave ties, which the shuffle decides: other seeds give other pairs.
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
     return shuffled[np.lexsort((eighths[chosen], heaviest[chosen]))]
 
 
-def build_walkers(features: Features, arranged: Int64[np.ndarray, " position"]) -> Walkers:
-    """The arranged sequences' rows with their norm column, their own mixture as the target, then nobody."""
+def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"]) -> WalkTable:
+    """The arranged sequences' rows with their norm column, their own mixture as the target, then the padding row."""
     num_columns = len(features.targets)
     width = _covering_width(features, arranged)
     columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
@@ -100,20 +102,22 @@ def build_walkers(features: Features, arranged: Int64[np.ndarray, " position"]) 
         entries, used = _heaviest_entries(features, arranged[block], width)
         columns[block, :width][used] = features.columns[entries[used]]
         counts[block, :width][used] = features.values[entries[used]]
+    # The excess of the norm needs no target: it is subtracted here, and the sums of whole numbers stay exact.
     norms = features.norms[arranged].astype(np.float64)
     counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
     tokens = features.tokens[arranged]
+    # excess + targets * (tokens, sequences) are the sequences' own totals, from which their own shares follow.
     targets = features.excess(arranged) + features.targets * np.append(
         np.full(num_columns - 1, tokens.sum()), len(arranged)
     )
     targets /= max(int(tokens.sum()), 1)
     targets[-1] = 0.0
-    pulls = ((features.column_weights * targets)[columns] * counts).sum(axis=1)
-    return Walkers(
+    target_products = ((features.column_weights * targets)[columns] * counts).sum(axis=1)
+    return WalkTable(
         columns=jnp.asarray(columns),
         counts=jnp.asarray(counts),
         tokens=jnp.asarray(np.append(tokens, 0), jnp.float32),
-        pulls=jnp.asarray(pulls, jnp.float32),
+        target_products=jnp.asarray(target_products, jnp.float32),
         weights=jnp.asarray(features.column_weights, jnp.float32),
         targets=jnp.asarray(targets, jnp.float32),
     )
@@ -133,7 +137,7 @@ def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
 def _heaviest_entries(
     features: Features, rows: Int64[np.ndarray, " row"], width: int
 ) -> tuple[Int64[np.ndarray, "row feature"], Bool[np.ndarray, "row feature"]]:
-    """The rows' entries of the largest counts, as many as fit, and which of them there are."""
+    """The rows' entries with the largest counts, up to `width` of each, and which places hold one."""
     starts, lengths = features.row_starts[rows], np.diff(features.row_starts)[rows]
     slots = np.arange(width)
     entries, used = starts[:, None] + slots, slots < lengths[:, None]
@@ -141,8 +145,8 @@ def _heaviest_entries(
     if len(wide):
         all_slots = np.arange(int(lengths.max()))
         candidates = starts[wide, None] + all_slots
-        there = all_slots < lengths[wide, None]
-        sizes = np.where(there, features.values[np.where(there, candidates, 0)], -1.0)
+        used_slots = all_slots < lengths[wide, None]
+        sizes = np.where(used_slots, features.values[np.where(used_slots, candidates, 0)], -1.0)
         largest = np.argsort(-sizes, axis=1, kind="stable")[:, :width]
         entries[wide] = np.take_along_axis(candidates, largest, axis=1)
     return entries, used
@@ -154,22 +158,22 @@ def halve(
     """Halve sequences that are arranged so that neighbours are alike.
 
     Returns:
-        2^num_levels blocks in the order in which they follow each other; -1 fills up those that are a few short.
+        2^num_levels blocks in the order in which they follow each other; -1 fills up blocks that are not full.
     """
-    walkers = build_walkers(features, arranged)
-    nobody = len(arranged)
-    size = -(-max(nobody, 1) // (1 << num_levels))
-    members = np.full(size << num_levels, nobody, np.int32)
-    # Nobody stands between all others, so that every block gets its share.
-    places = np.arange(nobody) * len(members) // max(nobody, 1)
-    members[places] = np.arange(nobody)
+    table = build_walk_table(features, arranged)
+    padding = len(arranged)
+    size = -(-max(padding, 1) // (1 << num_levels))
+    members = np.full(size << num_levels, padding, np.int32)
+    # Padding is spread evenly between the sequences: at the end, it would leave the last block nearly empty.
+    places = np.arange(padding) * len(members) // max(padding, 1)
+    members[places] = np.arange(padding)
     blocks = members[None]
     boundaries = np.zeros((2, len(features.targets)), np.float32)
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
         lanes = _lanes(level, blocks.shape[1] // 2)
-        blocks, boundaries = _halve_level(walkers, blocks, boundaries, lanes, sweeps)
-    return np.where(blocks < nobody, np.append(arranged, -1)[blocks], -1)
+        blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
+    return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
 
 
 def _lanes(level: int, num_pairs: int) -> int:
@@ -178,24 +182,36 @@ def _lanes(level: int, num_pairs: int) -> int:
 
 
 def _halve_level(
-    walkers: Walkers,
+    table: WalkTable,
     blocks: Int32[np.ndarray, "block member"],
     boundaries: Float32[np.ndarray, "boundary column"],
     lanes: int,
     num_sweeps: int,
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block; the deviations at the new boundaries join the former."""
+    """Halve every block.
+
+    Args:
+        table: the sequences' rows.
+        blocks: members, sorted by group.
+        boundaries: the deviation before every block and after the last.
+        lanes: of each block.
+        num_sweeps: how often every pair is signed.
+
+    Returns:
+        Twice as many blocks, and the deviations at their boundaries.
+    """
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
-    pairs = np.full((num_blocks, lanes * steps, 2), len(walkers.tokens) - 1, np.int32)
+    pairs = np.full((num_blocks, lanes * steps, 2), len(table.tokens) - 1, np.int32)
     pairs[:, :num_pairs] = blocks.reshape(num_blocks, num_pairs, 2)
     pairs = pairs.reshape(num_blocks * lanes, steps, 2)
-    # Three levels share a compilation: all have the sums of the one with the most blocks.
+    # Three levels share a compilation (`_lanes`): all get as many sums as the level with the most blocks needs.
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
+    # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
     signs, walked = _walk(
-        walkers,
+        table,
         jnp.asarray(pairs[..., 0].T),
         jnp.asarray(pairs[..., 1].T),
         jnp.repeat(jnp.arange(num_blocks, dtype=jnp.int32), lanes),
@@ -207,6 +223,7 @@ def _halve_level(
     halves = np.stack(
         [np.where(left_first, both[..., 0], both[..., 1]), np.where(left_first, both[..., 1], both[..., 0])], axis=1
     )
+    # D_middle = (D_start + D_end + S) / 2; the rounded start is only for the walk.
     middles = (boundaries[:-1] + boundaries[1:] + np.asarray(walked)[:num_blocks]) / 2
     ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)
     ends[::2], ends[1::2] = boundaries, middles
@@ -214,16 +231,20 @@ def _halve_level(
 
 
 class _Sums(NamedTuple):
-    """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`."""
+    """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`.
+
+    The sum of excesses is `counts - τ tokens`. Kept apart, both parts are whole numbers, and a pair touches only its
+    own columns.
+    """
 
     counts: Float32[Array, "block column"]
     tokens: Float32[Array, " block"]
-    pulls: Float32[Array, " block"]
+    target_products: Float32[Array, " block"]
 
 
 @functools.partial(jax.jit, static_argnames="num_sweeps")
 def _walk(
-    walkers: Walkers,
+    table: WalkTable,
     firsts: Int32[Array, "step lane"],
     seconds: Int32[Array, "step lane"],
     block_of: Int32[Array, " lane"],
@@ -231,8 +252,8 @@ def _walk(
     num_sweeps: int,
 ) -> tuple[Int8[Array, "step lane"], Float32[Array, "block column"]]:
     """Sign every pair; +1 sends its first to the left. Returns the signs and every block's sum of excesses."""
-    weighted_targets = walkers.weights * walkers.targets
-    square = jnp.dot(weighted_targets, walkers.targets)
+    weighted_targets = table.weights * table.targets
+    square = jnp.dot(weighted_targets, table.targets)
     num_blocks = start.shape[0]
     sums = _Sums(start, jnp.zeros(num_blocks), start @ weighted_targets)
     signs = jnp.zeros(firsts.shape, jnp.int8)
@@ -240,24 +261,25 @@ def _walk(
     def step(index: Array, carry: tuple[_Sums, Array], again: bool) -> tuple[_Sums, Array]:
         sums, signs = carry
         first, second = firsts[index], seconds[index]
-        columns = jnp.concatenate([walkers.columns[first], walkers.columns[second]], axis=1)
-        counts = jnp.concatenate([walkers.counts[first], -walkers.counts[second]], axis=1)
-        tokens = walkers.tokens[first] - walkers.tokens[second]
-        pulls = walkers.pulls[first] - walkers.pulls[second]
+        columns = jnp.concatenate([table.columns[first], table.columns[second]], axis=1)
+        counts = jnp.concatenate([table.counts[first], -table.counts[second]], axis=1)
+        tokens = table.tokens[first] - table.tokens[second]
+        target_products = table.target_products[first] - table.target_products[second]
 
         def add(sums: _Sums, sign: Float32[Array, " lane"]) -> _Sums:
             return _Sums(
                 sums.counts.at[block_of[:, None], columns].add(sign[:, None] * counts),
                 sums.tokens.at[block_of].add(sign * tokens),
-                sums.pulls.at[block_of].add(sign * pulls),
+                sums.target_products.at[block_of].add(sign * target_products),
             )
 
+        # A later sweep takes the pair's own former sign out first: it signs the pair given all others.
         others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
-        # <λ (sum - τ sum_tokens), (difference - τ difference_tokens)>, of all but the pair itself
-        shared = (walkers.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
+        # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
+        shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
         total = others.tokens[block_of]
-        product = shared - total * pulls - tokens * (others.pulls[block_of] - total * square)
-        # Where nothing speaks for either side, neighbours take turns.
+        product = shared - total * target_products - tokens * (others.target_products[block_of] - total * square)
+        # If both signs are equally good, they alternate.
         turn = jnp.where(index % 2 == 0, 1.0, -1.0)
         sign = jnp.where(product == 0, turn, -jnp.sign(product))
         return add(others, sign), signs.at[index].set(sign.astype(jnp.int8))
@@ -266,4 +288,4 @@ def _walk(
     for sweep in range(num_sweeps):
         carry = lax.fori_loop(0, firsts.shape[0], functools.partial(step, again=sweep > 0), carry)
     sums, signs = carry
-    return signs, sums.counts - start - sums.tokens[:, None] * walkers.targets
+    return signs, sums.counts - start - sums.tokens[:, None] * table.targets

@@ -1,9 +1,10 @@
-"""One run on several devices, of one host or of many: arrays on a mesh, a step's collective, one checkpoint.
+"""One run on one device or on several, of one host or of many: where arrays lie, a step's collective, the checkpoint.
 
-A run over a mesh of W devices does the arithmetic of one device, row by row, wherever a row is: the same order
-comes out, ties included, for any W. Of the exact greedy device d holds the sequences d, W + d, 2 W + d ...; every
-device holds the deviation and the order, which all update alike. Every process of several hosts runs the same
-program; what it reads back are replicated arrays, of which it has a copy of its own.
+The functions take `mesh: Mesh | None`; None is one device, for which they add nothing. A run over a mesh of W devices
+does the same arithmetic for every sequence as one device does, so it gives the same order, ties included, for any W.
+Every device holds the deviation and the order and updates them in the same way; only candidates (and, in the exact
+greedy, rows) are split. Each process of several hosts runs the same program and reads back replicated arrays only, of
+which it has a copy.
 """
 
 from __future__ import annotations
@@ -28,26 +29,35 @@ AXIS = "sequences"
 EVERYWHERE: Any = PartitionSpec()
 BY_ROW: Any = PartitionSpec(AXIS)
 BY_COLUMN: Any = PartitionSpec(None, AXIS)
-NOBODY = int(np.iinfo(np.int32).max)
+NO_SEQUENCE = int(np.iinfo(np.int32).max)
+"""The index of an empty place. It is the largest, so that a minimum over indices finds a real sequence first."""
 
 
-def flat_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh of any axes, as one axis of sequences.
+def flat_mesh(mesh: Any) -> Mesh | None:
+    """The devices of a mesh of any axes, as one axis of sequences; None stays None.
 
     Raises:
         ValueError: no mesh of devices, or one without a device of this process.
     """
-    return devices.flat_mesh(mesh, AXIS)
+    return None if mesh is None else devices.flat_mesh(mesh, AXIS)
 
 
-def assembled(mesh: Mesh, build: Callable[[int], Any], specs: Any) -> Any:
+def num_devices(mesh: Mesh | None) -> int:
+    """The number of devices."""
+    return 1 if mesh is None else mesh.size
+
+
+def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
     """A tree of arrays over the mesh, of which device d holds the part `build(d)`; parts have equal shapes.
 
     Args:
         mesh: of one axis.
-        build: makes the tree of one device's parts; asked for this process's devices alone.
-        specs: tree of the axis of each array that the parts are laid along; what has none is the same on all.
+        build: makes the tree of one device's parts; it is called for this process's devices only.
+        specs: tree that says along which axis each array is split; an array without one is the same on all devices.
     """
+    if mesh is None:
+        return build(0)
+    # Each process builds only the parts of its own devices: no host needs memory for the whole corpus's tables.
     parts = []
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index == jax.process_index():
@@ -63,32 +73,60 @@ def assembled(mesh: Mesh, build: Callable[[int], Any], specs: Any) -> Any:
     return jax.tree.map(join, specs, *parts)
 
 
-def replicated(mesh: Mesh, tree: Any) -> Any:
+def replicated(mesh: Mesh | None, tree: Any) -> Any:
     """The tree's arrays on every device; those that are on the mesh already stay as they are."""
+    if mesh is None:
+        return tree
 
     def put(array: Any) -> Array:
         if isinstance(array, Array) and isinstance(array.sharding, NamedSharding) and array.sharding.mesh == mesh:
             return array
+        # Through the host: a process can only place data on its own devices, and all processes have equal values.
         values = np.asarray(array)
-        return assembled(mesh, lambda _: values, EVERYWHERE)
+        return split(mesh, lambda _: values, EVERYWHERE)
 
     return jax.tree.map(put, tree)
 
 
-def part_of(tree: Any, mesh: Mesh, number: int) -> Any:
+def part_of(mesh: Mesh | None, tree: Any, number: int) -> Any:
     """What device `number` of the mesh, one of this process's, holds of a tree of arrays."""
+    if mesh is None:
+        return tree
     device = mesh.devices.flat[number]
     return jax.tree.map(
         lambda array: next(shard.data for shard in array.addressable_shards if shard.device == device), tree
     )
 
 
-def place_on(axis: str | None) -> tuple[Int32[Array, ""] | int, int]:
-    """This device's number on the mesh's axis and the number of devices; (0, 1) without a mesh."""
+def on_every_device(
+    mesh: Mesh | None, function: Callable[..., Any], in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    """A function that each device runs with its parts of the arguments.
+
+    Args:
+        mesh: of one axis.
+        function: takes the arguments and, as `axis`, the name of the mesh's axis; None on one device.
+        in_specs: trees as in `split`, one an argument.
+        out_specs: tree of the result.
+    """
+    if mesh is None:
+        return lambda *arguments: function(*arguments, axis=None)
+    # The check of replicated outputs is off: each device computes the winner by itself, which JAX cannot prove equal.
+    return jax.shard_map(
+        lambda *arguments: function(*arguments, axis=AXIS),
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,
+    )
+
+
+def device_place(axis: str | None) -> tuple[Int32[Array, ""] | int, int]:
+    """Inside such a function: this device's number on the axis, and the number of devices."""
     return (0, 1) if axis is None else (lax.axis_index(axis), lax.axis_size(axis))
 
 
-def agree(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -> Int32[Array, ""]:
+def best_of_all(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -> Int32[Array, ""]:
     """The sequence of the smallest score on any device, the lowest index of several.
 
     Args:
@@ -102,7 +140,7 @@ def agree(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -
     return _winner(_floats(gathered[:, 0]), gathered[:, 1])
 
 
-def agree_on_rows(
+def best_row_of_all(
     best: Float32[Array, ""],
     first: Int32[Array, ""],
     leaving: Sequence[Int32[Array, ""]],
@@ -110,33 +148,36 @@ def agree_on_rows(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], Row, list[Row]]:
-    """As `agree`, and the rows of the chosen sequence and of those that leave a window, whoever holds them.
+    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners.
 
-    One collective: every device sends its best score and sequence, that sequence's row, and what it would read at
-    the places of the leaving ones; all but the owners' is passed over.
+    It costs one collective: before it is known whose sequence wins, every device sends its best score and sequence,
+    that sequence's row, and the rows that it has at the places of the leaving sequences. Each device then reads the
+    owners' rows and ignores the others.
 
     Args:
         best: the smallest score on this device.
         first: the lowest sequence index that has it.
-        leaving: sequences that leave a window, known to all.
+        leaving: sequences that leave a window, known to all devices.
         rows: this device's own sequences, every W-th.
-        num_columns: columns past the end stand for unused slots.
+        num_columns: the column of unused slots.
         axis: the mesh's; None has one device.
     """
-    _, num_devices = place_on(axis)
-    read = [read_row(rows, sequence // num_devices, num_columns) for sequence in (first, *leaving)]
+    _, size = device_place(axis)
+    read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
         return first, read[0], read[1:]
+    # Floats travel as their bits beside the integers, so that one message holds all.
     packed = [
         jnp.concatenate([row.columns, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))]) for row in read
     ]
     gathered = lax.all_gather(jnp.concatenate([jnp.stack([_bits(best), first]), *packed]), axis)
     chosen = _winner(_floats(gathered[:, 0]), gathered[:, 1])
     width = rows.slots.shape[0]
-    by_row = gathered[:, 2:].reshape(num_devices, len(read), 2 * width + 2)
+    by_row = gathered[:, 2:].reshape(size, len(read), 2 * width + 2)
 
+    # Device d owns the sequences whose index is d modulo the number of devices.
     def unpacked(sequence: Int32[Array, ""], index: int) -> Row:
-        entries = by_row[sequence % num_devices, index]
+        entries = by_row[sequence % size, index]
         values = _floats(entries[width:])
         return Row(entries[:width], values[:width], values[width], values[width + 1])
 
@@ -145,7 +186,8 @@ def agree_on_rows(
 
 
 def _winner(scores: Float32[Array, " device"], sequences: Int32[Array, " device"]) -> Int32[Array, ""]:
-    return jnp.min(jnp.where(scores == jnp.min(scores), sequences, NOBODY))
+    # The same two reductions on every device: all find the same winner without another message.
+    return jnp.min(jnp.where(scores == jnp.min(scores), sequences, NO_SEQUENCE))
 
 
 def _bits(values: Float32[Array, "..."]) -> Int32[Array, "..."]:
@@ -156,14 +198,16 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh) -> Checkpoint:
-    """The checkpoint of a run over the mesh: one process keeps it where there are several."""
-    alone = len({device.process_index for device in mesh.devices.flat}) == 1
-    return checkpoint if alone or checkpoint.path is None else SharedCheckpoint(checkpoint, mesh)
+def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
+    """The checkpoint of a run over the mesh: of several processes, one keeps it for all."""
+    processes = set() if mesh is None else {device.process_index for device in mesh.devices.flat}
+    if mesh is None or len(processes) == 1 or checkpoint.path is None:
+        return checkpoint
+    return SharedCheckpoint(checkpoint, mesh)
 
 
 class SharedCheckpoint(Checkpoint):
-    """A checkpoint that the process of the mesh's first device reads and writes alone, and tells the others of.
+    """A checkpoint that only the process of the mesh's first device reads and writes; it sends the others the content.
 
     The other hosts need not see its disk: their checkpoint has no file.
     """
@@ -179,12 +223,13 @@ class SharedCheckpoint(Checkpoint):
         Raises:
             ValueError: what the first process found wrong with its file; in all processes.
         """
+        # An error is sent as well: if the first process raised alone, all others would wait for it without end.
         try:
             saved = super().load()
             message = b"" if saved is None else b"+" + _packed(saved)
         except UserError as error:
             message = b"-" + str(error).encode()
-        message = _told_by_the_first(self._mesh, message)
+        message = _broadcast(self._mesh, message)
         if message[:1] == b"-":
             raise UserError(message[1:].decode())
         return _unpacked(message[1:]) if message else None
@@ -201,8 +246,9 @@ def _unpacked(content: bytes) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def _told_by_the_first(mesh: Mesh, message: bytes) -> bytes:
-    """The message of the mesh's first device's process, to all; whatever others pass is not looked at."""
+def _broadcast(mesh: Mesh, message: bytes) -> bytes:
+    """The message of the process of the mesh's first device, in all processes; what others pass is ignored."""
+    # First its length: the arrays of a collective have one shape on all devices.
     size = int(_first_part(mesh, np.array([len(message)], np.int32))[0])
     content = np.zeros(size, np.uint8)
     own = np.frombuffer(message[:size], np.uint8)
@@ -211,6 +257,6 @@ def _told_by_the_first(mesh: Mesh, message: bytes) -> bytes:
 
 
 def _first_part(mesh: Mesh, own: np.ndarray) -> np.ndarray:
-    parts = assembled(mesh, lambda _: own[None], BY_ROW)
+    parts = split(mesh, lambda _: own[None], BY_ROW)
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
     return np.asarray(first(parts))

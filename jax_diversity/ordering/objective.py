@@ -15,7 +15,7 @@ target: it stops the greedy from spending all mixed sequences first.
 from __future__ import annotations
 
 import dataclasses
-import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +25,13 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
+from jax_diversity.foundation.checks import weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
-# Scores are float32: weights beyond this leave no digits for anything else.
+EXACT_TOKENS = 65_536
+"""Tokens of a sequence up to which the selectors' float32 sums are exact (`deviation` says why)."""
+# Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
 
 
@@ -61,14 +64,14 @@ class Objective:
     family_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Plain numbers whatever came, so that an ordering's info is JSON.
+        # Stored as plain numbers, also if they came as NumPy's, so that an ordering's info is JSON.
         for name in ("norm_weight", "self_weight", "window_weight"):
-            object.__setattr__(self, name, _weight(name, getattr(self, name)))
+            object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
         if self.family_weights is not None:
             weights = enumerate(_several(self.family_weights))
-            family_weights = tuple(_weight(f"family_weights[{i}]", weight) for i, weight in weights)
+            family_weights = tuple(_checked_weight(f"family_weights[{i}]", value) for i, value in weights)
             object.__setattr__(self, "family_weights", family_weights)
-        object.__setattr__(self, "windows", tuple(map(_window, _several(self.windows))))
+        object.__setattr__(self, "windows", tuple(map(_checked_window, _several(self.windows))))
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
 
@@ -115,38 +118,32 @@ class Objective:
             weights = dict(characteristics.weights)
         else:
             weights = dict(zip(characteristics.families, self.family_weights, strict=False))
-        return {name: weight for name, weight in weights.items() if weight > 0}
+        return {name: value for name, value in weights.items() if value > 0}
 
 
 def _several(values: Any) -> Iterable[Any]:
     return values if np.ndim(values) else (values,)
 
 
-def _weight(name: str, value: Any) -> float:
-    try:
-        weight = float(value)
-    except (TypeError, ValueError, OverflowError):
-        weight = math.nan
-    if not math.isfinite(weight) or weight < 0:
-        raise UserError(f"Expected the objective's {name} to be finite and >= 0, found {value!r}.")
-    if weight > _LARGEST_WEIGHT:
+def _checked_weight(name: str, value: Any) -> float:
+    number = weight(f"the objective's {name}", value)
+    if number > _LARGEST_WEIGHT:
         raise UserError(f"Expected the objective's {name} to be at most {_LARGEST_WEIGHT:g}, found {value!r}.")
-    return weight
+    return number
 
 
-def _window(value: Any) -> int:
-    try:
-        window = int(value) if float(value).is_integer() else 0
-    except (TypeError, ValueError, OverflowError):
-        window = 0
-    if window < 1:
-        raise UserError(f"Expected the objective's windows to be whole numbers >= 1, found {value!r}.")
-    return window
+def _checked_window(value: Any) -> int:
+    # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    return whole_number("each of the objective's windows", whole, 1)
 
 
 @dataclass(frozen=True)
 class Features:
     """The characteristics as an objective weighs them, in tokens: sparse columns, then the norm column.
+
+    Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
+    (`column_weights`) and multiplied last: scaled counts would not be whole.
 
     Attributes:
         row_starts: CSR row pointers.
@@ -180,6 +177,7 @@ class Features:
     @classmethod
     def build(cls, characteristics: Characteristics, objective: Objective) -> Features:
         """Stack the weighted families; the targets are the corpus's own shares."""
+        # A family of weight zero costs time at every step and changes nothing: `resolved_weights` leaves it out.
         weights = objective.resolved_weights(characteristics)
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
         sizes = [characteristics.counts[name].shape[1] for name in weights]
@@ -187,13 +185,22 @@ class Features:
         family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
+        # The norm is that of the counts before weighting, of the first family even if its weight is zero.
         norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
+        tokens = characteristics.tokens
+        if (longest := int(tokens.max(initial=0))) > EXACT_TOKENS:
+            warnings.warn(
+                f"Expected sequences of at most {EXACT_TOKENS:,} tokens, found {longest:,}: beyond that the orderings' "
+                "sums are rounded, so that long runs may place sequences that are not quite the best; check the "
+                "ordering with jd.measure or pack shorter sequences.",
+                stacklevel=2,
+            )
         return cls(
             row_starts=stacked.indptr.astype(np.int64),
             columns=stacked.indices.astype(np.int32),
             values=stacked.data.astype(np.float32),
-            tokens=characteristics.tokens,
+            tokens=tokens,
             norms=norms,
             targets=np.append(targets, mean_norm),
             column_weights=np.append(column_weights, objective.norm_weight),
@@ -208,14 +215,22 @@ class Features:
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""
+        # The running number of selected non-zeros at a row's first entry is where the row begins in the selection.
         inside = (self.columns >= columns.start) & (self.columns < columns.stop)
         starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
         shape = (self.num_sequences, columns.stop - columns.start)
         return csr_array((self.values[inside], self.columns[inside] - columns.start, starts), shape=shape)
 
+    def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
+        """Where in `columns` and `values` the non-zeros of some rows are, row after row."""
+        counts = np.diff(self.row_starts)[rows]
+        # The n-th entry overall is the (n - entries of the rows before)-th of its own row.
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
+
     @cached_property
-    def pulls(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 <λ τ, c_s>`, without the norm column: how much a token placed lowers a sequence's score."""
+    def target_products(self) -> Float64[np.ndarray, " sequence"]:
+        """`2 <λ τ, c_s>`, without the norm column: how much a placed token lowers a sequence's score."""
         weighted = 2.0 * self.column_weights[:-1] * self.targets[:-1]
         return _row_sums(self.row_starts, weighted[self.columns] * self.values)
 
@@ -223,16 +238,15 @@ class Features:
     def own_costs(self) -> Float32[np.ndarray, " sequence"]:
         """`a ||v_s||²`, computed in float64 from integer counts."""
         tokens = self.tokens.astype(np.float64)
+        # Expanded over the non-zeros alone: ||c - τ t||² = ||c||² - t 2 <τ, c> + t² ||τ||², all weighted by λ.
         length = float(self.column_weights[:-1] @ self.targets[:-1] ** 2)
         norm_excess = self.norms.astype(np.float64) - self.targets[-1]
-        excess = self.squares - tokens * self.pulls + tokens**2 * length
+        excess = self.squares - tokens * self.target_products + tokens**2 * length
         return (self.self_weight * (excess + self.column_weights[-1] * norm_excess**2)).astype(np.float32)
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
         """Σ v_s over some sequences, λ left out; the norm column last."""
-        counts = np.diff(self.row_starts)[placed]
-        ends = np.cumsum(counts)
-        entries = np.repeat(self.row_starts[placed] - ends + counts, counts) + np.arange(counts.sum())
+        entries = self.entries(placed)
         sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(np.float64)
         sums[-1] = self.norms[placed].sum(dtype=np.float64)
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
@@ -243,7 +257,7 @@ def _row_sums(
 ) -> Float64[np.ndarray, " sequence"]:
     num_rows = len(row_starts) - 1
     rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # integers where there is none
+    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # of no values it is int
 
 
 def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:

@@ -1,8 +1,8 @@
-"""What a run aims at, position by position, and what was consumed before it.
+"""The targets of a run, position by position, and the sequences that were consumed before it.
 
-The *target* is a share per group; it may change over training (a curriculum, a mixture estimated anew). A selector
-tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, τ(i) being the target in
-force at position i. A run may begin at position k, after the sequences `consumed`, whose deviation it goes on from.
+The *target* is a share per group; it may change over training (a curriculum, a new estimate of the mixture). A selector
+tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, where τ(i) is the target at
+position i. A run may begin at position k, after the sequences `consumed`, and then starts from their deviation.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Targets:
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
         if not 1 <= num_phases <= num_positions:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
+        # Each phase takes the shares of its middle, so that the steps' mean is that of the straight line.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:
@@ -107,7 +108,8 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
     totals = shares.sum(axis=1, keepdims=True)
     if not np.isfinite(shares).all() or shares.min(initial=0) < 0 or not (totals > 0).all():
         raise UserError(f"Expected target shares of {name!r} >= 0 with a sum above zero in every phase.")
-    # Shares that add up to 1 but for rounding stay as they are: the corpus's own change nothing.
+    # Shares that add up to 1 within rounding stay as they are: the corpus's own shares then give the same ordering as
+    # no targets at all.
     shares /= np.where(np.abs(totals - 1) < 1e-12, 1.0, totals)
     shares.setflags(write=False)
     return shares
@@ -139,9 +141,9 @@ class Plan:
     ) -> Plan:
         """Check targets against the characteristics.
 
-        A plain mapping of shares holds from the run's beginning on; in the families that it names, what
-        was consumed before counts as what was wanted then, and owes nothing. In all others it counts
-        against the corpus's shares.
+        A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
+        sequences count as having met their target, so that the run has no deficit to make up for; in all other
+        families they count against the corpus's shares.
 
         Raises:
             ValueError: targets of an unknown family or another number of groups.
@@ -152,6 +154,7 @@ class Plan:
             return cls(features, (0,), features.targets[None], consumed)
         if not isinstance(targets, Targets):
             targets = _from_here_on(characteristics, targets, consumed)
+        # Families without targets, and the norm column, keep the corpus's own shares in all phases.
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():
             if name not in features.family_columns:
@@ -168,7 +171,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the targets and of what was consumed."""
+        """Hash of the targets and of the consumed sequences."""
         digest = hashlib.sha256(repr(self.starts).encode())
         digest.update(self.targets.tobytes())
         digest.update(self.consumed.tobytes())
@@ -195,8 +198,9 @@ class Plan:
                 yield start, stop, self.features.with_targets(targets)
 
     def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
-        """Deviation of the sequences placed so far, float64; of the `last` positions only where given."""
+        """Deviation of the sequences placed so far, or of the `last` positions only; float64."""
         placed = np.asarray(placed, np.int64)
+        # Each sequence counts against the target of the phase in which it was placed.
         first = 0 if last is None else max(len(placed) - last, 0)
         total = np.zeros(self.targets.shape[1])
         for start, stop, features in self.phases(first):
@@ -221,13 +225,13 @@ def _from_here_on(
         seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).reshape(1, -1)
         if seen.shape != wanted.shape:
             raise UserError(f"Expected target shares of {seen.shape[1]} groups of {name!r}, found {wanted.shape[1]}.")
-        # Where no tokens were seen any share owes nothing.
+        # The target of the past is its own mixture, so that its deviation is zero; without tokens any target does.
         both[name] = np.concatenate([seen if seen.any() else wanted, wanted])
     return Targets((0, len(consumed)), both)
 
 
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
-    """Indices of sequences that were consumed already, each once.
+    """Indices of sequences that were consumed already, checked.
 
     Raises:
         ValueError: not integers, out of range, or a sequence twice.
@@ -247,6 +251,7 @@ def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " c
         raise UserError(
             f"Expected consumed sequences from 0 to {num_sequences - 1}, found {indices.min()} to {indices.max()}."
         )
+    # One pass of counts instead of a sort: consumed sequences may be many millions.
     times = np.bincount(indices, minlength=num_sequences)
     if times.max() > 1:
         raise UserError(f"Expected each consumed sequence once, found {int(times.argmax())} {times.max()} times.")

@@ -1,41 +1,76 @@
-"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next follows it.
+"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next one follows.
 
-This is what a streaming user can run: memory and time of a step depend on the pool, not on the corpus. The compiled
-steps are in `pool_steps`. A pool as large as the corpus is the exact greedy.
+Memory and time of a step depend on the pool, not on the corpus, so that this runs on a stream. A pool as large as the
+corpus is the exact greedy.
+
+A step updates the candidates' scores instead of computing them again:
+
+- The pool's counts are one dense table (column, slot). Placing a sequence changes the deviation in that sequence's few
+  columns, and along the target; every candidate's score changes by those columns' rows of the table, which are
+  contiguous: a few multiply-adds over P numbers, no gathers, on any accelerator.
+- A step writes before it reads (it first fills the slot that the step before emptied), so that XLA updates the table
+  in place instead of copying it.
+- The rounding errors of these updates are discarded every thousand steps, when all scores are computed again from the
+  compensated deviation (a *refresh*).
+
+On a mesh the slots are dealt to the devices; the corpus's rows are on every device. Each device finds the best of its
+slots, one all-gather finds the best of all, and every device updates its own copy of the deviation.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Int64
+from jaxtyping import Array, Bool, Float32, Int32, Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
+    Row,
+    Rows,
+    Rule,
+    add_compensated,
     build_rows,
     build_rule,
+    compute_gradient,
     padded,
+    read_row,
     restored_deviation,
     rounded_size,
     saved_deviation,
     start_deviation,
 )
-from jax_diversity.ordering.mesh import NOBODY, flat_mesh, shared_checkpoint
+from jax_diversity.ordering.mesh import (
+    BY_COLUMN,
+    BY_ROW,
+    EVERYWHERE,
+    NO_SEQUENCE,
+    best_of_all,
+    flat_mesh,
+    num_devices,
+    on_every_device,
+    replicated,
+    shared_checkpoint,
+    split,
+)
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
-from jax_diversity.ordering.pool_steps import PoolState, Slots, Stream, run
 from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
-# A table of more entries than this (2 GiB) is not kept; scores are then computed anew at every step.
+# A table of more entries than this (2 GiB) is not kept; scores are then computed again at every step.
 _LARGEST_TABLE = 2**29
+_UNPLACEABLE = np.float32(np.inf)
+_COLUMNS_PER_PASS = 6
 
 
 def greedy_pool(
@@ -52,23 +87,24 @@ def greedy_pool(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of a pool at every step, over a stream of the sequences; equal scores go to the lowest index.
 
-    Time grows with the number of sequences. The larger the corpus, the more the pool fills up with what no window
-    wants: `balance` feeds the same pool with a better stream.
+    Time grows with the number of sequences. The larger the corpus, the more the pool fills up with sequences that no
+    window needs: `balance` feeds the same pool with a better stream.
 
     Args:
         characteristics: token counts.
         seed: of the stream's shuffle (NumPy's PCG64).
         objective: the weights of the rule.
         advance: told the number of sequences placed since it was last called.
-        plan: targets and what was consumed; None aims at the corpus's shares from the beginning.
+        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
         checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
         shuffle: whether the stream is shuffled, or is the corpus's own order.
-        mesh: devices to share the pool; the result is the same as one device's. All processes of a mesh over
+        mesh: devices that share the pool; the result is the same as one device's. All processes of a mesh over
             several hosts call with the same arguments, and each gets the whole result.
 
     Raises:
-        ValueError: a pool size below 1; a mesh that is none, or has no device of this process.
+        ValueError: a pool size that is no whole number >= 1; `mesh` is no mesh of devices, or has no device of this
+            process.
     """
     plan = plan or Plan.build(characteristics, objective)
     stream = plan.remaining
@@ -89,41 +125,78 @@ def select_from_pool(
     """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; a mesh that is none, or has no device of this process.
+        ValueError: a pool size that is no whole number >= 1; `mesh` is no mesh of devices, or has no device of this
+            process.
     """
-    size = checked_pool_size(pool_size)
-    devices = None if mesh is None else flat_mesh(mesh)
+    pool_size = whole_number("pool_size", pool_size, 1)
+    # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
+    devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
-    num_slots = min(size, rounded_size(len(stream)))
-    checkpoint = checkpoint or Checkpoint()
-    if devices is None:
-        return drive(PoolSelector(plan, objective, stream, num_slots), plan, advance, checkpoint)
-    from jax_diversity.ordering.sharded import ShardedPoolSelector
-
-    selector = ShardedPoolSelector(plan, objective, stream, num_slots, devices)
-    return drive(selector, plan, advance, shared_checkpoint(checkpoint, devices))
+    selector = PoolSelector(plan, objective, stream, min(pool_size, rounded_size(len(stream))), devices)
+    return drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))
 
 
-def checked_pool_size(pool_size: int) -> int:
-    """A whole number >= 1."""
-    if isinstance(pool_size, bool) or not isinstance(pool_size, int | np.integer) or pool_size < 1:
-        raise UserError(f"Expected a pool_size that is a whole number >= 1, found {pool_size!r}.")
-    return int(pool_size)
+class Stream(NamedTuple):
+    """The sequences that the pool is fed with, in their order, and the constant parts of all sequences' scores."""
+
+    sequences: Int32[Array, " position"]
+    size: Int32[Array, ""]
+    own_costs: Float32[Array, " sequence"]
+    target_products: Float32[Array, " sequence"]
+    target_excess_products: Float32[Array, " sequence"]
+    refresh_every: Int32[Array, ""]
+
+
+class Slots(NamedTuple):
+    """The pool's candidates; an empty slot has an infinite score."""
+
+    members: Int32[Array, " slot"]
+    scores: Float32[Array, " slot"]
+    table: Float32[Array, "column slot"]
+    norms: Float32[Array, " slot"]
+    tokens: Float32[Array, " slot"]
+    target_products: Float32[Array, " slot"]
+
+
+class PoolState(NamedTuple):
+    """A run's state.
+
+    The last sequence placed is entered in `order`, and its slot refilled, at the beginning of the next step.
+    """
+
+    deviation: Deviation
+    slots: Slots
+    order: Int32[Array, " position"]
+    last: Int32[Array, ""]
+    num_placed: Int32[Array, ""]
+    num_taken: Int32[Array, ""]
+
+
+# How the arrays are split over a mesh.
+_SLOTS_SPLIT = Slots(
+    members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW
+)
+_STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
 class PoolSelector:
-    """A pool's tables and state on one device."""
+    """A pool's tables and state, on one device or with its slots dealt to those of a mesh of one axis."""
 
     def __init__(
-        self, plan: Plan, objective: Objective, stream: Int64[np.ndarray, " remaining"], num_slots: int
+        self,
+        plan: Plan,
+        objective: Objective,
+        stream: Int64[np.ndarray, " remaining"],
+        num_slots: int,
+        mesh: Mesh | None = None,
     ) -> None:
-        self._plan = plan
-        self._objective = objective
+        self._plan, self._objective, self._mesh = plan, objective, mesh
         self._num_slots = num_slots
         self._stream = stream
+        # The table is the only memory that grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
-        self.rows = build_rows(plan.features)
+        self.rows: Rows = replicated(mesh, build_rows(plan.features))
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
         self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
@@ -135,91 +208,390 @@ class PoolSelector:
         members: Int64[np.ndarray, " member"],
         num_taken: int,
     ) -> None:
-        num_columns = len(self._plan.features.targets)
-        slots = self._empty_slots(num_columns if self._has_table else 0, members)
-        self.state = init(slots, deviation, placed, num_taken, self._plan.num_positions)
+        self.state = PoolState(
+            deviation=deviation,
+            slots=self._filled_slots(members),
+            order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            last=jnp.int32(NO_SEQUENCE),
+            num_placed=jnp.int32(len(placed)),
+            num_taken=jnp.int32(num_taken),
+        )
 
-    @property
-    def _steps_per_refresh(self) -> int:
-        """So many that sums of tokens stay exact in float32; one where no table is kept."""
-        longest = int(self._plan.features.tokens.max(initial=1))
-        return max(min(STEPS_PER_REFRESH, 2**24 // max(longest, 1)), 1) if self._has_table else 1
+    def _filled_slots(self, members: Int64[np.ndarray, " member"]) -> Slots:
+        """Slots with these members, the others empty; everything else is computed by `run`."""
+        num_columns = len(self._plan.features.targets) if self._has_table else 0
+        # Devices have equally many slots, so that the last device may have more than the pool needs. Those never get
+        # a member: only a slot that is emptied is refilled.
+        num_own = -(-self._num_slots // num_devices(self._mesh))
 
-    def _empty_slots(self, num_columns: int, members: Int64[np.ndarray, " member"]) -> Slots:
-        return empty_slots(num_columns, self._num_slots, members)
+        def build(device: int) -> Slots:
+            own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
+            zeros = jax.device_put(np.zeros(num_own, np.float32))
+            table = jnp.zeros((num_columns, num_own), jnp.float32)
+            return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros)
+
+        return split(self._mesh, build, _SLOTS_SPLIT)
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
-        self.rule = build_rule(features, self._objective)
-        self.stream = build_stream(features, self._stream, self._steps_per_refresh)
+        rule = build_rule(features, self._objective)
+        stream = self._build_stream(features)
+        self.rule, self.stream = replicated(self._mesh, (rule, stream))
+
+    def _build_stream(self, features: Features) -> Stream:
+        """The stream with the scores' constant parts for these targets."""
+        size = rounded_size(features.num_sequences)
+        # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
+        target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
+        excess_products = features.target_products - target_square * features.tokens
+        # Between two refreshes sums of tokens must stay below 2^24, up to which float32 holds all whole numbers.
+        # Without a table scores cannot be updated, only refreshed.
+        longest = max(int(features.tokens.max(initial=1)), 1)
+        refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
+        return Stream(
+            sequences=padded(self._stream.astype(np.int32), size),
+            size=jnp.int32(len(self._stream)),
+            own_costs=padded(features.own_costs, size),
+            target_products=padded(features.target_products.astype(np.float32), size),
+            target_excess_products=padded(excess_products.astype(np.float32), size),
+            refresh_every=jnp.int32(refresh_every),
+        )
 
     def run(self, num_steps: int) -> None:
-        """Place so many sequences."""
-        self.state = run(self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
+        """Place `num_steps` sequences."""
+        arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
+        self.state = run(*replicated(self._mesh, arguments), self._mesh)
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far."""
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations, what is placed, and what was taken from the stream; the pool holds the difference.
+        """Deviations, the sequences placed, and how many were taken from the stream; the pool holds the difference.
 
-        A run goes on from it with any number of devices: a member's slot decides nothing.
+        A run continues from it with any number of devices, for no choice depends on a member's slot.
         """
         state = self.state
         num_taken = np.asarray(state.num_taken)
         return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         placed, num_taken = saved["placed"], int(saved["num_taken"])
+        # The pool holds what was taken from the stream and not placed; slots may differ from the interrupted run's.
         left = np.ones(self._plan.num_positions, bool)
         left[placed] = False
         taken = self._stream[:num_taken]
         self._start(restored_deviation(self.rule, saved), placed, taken[left[taken]], num_taken)
 
 
-def build_stream(features: Features, stream: Int64[np.ndarray, " remaining"], steps_per_refresh: int) -> Stream:
-    """The stream on the device, with the scores' constant parts for these targets."""
-    size = rounded_size(features.num_sequences)
-    target_pull = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
-    excess_pulls = features.pulls - target_pull * features.tokens
-    return Stream(
-        sequences=padded(stream.astype(np.int32), size),
-        size=jnp.int32(len(stream)),
-        own_costs=padded(features.own_costs, size),
-        pulls=padded(features.pulls.astype(np.float32), size),
-        excess_pulls=padded(excess_pulls.astype(np.float32), size),
-        refresh_every=jnp.int32(steps_per_refresh),
-    )
+class PendingSums(NamedTuple):
+    """What `D` and the windows' sums gained since the last refresh, not yet added to the compensated sums.
+
+    Counts are whole numbers of tokens, exact in float32, and are added in a row's few columns only; the compensated
+    sums, all columns long, are touched once in a thousand steps.
+    """
+
+    counts: Float32[Array, "sum column"]
+    tokens: Float32[Array, " sum"]
+    num_sequences: Float32[Array, " sum"]
+    per_token: Float32[Array, ""]
+    norm_gradient: Float32[Array, ""]
 
 
-def empty_slots(num_columns: int, num_slots: int, members: Int64[np.ndarray, " member"]) -> Slots:
-    """Slots with these members, the others empty; all else comes with `run`."""
-    zeros = jax.device_put(np.zeros(num_slots, np.float32))
-    return Slots(
-        members=padded(members.astype(np.int32), num_slots, fill=NOBODY),
-        scores=zeros,
-        table=jnp.zeros((num_columns, num_slots), jnp.float32),
-        norms=zeros,
-        tokens=zeros,
-        pulls=zeros,
-    )
-
-
-def init(
-    slots: Slots,
-    deviation: Deviation,
-    placed: Int64[np.ndarray, " position"],
-    num_taken: int,
-    num_positions: int,
+@functools.partial(jax.jit, static_argnames="mesh")
+def run(
+    rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], mesh: Mesh | None = None
 ) -> PoolState:
-    """The state after the sequences `placed`, when `num_taken` were taken from the stream."""
-    return PoolState(
-        deviation=deviation,
-        slots=slots,
-        order=padded(placed.astype(np.int32), rounded_size(num_positions)),
-        last=jnp.int32(NOBODY),
-        num_placed=jnp.int32(len(placed)),
-        num_taken=jnp.int32(num_taken),
+    """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps.
+
+    Args:
+        rule: weights and targets.
+        rows: all sequences' rows.
+        stream: the sequences that follow.
+        state: before the steps. It is not donated: after an interrupt the former state must still be whole.
+        num_steps: how many; any number shares the compilation.
+        mesh: devices over which the slots are split.
+    """
+    over_mesh = on_every_device(
+        mesh,
+        _run_steps,
+        in_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, _STATE_SPLIT, EVERYWHERE),
+        out_specs=_STATE_SPLIT,
     )
+    return over_mesh(rule, rows, stream, state, num_steps)
+
+
+def _run_steps(
+    rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], axis: str | None
+) -> PoolState:
+    state = state._replace(slots=_with_table(rows, state.slots, rule.column_weights.shape[0]))
+
+    def steps_to_refresh(index: Int32[Array, ""], carry: PoolState) -> PoolState:
+        deviation = carry.deviation
+        gradient = compute_gradient(rule, deviation.total, deviation.windows)
+        carry = carry._replace(deviation=deviation._replace(gradient=gradient))
+        pending = _nothing_pending(rule, carry.deviation)
+        # Fill the empty slot before the refresh: its new member must get a score as well.
+        carry = _refill(rule, rows, stream, carry, pending)
+        carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
+        # The last round of a call is shorter.
+        steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
+        carry, pending = lax.fori_loop(
+            0, steps, lambda _, inner: _step(rule, rows, stream, inner[0], inner[1], axis), (carry, pending)
+        )
+        return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
+
+    state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
+    # Between calls the last sequence is in the order, so that `placed` and `saved` read a complete state.
+    return _refill(rule, rows, stream, state, _nothing_pending(rule, state.deviation))
+
+
+def _step(
+    rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums, axis: str | None
+) -> tuple[PoolState, PendingSums]:
+    """Refill the slot that the step before emptied, then place the candidate of the smallest score."""
+    state = _refill(rule, rows, stream, state, pending)
+    slots = state.slots
+    best = jnp.min(slots.scores)
+    chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
+    # The sequence placed, then per window of w positions the sequence w positions back, which leaves it.
+    moved = [chosen]
+    moved += [
+        state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
+        for index in range(len(state.deviation.windows))
+    ]
+    read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
+    # In its first w steps a window is not full, and nothing leaves it.
+    leaves = [state.num_placed >= rule.window_sizes[index] for index in range(len(read) - 1)]
+    change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
+    if slots.table.shape[0]:
+        slots = slots._replace(scores=_updated_scores(rule, slots, read, change))
+    state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
+    return state, _add_pending(rule, pending, read, leaves, change)
+
+
+class GradientChange(NamedTuple):
+    """How a step changes the gradient `2 λ (D + β Σ_w (D_t - D_{t-w}))`.
+
+    The change is `2 λ Σ weight * (c - τ t)` over the moved rows (the sequence placed and those that leave a window).
+    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, which `weights` give,
+    and three parts along the target, which all candidates share:
+
+    Attributes:
+        weights: of every moved row.
+        per_target_product: by which a candidate's `2 <λ τ, c_s>` is multiplied.
+        per_norm: by which its norm is multiplied.
+        per_token: by which its `-t_s` is multiplied.
+    """
+
+    weights: list[Float32[Array, ""]]
+    per_target_product: Float32[Array, ""]
+    per_norm: Float32[Array, ""]
+    per_token: Float32[Array, ""]
+
+
+def _gradient_change(
+    rule: Rule, moved: list[Row], excess_products: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]
+) -> GradientChange:
+    # The sequence placed counts for the prefix and for every window; one that leaves counts against its own window.
+    weights = [1.0 + rule.times(jnp.float32(len(leaves)), rule.window_weight)]
+    weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
+    twice_norm_weight = 2.0 * rule.column_weights[-1]
+    per_target_product = per_norm = per_token = jnp.float32(0)
+    for row, excess_product, weight in zip(moved, excess_products, weights, strict=True):
+        per_target_product -= rule.times(weight, row.tokens)
+        per_norm += rule.times(weight * twice_norm_weight, row.norm - rule.targets[-1])
+        per_token += rule.times(weight, excess_product)
+    return GradientChange(weights, per_target_product, per_norm, per_token)
+
+
+def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: GradientChange) -> Float32[Array, " slot"]:
+    """The scores after a step's change of the gradient."""
+    # <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
+    scores = slots.scores
+    for row, weight in zip(moved, change.weights, strict=True):
+        scores = _add_columns(rule, slots.table, scores, row, weight)
+    scores += rule.times(change.per_target_product, slots.target_products)
+    scores += rule.times(change.per_norm, slots.norms)
+    return scores - rule.times(change.per_token, slots.tokens)
+
+
+def _add_columns(
+    rule: Rule, table: Float32[Array, "column slot"], scores: Array, row: Row, weight: Float32[Array, ""]
+) -> Float32[Array, " slot"]:
+    """Add `2 weight Σ λ x_j table[j]` over the row's columns.
+
+    Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need one
+    pass only; the number of further passes follows the row's own width, not the widest row's.
+    """
+    width = row.columns.shape[0]
+    num_used = jnp.sum(row.columns < table.shape[0])
+    padding = -width % _COLUMNS_PER_PASS
+    # Unused places read the last column with a factor of zero: a product with zero is cheaper than a condition.
+    columns = jnp.pad(jnp.minimum(row.columns, table.shape[0] - 1), (0, padding))
+    factors = jnp.pad(2.0 * weight * rule.column_weights[columns[:width]] * row.values, (0, padding))
+
+    def add(index: Int32[Array, ""] | int, total: Array) -> Array:
+        for slot in range(_COLUMNS_PER_PASS):
+            position = index * _COLUMNS_PER_PASS + slot
+            counts = lax.dynamic_index_in_dim(table, columns[position], 0, keepdims=False)
+            total = total + rule.times(factors[position], counts)
+        return total
+
+    scores = add(0, scores)
+    if width <= _COLUMNS_PER_PASS:
+        return scores
+    return lax.fori_loop(1, -(-num_used // _COLUMNS_PER_PASS), add, scores)
+
+
+def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
+    num_sums = 1 + len(deviation.windows)
+    gradient = deviation.gradient
+    return PendingSums(
+        counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
+        tokens=jnp.zeros(num_sums, jnp.float32),
+        num_sequences=jnp.zeros(num_sums, jnp.float32),
+        # <gradient, τ> and the gradient of the norm column change by one number a step, so they are kept current here.
+        per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
+        norm_gradient=gradient[-1],
+    )
+
+
+def _add_pending(
+    rule: Rule, pending: PendingSums, moved: list[Row], leaves: list[Bool[Array, ""]], change: GradientChange
+) -> PendingSums:
+    """Add the sequence placed to all sums; subtract from each window's sum the sequence that leaves it."""
+    counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
+    chosen = moved[0]
+    # The norms are no whole numbers. Minus the first piece of their mean they are small, and so is their sum: its
+    # rounding errors stay far below those of a sum of the norms themselves.
+    coarse_norm = rule.target_pieces[0, -1]
+    for index in range(len(tokens)):
+        counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
+        counts = counts.at[index, -1].add(chosen.norm - coarse_norm)
+    tokens, num_sequences = tokens + chosen.tokens, num_sequences + 1
+    for index, (row, leaving) in enumerate(zip(moved[1:], leaves, strict=True), 1):
+        sign = jnp.where(leaving, -1.0, 0.0)
+        counts = counts.at[index, row.columns].add(sign * row.values, mode="drop")
+        counts = counts.at[index, -1].add(sign * (row.norm - coarse_norm))
+        tokens, num_sequences = tokens.at[index].add(sign * row.tokens), num_sequences.at[index].add(sign)
+    return PendingSums(
+        counts, tokens, num_sequences, pending.per_token + change.per_token, pending.norm_gradient + change.per_norm
+    )
+
+
+def _with_pending(rule: Rule, deviation: Deviation, pending: PendingSums) -> Deviation:
+    """The compensated sums plus the pending ones."""
+    sums = []
+    for index, total in enumerate([deviation.total, *deviation.windows]):
+        total = add_compensated(total, pending.counts[index])
+        # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below it: 12 bits each, so that their
+        # products with a target's pieces of eight bits are exact.
+        coarse = jnp.floor(pending.tokens[index] / 4096) * 4096
+        for tokens, num_sequences in ((coarse, 0.0), (pending.tokens[index] - coarse, pending.num_sequences[index])):
+            for piece_index, piece in enumerate(rule.target_pieces):
+                # `_add_pending` has subtracted the first piece of the norms' mean already.
+                counted = num_sequences if piece_index else 0.0
+                multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
+                total = add_compensated(total, rule.times(-multiplier, piece))
+        sums.append(total)
+    return Deviation(sums[0], tuple(sums[1:]), deviation.gradient)
+
+
+def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
+    """Enter the last sequence placed in the order, and give its slot to the stream's next."""
+    slots = state.slots
+    num_slots = slots.members.shape[0]
+    num_columns = rule.column_weights.shape[0]
+    # A refill right after another finds nothing placed since; all its writes then go past the end and are dropped.
+    placed_one = state.last != NO_SEQUENCE
+    order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
+    own_slots = jnp.arange(num_slots, dtype=jnp.int32)
+    # Past the end as well where another device holds the slot.
+    slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
+    has_next = state.num_taken < stream.size
+    following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
+    row = read_row(rows, following, num_columns)
+    score = _score_one(rule, stream.own_costs[following], state.deviation, pending, row)
+    table = slots.table
+    if table.shape[0]:
+        # Only the columns of the former member are not zero: clearing these is cheaper than clearing the slot.
+        former = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
+        table = table.at[former.columns, slot].set(0.0, mode="drop")
+        table = table.at[row.columns, slot].set(row.values, mode="drop")
+    slots = Slots(
+        members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
+        scores=slots.scores.at[slot].set(jnp.where(has_next, score, _UNPLACEABLE), mode="drop"),
+        table=table,
+        norms=slots.norms.at[slot].set(row.norm, mode="drop"),
+        tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
+        target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
+    )
+    return state._replace(
+        slots=slots,
+        order=order,
+        last=jnp.int32(NO_SEQUENCE),
+        num_taken=state.num_taken + (placed_one & has_next),
+    )
+
+
+def _score_one(
+    rule: Rule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: Row
+) -> Float32[Array, ""]:
+    """One row's score; the gradient, pending sums included, is computed in the row's own columns only."""
+    # Unused slots of the row read the last column; their count of zero removes it from the product.
+    columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
+    targets, column_weights = rule.targets[columns], rule.column_weights[columns]
+    gained = jnp.zeros(columns.shape, jnp.float32)
+    for index in range(len(pending.tokens)):
+        excess = pending.counts[index, columns] - rule.times(pending.tokens[index], targets)
+        gained += rule.times(rule.window_weight, excess) if index else excess
+    gradient = deviation.gradient[columns] + rule.times(2.0 * column_weights, gained)
+    score = own_cost + jnp.sum(rule.times(gradient, row.values))
+    return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
+
+
+def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
+    """All scores, and what they are updated with, computed from the deviation."""
+    # Empty slots compute the score of sequence 0, which is replaced by infinity at the end.
+    filled = slots.members != NO_SEQUENCE
+    members = jnp.where(filled, slots.members, 0)
+    gradient = deviation.gradient
+    starts, ends = rows.starts[members], rows.starts[members + 1]
+    norms, tokens = rows.norms[members], rows.tokens[members]
+    per_token = jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
+
+    def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
+        entry = starts + feature
+        value = jnp.where(entry < ends, rows.values[entry], 0)
+        return total + rule.times(gradient[rows.columns[entry]], value)
+
+    scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
+    # As many rounds as the widest row of the pool has non-zeros, not the widest of the corpus.
+    scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
+    return slots._replace(
+        scores=jnp.where(filled, scores, _UNPLACEABLE),
+        norms=norms,
+        tokens=tokens,
+        target_products=stream.target_products[members],
+    )
+
+
+def _with_table(rows: Rows, slots: Slots, num_columns: int) -> Slots:
+    """The slots with the dense table of their members' counts."""
+    if slots.table.shape[0] == 0:
+        return slots
+    filled = slots.members != NO_SEQUENCE
+    members = jnp.where(filled, slots.members, 0)
+    starts = rows.starts[members]
+    ends = jnp.where(filled, rows.starts[members + 1], starts)
+    own_slots = jnp.arange(slots.members.shape[0])
+
+    def fill(feature: Int32[Array, ""], table: Array) -> Array:
+        entry = starts + feature
+        column = jnp.where(entry < ends, rows.columns[entry], num_columns)
+        return table.at[column, own_slots].set(rows.values[entry], mode="drop")
+
+    table = lax.fori_loop(0, jnp.max(ends - starts), fill, jnp.zeros_like(slots.table))
+    return slots._replace(table=table)

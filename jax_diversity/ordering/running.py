@@ -1,4 +1,4 @@
-"""Long runs of a selector: phases of the target, progress, interrupts, and going on where a run was cut off."""
+"""Long runs of a selector: phases of the target, progress, interrupts, and checkpoints to continue from."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """The state of a run that is not finished, in one file that is whole or as it was: a hash, then an .npz.
+    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz.
 
     Args:
         path: the file; None keeps nothing.
-        identity: hash of all that decides the result.
+        identity: hash of everything that decides the result.
     """
 
     def __init__(self, path: Path | None = None, identity: str = "") -> None:
@@ -41,15 +41,17 @@ class Checkpoint:
         """The saved arrays; None where there is no file.
 
         Raises:
-            ValueError: no folder to save to; no checkpoint, or a damaged one; another run's state.
+            ValueError: no folder to save to; a file that is no checkpoint, or a damaged one; another run's state.
         """
         if self.path is None or not self.path.exists():
+            # Now and not when the first state is saved, half a minute into the run.
             self._check_folder()
             return None
         try:
             content = self.path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
+        # The hash finds a damaged file before NumPy's parser sees it, which raises many kinds of errors.
         digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
             raise UserError(
@@ -71,7 +73,7 @@ class Checkpoint:
             raise UserError(f"Expected a folder for the checkpoint, found none at {self.path.parent}; create it first.")
 
     def save_when_due(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Save when half a minute has passed; the arrays are asked for only then."""
+        """Save if half a minute has passed; only then call `arrays`, which copies from the device."""
         if self.path is not None and time.monotonic() - self._last_save >= _SECONDS_BETWEEN_SAVES:
             self.save(arrays())
 
@@ -79,6 +81,7 @@ class Checkpoint:
         """Replace the file."""
         if self.path is None:
             return
+        # In memory first, for the hash; the state is a few numbers for each position.
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
         with atomic_path(self.path) as temporary, temporary.open("wb") as file:
@@ -87,7 +90,7 @@ class Checkpoint:
         self._last_save = time.monotonic()
 
     def remove(self) -> None:
-        """The run is finished."""
+        """Delete the file of a finished run."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -100,27 +103,28 @@ class Selector(Protocol):
         """Aim at other targets from the next step on."""
 
     def run(self, num_steps: int) -> None:
-        """Place so many sequences."""
+        """Place `num_steps` sequences."""
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far, those consumed before the run included."""
         ...
 
     def saved(self) -> dict[str, np.ndarray]:
-        """All that `restore` needs besides what the selector was made of."""
+        """All that `restore` needs besides the selector's arguments."""
         ...
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
 
 
 def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
     """Run a selector to the end of its plan, some thousand steps at a time.
 
-    An interrupt is heard between two calls; what is placed then is saved. A run that goes on from its
-    checkpoint ends with the same ordering as one that was not cut off.
+    Python handles an interrupt between two calls; the state is saved then. A run that continues from its checkpoint
+    ends with the same ordering as one that was not interrupted.
     """
     position = len(plan.consumed)
+    # Loading may fail (another run's file) and must do so before anything is computed.
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
@@ -129,14 +133,17 @@ def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoi
     try:
         for start, stop, features in plan.phases(position):
             selector.retarget(features)
+            # Calls end at the phase's end, where the targets change.
             for first in range(start, stop, STEPS_PER_CALL):
                 steps = min(STEPS_PER_CALL, stop - first)
                 selector.run(steps)
                 position = first + steps
                 advance(steps)
+                # After the last step the file is removed anyway.
                 if position < plan.num_positions:
                     checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:
+        # The state is whole at any moment: a selector only ever replaces it by the result of a call.
         checkpoint.save(selector.saved())
         raise
     checkpoint.remove()

@@ -75,6 +75,7 @@ class OrderConfig:
         for size in self.windows:
             if size < 1:
                 raise UserError(f"Expected {where}.windows >= 1, found {size}.")
+        # By the method's signature, read from its source: the method itself would load JAX and start the accelerator.
         METHODS.check_name(self.method)
         try:
             METHODS.check_settings(self.method, self.options)

@@ -1,8 +1,8 @@
-"""The values that flow through the package; nothing here imports anything else of it.
+"""The values that flow through the package; of the package it imports only `foundation`.
 
     documents -> tokens -> segments -> sequences -> characteristics -> ordering
 
-Every value is immutable. Arrays are NumPy; what runs on an accelerator is made from them inside a stage.
+Every value is immutable. Arrays are NumPy's; a stage that uses an accelerator copies them to it.
 """
 
 from jax_diversity.schema.characteristics import Characteristics

@@ -13,17 +13,20 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array, issparse
 
+from jax_diversity.foundation.checks import weight
+from jax_diversity.foundation.errors import UserError
+
 
 @dataclass(frozen=True)
 class Characteristics:
-    """Token counts of every sequence, per family of groups: all that an ordering method ever sees.
+    """Token counts of every sequence, per family of groups: the only input of an ordering method.
 
     Attributes:
         counts: family name -> CSR matrix (sequence, group) of int64 token counts.
         weights: family name -> λ, which weighs squared deviations.
         sequence_length: L, the unit of every measure, in tokens.
 
-    Build one with `Characteristics.from_counts`. Pickles and copies are as read-only as the original.
+    Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
 
     counts: Mapping[str, csr_array]
@@ -57,19 +60,19 @@ class Characteristics:
             (2, 4)
         """
         if not counts:
-            raise ValueError("Expected at least one family of counts, found none; pass {'name': matrix}.")
+            raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         matrices = {name: _checked_counts(name, matrix) for name, matrix in counts.items()}
         totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
         first_name, first_totals = next(iter(totals.items()))
         for name, row_totals in totals.items():
             if row_totals.shape != first_totals.shape:
-                raise ValueError(
+                raise UserError(
                     f"Families must describe the same sequences: {first_name!r} has {len(first_totals)} rows, "
                     f"{name!r} has {len(row_totals)}."
                 )
             if not np.array_equal(row_totals, first_totals):
                 row = int(np.flatnonzero(row_totals != first_totals)[0])
-                raise ValueError(
+                raise UserError(
                     f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
@@ -77,7 +80,7 @@ class Characteristics:
         if sequence_length is None:
             sequence_length = max(longest, 1)
         if sequence_length < max(longest, 1):
-            raise ValueError(
+            raise UserError(
                 f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
             )
         return cls(
@@ -87,7 +90,7 @@ class Characteristics:
         )
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
-        """The same counts, weighed otherwise.
+        """The same counts with other weights.
 
         Args:
             weights: λ >= 0 per family; 1.0 where not given.
@@ -125,6 +128,7 @@ class Characteristics:
     @property
     def fingerprint(self) -> str:
         """Hash of the counts, weights and sequence length."""
+        # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
@@ -137,26 +141,28 @@ class Characteristics:
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
 
 
-_MAX_COUNT = 2**53  # the largest whole number up to which float64 holds every one
+_MAX_COUNT = 2**53  # float64 holds every whole number up to it
 
 
 def _checked_counts(name: str, matrix: Any) -> csr_array:
     try:
-        # As entries, so that nothing is summed before it is checked, nor in the user's own narrow type.
+        # As entries: a conversion to CSR would sum entries of one place before they are checked, and in the user's own
+        # type, where uint8 counts overflow.
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
+        raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
-        raise ValueError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
+        raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
     _check_values(name, entries.data)
     data = entries.data.astype(np.int64)
-    # The user's own matrix is never changed, nor can it change what was checked.
+    # Copies: later changes of the user's matrix must not reach what was checked, nor the other way round.
     if entries.format == "csr":
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
     else:
         rows = csr_array((data, (entries.row, entries.col)), shape=entries.shape)
+    # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return _frozen(rows)
@@ -164,18 +170,18 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
 
 def _check_values(name: str, values: np.ndarray) -> None:
     if values.dtype.kind not in "iuf":
-        raise ValueError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
+        raise UserError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
     if values.dtype.kind == "f":
         bad = ~np.isfinite(values) | (values != np.floor(values))
         if bad.any():
-            raise ValueError(
+            raise UserError(
                 f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
                 "multiply shares by the number of tokens and round first."
             )
     if len(values) and values.min() < 0:
-        raise ValueError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
+        raise UserError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
     if len(values) and values.max() > _MAX_COUNT:
-        raise ValueError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
+        raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
 
 
 def _frozen(matrix: csr_array) -> csr_array:
@@ -185,7 +191,7 @@ def _frozen(matrix: csr_array) -> csr_array:
 
 
 def _restored(counts: dict[str, csr_array], weights: dict[str, float], sequence_length: int) -> Characteristics:
-    """A pickle or copy: proxies cannot be pickled, and a pickled array forgets that it is read-only."""
+    """For pickles and copies: proxies cannot be pickled, and unpickled arrays can be written to."""
     matrices = {name: _frozen(matrix) for name, matrix in counts.items()}
     return Characteristics(MappingProxyType(matrices), MappingProxyType(weights), sequence_length)
 
@@ -193,11 +199,8 @@ def _restored(counts: dict[str, csr_array], weights: dict[str, float], sequence_
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:
     unknown = set(weights) - set(matrices)
     if unknown:
-        raise ValueError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
-    complete = {name: float(weights.get(name, 1.0)) for name in matrices}
-    for name, weight in complete.items():
-        if not np.isfinite(weight) or weight < 0:
-            raise ValueError(f"The weight of family {name!r} must be finite and >= 0, found {weight}.")
+        raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
+    complete = {name: weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
     if not any(complete.values()):
-        raise ValueError("At least one family must have a weight above zero, found only zeros.")
+        raise UserError("At least one family must have a weight above zero, found only zeros.")
     return complete

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with what is known about it; `metadata` keeps every field that came with it."""
+    """One text and its metadata; `metadata` keeps every field of the source."""
 
     id: str
     text: str
@@ -24,10 +24,10 @@ class Document:
 
 @dataclass(frozen=True)
 class Segments:
-    """Which run of which document's tokens stands where: the whole of packing, as columns of one table.
+    """Which tokens of which document are where: the result of packing, as columns of one table.
 
     Rows are sorted by (`sequence_index`, `position`). A sequence's tokens are its segments' tokens one after
-    another; what is left up to the sequence length is padding and belongs to no document.
+    another; the rest up to the sequence length is padding and belongs to no document.
 
     Attributes:
         sequence_index: the sequence that holds the segment.
@@ -66,10 +66,10 @@ class Segments:
         return len(self.sequence_index)
 
     def inserted_ends(self, document_lengths: Int64[np.ndarray, " document"]) -> Bool[np.ndarray, " segment"]:
-        """Which segments' last token is an end token that packing inserted, found nowhere in the document there.
+        """Which segments end with an end token that packing inserted and the document does not have there.
 
         Args:
-            document_lengths: tokens of every document of the corpus, each ending with its end token.
+            document_lengths: tokens of every document of the corpus, its end token included.
         """
         stop = self.document_offset + self.length
         return self.ends_with_eos & (stop < document_lengths[self.document_index])

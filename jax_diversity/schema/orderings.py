@@ -1,28 +1,33 @@
 """Which sequence comes when: orderings, which are bijections, and schedules, which may repeat and omit.
 
-Both are one array of sequence indices with a note on how it was made, and both are stored alike: `NAME.npy`, which
-anything can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array is still
-the one that was saved.
+Both are one array of sequence indices with a note on how it was made. They are stored in the same way: `NAME.npy`,
+which any program can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array was
+changed since it was saved.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import operator
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.artifacts import write_array, write_text
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
+
+# What the .json holds besides `info`; entries of `info` under these names are not stored.
+_DERIVED = ("num_sequences", "num_positions", "fingerprint")
+
 
 class _Stored:
-    """What orderings and schedules share: the array's length, copies, files."""
+    """What orderings and schedules share: the array's length, fingerprint and files."""
 
     indices: Int64[np.ndarray, " position"]
     info: Mapping[str, Any]
@@ -33,25 +38,17 @@ class _Stored:
         return len(self.indices)
 
     def __repr__(self) -> str:
+        size = " over ".join(f"{number} {name}" for name, number in self._sizes.items())
         method = self.info.get("method", "unknown method")
-        return f"{type(self).__name__}({self._size}, {method}, fingerprint {self.fingerprint[:16]})"
+        return f"{type(self).__name__}({size}, {method}, fingerprint {self.fingerprint[:16]})"
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the indices and of what else is needed to use them, not of `info`."""
+        """Hash of the indices and, of a schedule, of the number of sequences; `info` is not part of it."""
         raise NotImplementedError
 
     @property
-    def _size(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def _stored(self) -> dict[str, Any]:
-        """What the .json holds besides `info` and the fingerprint."""
-        raise NotImplementedError
-
-    @classmethod
-    def _restore(cls: type[_Kind], indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> _Kind:
+    def _sizes(self) -> dict[str, int]:
         raise NotImplementedError
 
     def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
@@ -60,23 +57,25 @@ class _Stored:
         object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
 
     def save(self, path: str | Path) -> None:
-        """Write `path` (.npy, readable by anything) and, beside it, a .json with `info` and the fingerprint.
+        """Write `path` (.npy, readable by any program) and, beside it, a .json with `info` and the fingerprint.
 
-        Each file is whole or as it was; after a kill between the two `load` refuses a new .npy beside an old .json.
+        Each file is replaced atomically; after a kill between the two `load` refuses a new .npy beside an old .json.
 
         Raises:
             ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
         """
         path = Path(path)
         if path.suffix != ".npy":
-            raise ValueError(f"{self._NAME}'s file name must end in .npy, found {path.name!r}.")
-        about = {**_without_derived(self.info), **self._stored, "fingerprint": self.fingerprint}
+            raise UserError(f"{self._NAME}'s file name must end in .npy, found {path.name!r}.")
+        sizes = {f"num_{name}": number for name, number in self._sizes.items()}
+        about = {**_without_derived(self.info), **sizes, "fingerprint": self.fingerprint}
+        # Text first: an `info` that cannot be stored must not replace the array.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self._NAME}'s info must be what JSON can hold, found: {error}.") from None
-        _replace(path, lambda file: np.save(file, self.indices))
-        _replace(path.with_suffix(".json"), lambda file: file.write(text.encode()))
+            raise UserError(f"{self._NAME}'s info must be what JSON can hold, found: {error}.") from None
+        write_array(path, self.indices)
+        write_text(path.with_suffix(".json"), text)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +87,7 @@ class Ordering(_Stored):
         info: how it was made (method, objective, seed, fingerprint of the characteristics ...), for people
             and for checks; never needed to use the ordering.
 
-    Pickles and copies are as read-only as the original.
+    Pickles and copies are read-only too.
 
     Raises:
         ValueError: `indices` is no permutation of 0 .. n - 1.
@@ -111,7 +110,7 @@ class Ordering(_Stored):
 
     @property
     def num_sequences(self) -> int:
-        """Number of sequences of the dataset, each of which comes once."""
+        """Number of sequences of the dataset; each comes once."""
         return len(self)
 
     @property
@@ -120,18 +119,8 @@ class Ordering(_Stored):
         return hashlib.sha256(self.indices.tobytes()).hexdigest()
 
     @property
-    def _size(self) -> str:
-        return f"{len(self)} sequences"
-
-    @property
-    def _stored(self) -> dict[str, Any]:
-        return {"num_sequences": len(self)}
-
-    @classmethod
-    def _restore(cls, indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> Ordering:
-        if "num_positions" in about:
-            raise ValueError("it holds a schedule, which may repeat and omit sequences; use Schedule.load.")
-        return cls(_checked_permutation(indices), info)
+    def _sizes(self) -> dict[str, int]:
+        return {"sequences": len(self)}
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
@@ -140,7 +129,13 @@ class Ordering(_Stored):
         Raises:
             ValueError: not such a file, no bijection, changed since it was saved, or a .json that is not its own.
         """
-        return _load(cls, path, absent={})
+
+        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Ordering:
+            if "num_positions" in about:
+                raise UserError("it holds a schedule, which may repeat and omit sequences; use Schedule.load.")
+            return cls(indices, _without_derived(about))
+
+        return _load(Path(path), cls._NAME.lower(), build)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,7 +147,7 @@ class Schedule(_Stored):
         num_sequences: number of sequences of the dataset that `indices` point into.
         info: how it was made, for people and for checks; never needed to use the schedule.
 
-    Pickles and copies are as read-only as the original.
+    Pickles and copies are read-only too.
 
     Raises:
         ValueError: an index outside 0 .. num_sequences - 1, or indices that are no axis of integers.
@@ -170,7 +165,7 @@ class Schedule(_Stored):
     _NAME: ClassVar[str] = "A schedule"
 
     def __post_init__(self) -> None:
-        num_sequences = _checked_size(self.num_sequences)
+        num_sequences = whole_number("a schedule's num_sequences", self.num_sequences)
         object.__setattr__(self, "num_sequences", num_sequences)
         indices = _checked_integers(self.indices, self._NAME)
         _check_range(indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it")
@@ -198,7 +193,7 @@ class Schedule(_Stored):
         if not self.is_bijection:
             counts = self.counts
             bad = int(np.argmax(counts != 1))
-            raise ValueError(
+            raise UserError(
                 f"Expected a schedule with each of the {self.num_sequences} sequences once to make an ordering of, "
                 f"found sequence {bad} {counts[bad]} times; use the schedule itself."
             )
@@ -212,23 +207,8 @@ class Schedule(_Stored):
         return digest.hexdigest()
 
     @property
-    def _size(self) -> str:
-        return f"{len(self)} positions over {self.num_sequences} sequences"
-
-    @property
-    def _stored(self) -> dict[str, Any]:
-        return {"num_sequences": self.num_sequences, "num_positions": len(self)}
-
-    @classmethod
-    def _restore(cls, indices: np.ndarray, about: Mapping[str, Any], info: dict[str, Any]) -> Schedule:
-        if about.get("num_sequences") is None:
-            raise ValueError(
-                "no .json beside it says how many sequences the dataset has; pass num_sequences to Schedule.load."
-            )
-        if "num_positions" not in about:
-            raise ValueError("it holds an ordering; use Ordering.load.")
-        num_sequences = _checked_size(about["num_sequences"])
-        return cls(_checked_integers(indices, cls._NAME).astype(np.int64, copy=False), num_sequences, info)
+    def _sizes(self) -> dict[str, int]:
+        return {"positions": len(self), "sequences": self.num_sequences}
 
     @classmethod
     def load(cls, path: str | Path, num_sequences: int | None = None) -> Schedule:
@@ -236,16 +216,27 @@ class Schedule(_Stored):
 
         Args:
             path: the .npy file.
-            num_sequences: the dataset's number of sequences, for a file without a .json; of one with a .json it
-                must be what that says.
+            num_sequences: the dataset's number of sequences, for a file without a .json; if there is one, the two
+                numbers must be equal.
 
         Raises:
             ValueError: not such a file, indices outside the dataset, made for a dataset of another size, changed
                 since it was saved, or a .json that is not its own.
         """
-        loaded = _load(cls, path, absent={"num_sequences": num_sequences, "num_positions": None})
+
+        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Schedule:
+            if about and "num_positions" not in about:
+                raise UserError("it holds an ordering; use Ordering.load.")
+            size = about.get("num_sequences", num_sequences)
+            if size is None:
+                raise UserError(
+                    "no .json beside it says how many sequences the dataset has; pass num_sequences to Schedule.load."
+                )
+            return cls(indices, whole_number("a schedule's num_sequences", size), _without_derived(about))
+
+        loaded = _load(Path(path), cls._NAME.lower(), build)
         if num_sequences is not None and loaded.num_sequences != num_sequences:
-            raise ValueError(
+            raise UserError(
                 f"Expected a schedule over {num_sequences} sequences at {path}, found one over "
                 f"{loaded.num_sequences}; it was made for another dataset."
             )
@@ -255,30 +246,26 @@ class Schedule(_Stored):
 _Kind = TypeVar("_Kind", bound=_Stored)
 
 
-def _load(kind: type[_Kind], path: str | Path, absent: dict[str, Any]) -> _Kind:
-    """Read both files; `absent` stands for a .json that is not there."""
-    path, name = Path(path), kind._NAME.lower()
+def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"], Mapping[str, Any]], _Kind]) -> _Kind:
+    """Read both files; `build` makes the value of the array and of the .json's content, which is empty without one."""
     try:
         values = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise ValueError(f"Expected {name} at {path}, found no such file.") from None
+        raise UserError(f"Expected {name} at {path}, found no such file.") from None
     except (ValueError, EOFError, OSError, MemoryError) as error:
-        raise ValueError(f"Expected {name} (.npy) at {path}: {error}") from None
+        raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
     try:
-        loaded = kind._restore(values, about or absent, _without_derived(about))
+        loaded = build(_checked_integers(values, name.capitalize()).astype(np.int64), about)
     except ValueError as error:
-        raise ValueError(f"Expected {name} (.npy) at {path}: {error}") from None
+        raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
+    # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
     if about and about["fingerprint"] != loaded.fingerprint:
-        raise ValueError(
+        raise UserError(
             f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
             f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
         )
     return loaded
-
-
-# What the .json holds besides `info`; under these names nothing of a user's own is kept.
-_DERIVED = ("num_sequences", "num_positions", "fingerprint")
 
 
 def _without_derived(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,54 +281,30 @@ def _plain_value(value: Any) -> Any:
     raise TypeError(f"{value!r} of the type {type(value).__name__}")
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under another name and move it into place once it is whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def _read_about(path: Path, name: str) -> dict[str, Any]:
-    """What the .json beside an ordering or schedule says; nothing where there is none."""
+    """The content of the .json beside an ordering or schedule; empty if there is none."""
     try:
         about = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, OSError) as error:
-        raise ValueError(f"Expected {path} to describe its {name}, found no JSON ({error}); delete it.") from None
+        raise UserError(f"Expected {path} to describe its {name}, found no JSON ({error}); delete it.") from None
     if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
-        raise ValueError(f"Expected {path} to describe its {name}, found no fingerprint in it; move it elsewhere.")
+        raise UserError(f"Expected {path} to describe its {name}, found no fingerprint in it; move it elsewhere.")
     return about
 
 
 def _checked_integers(values: Any, name: str) -> np.ndarray:
     values = np.asarray(values)
     if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be one axis of integers, found {values.dtype} of shape {values.shape}.")
+        raise UserError(f"{name} must be one axis of integers, found {values.dtype} of shape {values.shape}.")
     return values
 
 
 def _check_range(values: np.ndarray, num_sequences: int, expected: str) -> None:
     if len(values) and (values.min() < 0 or values.max() >= num_sequences):
         outside = values[(values < 0) | (values >= num_sequences)][0]
-        raise ValueError(f"{expected}, found {outside}.")
-
-
-def _checked_size(value: Any) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        size = -1
-    if size < 0:
-        raise ValueError(f"A schedule's num_sequences must be a whole number >= 0, found {value!r}.")
-    return size
+        raise UserError(f"{expected}, found {outside}.")
 
 
 def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
@@ -356,7 +319,7 @@ def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
     times = np.bincount(indices, minlength=num_sequences)
     if num_sequences and times.max() > 1:
         repeated = int(np.argmax(times > 1))
-        raise ValueError(
+        raise UserError(
             f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
             f"{times[repeated]} times; what may repeat sequences is a Schedule, or a blend."
         )

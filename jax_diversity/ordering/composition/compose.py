@@ -1,13 +1,14 @@
-"""New plans of training from orderings that are there: blocks, epochs, beginnings, datasets one after another.
+"""Orderings and schedules made of existing orderings: blocks, epochs, beginnings, datasets one after another.
 
-What keeps every sequence exactly once is an `Ordering` again; what may repeat or omit sequences is a `Schedule`.
+A composition that keeps every sequence exactly once is an `Ordering`; one that may repeat or omit sequences is a
+`Schedule`.
 
-- *Blocks*: the batches of an ordering in random order, each batch as it was. A batch stays as balanced as it is;
-  what was balanced over several batches is no longer.
-- *Reversed*: windows are the same windows, and as an ordering's deviation ends at zero, a prefix of the reversed
-  ordering deviates by as much as the rest of the ordering does, with the sign changed. It is as balanced.
-- *Epochs*: the same ordering again, every other time reversed, or a fresh ordering for each.
-- *One after another*: the deviation of each part begins and ends at zero, so that the whole is balanced when every
+- *Blocks*: the batches of an ordering in random order, each batch unchanged. Each batch stays balanced; windows
+  of several batches and prefixes do not.
+- *Reversed*: windows are the same windows. The deviation of an ordering ends at zero, so that a prefix of the reversed
+  ordering has the deviation of the remaining sequences with the sign changed: it is equally balanced.
+- *Epochs*: the same ordering again, every other time reversed, or another ordering for each epoch.
+- *One after another*: the deviation of each part begins and ends at zero, so that the whole is balanced if every
   part holds the same mixture (`duplicates.separate_duplicates` makes such parts).
 
 Every plan's `info` says under `of` what it was made from.
@@ -16,24 +17,24 @@ Every plan's `info` says under `of` what it was made from.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
 OrderingSource = Ordering | Callable[[int], Ordering]
-"""One ordering for all epochs, or a function from the number of an epoch (0, 1, 2 ...) to its ordering."""
+"""One ordering for all epochs, or a function from the epoch (0, 1, 2 ...) to its ordering."""
 
 
 def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: SupportsIndex = 0) -> Ordering:
     """Put whole batches in random order and keep the sequences of each, and their order in it.
 
-    Batches are the aligned runs of `batch_size` positions. Where the last is not full it stays last, so that all
+    Batches are the aligned runs of `batch_size` positions. A last batch that is not full stays last, so that all
     others stay aligned. The order of batches is NumPy's PCG64 permutation for the seed.
 
     Raises:
@@ -43,10 +44,11 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
         >>> shuffle_blocks(Ordering(np.arange(7)), 2, seed=0).indices.tolist()
         [4, 5, 0, 1, 2, 3, 6]
     """
-    size = checked_whole("batch_size", batch_size, 1)
-    seed = checked_whole("seed", seed, 0)
+    size = whole_number("batch_size", batch_size, 1)
+    seed = whole_number("seed", seed, 0)
     if size > len(ordering) > 0:
         raise UserError(f"Expected a batch_size of at most the ordering's {len(ordering)} sequences, found {size}.")
+    # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
     num_batches = len(ordering) // size
     whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
     shuffled = whole[np.random.default_rng(seed).permutation(num_batches)].ravel()
@@ -55,7 +57,7 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
 
 
 def reverse(ordering: Ordering) -> Ordering:
-    """The last sequence first.
+    """The sequences in reverse order.
 
     Example:
         >>> reverse(Ordering(np.array([2, 0, 1]))).indices.tolist()
@@ -70,8 +72,8 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     Args:
         ordering: one ordering for all epochs, or a function that gives each epoch's own, such as
             `lambda epoch: jd.order(chars, "balance", seed=epoch)`; all of the same number of sequences.
-        num_epochs: how many, above zero; of a last epoch that is not whole come the first positions, their number
-            rounded to the nearest.
+        num_epochs: how many, above zero; a fraction keeps the first positions of the last epoch, their number rounded
+            to the nearest.
         reverse_odd: reverse the second, fourth ... epoch.
 
     Raises:
@@ -89,6 +91,7 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     if not fits:
         raise UserError(f"Expected num_epochs to be finite and above zero, found {num_epochs!r}.")
     first = epoch_ordering(ordering, 0)
+    # One allocation for all epochs: a list of epochs would need the memory twice when it is joined.
     num_positions = round(num_epochs * len(first))
     indices = np.empty(num_positions, np.int64)
     origins = []
@@ -112,7 +115,7 @@ def truncate(
     """The beginning of an ordering or schedule.
 
     Args:
-        plan: what to cut off.
+        plan: the ordering or schedule.
         num_positions: how many positions to keep.
         num_tokens: instead, as many positions as hold at most this number of tokens.
         tokens: every sequence's number of tokens (`Characteristics.tokens`), with `num_tokens`.
@@ -129,10 +132,10 @@ def truncate(
         raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
     info: dict[str, Any] = {"method": "truncate"}
     if num_tokens is not None and tokens is not None:
-        info["num_tokens"] = checked_whole("num_tokens", num_tokens, 0)
+        info["num_tokens"] = whole_number("num_tokens", num_tokens, 0)
         kept = _positions_within(plan, info["num_tokens"], tokens)
     else:
-        info["num_positions"] = kept = checked_whole("num_positions", num_positions, 0)
+        info["num_positions"] = kept = whole_number("num_positions", num_positions, 0)
         if kept > len(plan):
             raise UserError(f"Expected num_positions of at most {len(plan)}, the plan's own, found {kept}.")
     return Schedule(plan.indices[:kept], plan.num_sequences, {**info, "of": origin(plan)})
@@ -147,6 +150,7 @@ def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[
         )
     if tokens.min(initial=0) < 0:
         raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
+    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
     running = np.cumsum(tokens.astype(np.int64)[plan.indices])
     total = int(running[-1]) if len(running) else 0
     if num_tokens > total:
@@ -158,8 +162,8 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
     """Datasets one after another, each in its own ordering, as one ordering over all their sequences.
 
     Args:
-        orderings: in the order in which they are to come.
-        offsets: where each dataset's sequences begin among all; None stacks them in the given order.
+        orderings: of the datasets, in the order of training.
+        offsets: the index of each dataset's first sequence among all; None stacks the datasets in the given order.
 
     Raises:
         UserError: no ordering; offsets that leave gaps between the datasets or lay them over one another.
@@ -178,35 +182,36 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
 
 
 def stacked_offsets(sizes: Sequence[int]) -> list[int]:
-    """Where the sequences of datasets that lie one after another begin."""
+    """The index of the first sequence of each of several datasets that are stored one after another."""
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()[:-1]]
 
 
 def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    starts = [checked_whole("offsets", offset, 0) for offset in offsets]
+    starts = [whole_number("offsets", offset, 0) for offset in offsets]
     if len(starts) != len(sizes):
         raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
+    # In order of their offsets each must begin where the one before ends; datasets without sequences may share one.
     end = 0
     for start, size in sorted(zip(starts, sizes, strict=True)):
         if start != end:
             raise UserError(
                 f"Expected datasets that lie one after another, found one at the offset {start} where the one "
-                f"before ends at {end}; leave the offsets away to stack them."
+                f"before ends at {end}; leave the offsets out to stack them."
             )
         end = start + size
     return starts
 
 
 def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None = None) -> Ordering:
-    """An epoch's ordering, checked.
+    """The ordering of an epoch, checked.
 
     Args:
         source: one ordering, or a function of the epoch.
         epoch: counted from 0.
-        num_sequences: what the ordering must be of; None takes any.
+        num_sequences: the number of sequences that the ordering must have; None takes any.
 
     Raises:
-        UserError: it is no ordering, or of another number of sequences.
+        UserError: it is no ordering, or has another number of sequences.
     """
     ordering = source(epoch) if callable(source) else source
     if not isinstance(ordering, Ordering):
@@ -225,18 +230,3 @@ def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None
 def origin(plan: Ordering | Schedule) -> dict[str, Any]:
     """What a composition's `info` keeps of what it was made from."""
     return {**plan.info, "fingerprint": plan.fingerprint}
-
-
-def checked_whole(name: str, value: Any, least: int) -> int:
-    """A setting as a plain int, also of NumPy's, so that `info` is JSON.
-
-    Raises:
-        UserError: no whole number, or below the least.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UserError(f"Expected {name} to be a whole number >= {least}, found {value!r}.") from None
-    if number < least:
-        raise UserError(f"Expected {name} >= {least}, found {number}.")
-    return number

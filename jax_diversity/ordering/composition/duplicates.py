@@ -1,19 +1,20 @@
 """Duplicates kept apart: documents split into parts of equal mixture, none of which holds a document twice.
 
-A document that occurs k times in a corpus is best met once in each of k epochs, not k times at random. So the
+A document that occurs k times in a corpus should come once in each of k epochs, not k times at random. So the
 *documents* are split, before packing, into as many parts as the largest duplication count; each part is packed and
 ordered alone, and the parts follow one another (`compose.concatenate`).
 
-Every part shall hold every cluster's share of tokens, the corpus's own. With `R[c, p]` the tokens of cluster c that
-part p still lacks of an equal share, and `R[p]` the same over all clusters:
+Every part should hold every cluster's share of tokens in the corpus. With `R[c, p]` the tokens of cluster c that
+part p lacks of an equal share, and `R[p]` the same over all clusters:
 
-1. Duplicates, the largest groups first and of a group the longest first: each document goes to the part, of those
-   that hold none of its group, where `R[c, p] + R[p]` is largest: the step that most lowers `Σ R[c, p]² + Σ R[p]²`.
-2. All other documents fill up what is lacking. The documents of a cluster, the longest first, go one by one where
-   most is lacking; all clusters advance at once, as lanes of one table, and share the work of evening out the
-   totals: a lane of A active ones looks at `R[c, p] + R[p] / A`, and has a mild liking for parts of its own. Long
-   clusters are several lanes, so that the number of steps is bounded. The shortest documents come last and leave
-   next to nothing over.
+1. Duplicates are assigned first, the largest groups first and within a group the longest first: each document goes to
+   the part, of those that hold none of its group, where `R[c, p] + R[p]` is largest. This is the step that most lowers
+   `Σ R[c, p]² + Σ R[p]²`.
+2. All other documents fill the parts. The documents of a cluster, the longest first, go one by one to the part that
+   lacks most; all clusters advance at once, as lanes of one table. The lanes share the correction of the totals:
+   with A active lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
+   Large clusters are several lanes, so that the number of steps is bounded. The shortest documents come last, so that
+   the remaining differences are small.
 
 Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
 """
@@ -28,9 +29,9 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.composition.compose import checked_whole
 
 _LANE_LENGTH = 4096
 _DOCUMENTS_PER_ADVANCE = 16_384
@@ -51,10 +52,10 @@ def separate_duplicates(
     """Split documents into parts of equal mixture so that no part holds two documents of a group.
 
     Args:
-        groups: every document's group of duplicates, -1 (or a group of its own) for a document without. Of several
-            arrays, such as of exact and of near duplicates, documents are kept apart that any of them joins,
+        groups: every document's group of duplicates, -1 (or a group of its own) for a document without. With several
+            arrays, such as of exact and of near duplicates, documents are kept apart if any array joins them,
             directly or through others.
-        clusters: every document's cluster, or any other group whose mixture the parts shall share.
+        clusters: every document's cluster, or any other group whose mixture the parts should share.
         lengths: every document's number of tokens.
         num_parts: how many parts; None takes as many as the largest group has documents, the least possible.
         advance: told the number of documents assigned since it was last called.
@@ -80,7 +81,7 @@ def separate_duplicates(
             raise UserError(f"Expected {name} of {len(merged)} documents, as many as groups has, found {len(column)}.")
     sizes = np.bincount(merged[merged >= 0])
     largest = max(int(sizes.max(initial=1)), 1)
-    num_parts = largest if num_parts is None else checked_whole("num_parts", num_parts, 1)
+    num_parts = largest if num_parts is None else whole_number("num_parts", num_parts, 1)
     if num_parts < largest:
         raise UserError(
             f"Expected at least {largest} parts, the number of documents in the largest group, found {num_parts}."
@@ -91,6 +92,7 @@ def separate_duplicates(
             f"Expected clusters x parts of at most {_MAX_TABLE_ENTRIES:,}, found {len(names):,} x {num_parts:,}; "
             "remove duplicates from the largest groups first."
         )
+    # float64 holds sums of tokens exactly up to 2^53; equal shares need not be whole.
     parts = np.zeros(len(merged), np.int64)
     lacking = np.bincount(clusters, weights=lengths, minlength=len(names))[:, None] / num_parts
     lacking = np.repeat(lacking, num_parts, axis=1)
@@ -120,7 +122,8 @@ def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
         raise UserError("Expected at least one array of duplicate groups, found none.")
     columns = [_checked_column("groups", column, -1) for column in columns]
     num_documents = num_nodes = len(columns[0])
-    documents, nodes = [], []  # a graph in which documents are joined with the nodes of their groups
+    # A graph of documents and groups, each document joined with its groups: its components are the merged groups.
+    documents, nodes = [], []
     for column in columns:
         if len(column) != num_documents:
             raise UserError(f"Expected groups of {num_documents} documents in every array, found {len(column)}.")
@@ -146,17 +149,19 @@ def _assign_duplicates(
     lengths: Int64[np.ndarray, " document"],
     advance: Advance,
 ) -> None:
-    """Step 1, one document after another; writes to `parts` and `lacking`."""
+    """Step 1, one document at a time; writes to `parts` and `lacking`."""
     documents = np.flatnonzero(merged >= 0)
     group = merged[documents]
     sizes = np.bincount(group)
     tokens = np.bincount(group, weights=lengths[documents])
+    # The largest groups have the fewest free parts to choose from, so they choose first; ties go by index.
     order = np.lexsort((documents, -lengths[documents], group, -tokens[group], -sizes[group]))
     documents, group = documents[order], group[order]
     begins = np.diff(group, prepend=-1) != 0
     lacking_in_all = lacking.sum(axis=0)
-    taken = np.zeros(len(lacking_in_all))
+    taken = np.zeros(len(lacking_in_all))  # infinite for parts that hold a document of the group
     score = np.empty(len(lacking_in_all))
+    # Plain Python numbers: reading them one by one from NumPy arrays would take most of the loop's time.
     columns = (documents.tolist(), begins.tolist(), clusters[documents].tolist(), lengths[documents].tolist())
     for num_assigned, (document, begins_group, cluster, length) in enumerate(zip(*columns, strict=True), start=1):
         if begins_group:
@@ -182,17 +187,19 @@ def _assign_others(
     lengths: Int64[np.ndarray, " document"],
     advance: Advance,
 ) -> None:
-    """Step 2, all lanes at once; writes to `parts`."""
+    """Step 2, one document of every lane at a time; writes to `parts`."""
     documents, lane_starts, lane_cluster, lanes_of_cluster = _lanes(np.flatnonzero(others), clusters, lengths)
     lane_lengths = np.diff(lane_starts)
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
-    # Where parts lack about the same, each lane prefers another one: all would else place their longest documents
-    # in the same part. The preference is in units of the document to be placed, so that it vanishes in the end.
+    # All lanes choose at once and do not see each other's choices. If parts lack about the same, each lane prefers
+    # another part; otherwise all would put their longest documents into the same one. The preference is a fraction of
+    # the document's length, so that it becomes small with the last, short documents.
     preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
-    shortest_last = -lane_lengths
+    shortest_last = -lane_lengths  # ascending, as `searchsorted` needs: lanes are sorted by length
     for step in range(int(lane_lengths.max(initial=0))):
+        # Lanes are sorted by length, the longest first: those that still have a document are a prefix.
         active = int(np.searchsorted(shortest_last, -step))
         chosen = documents[lane_starts[:active] + step]
         length = lengths[chosen].astype(np.float64)
@@ -224,6 +231,7 @@ def _lanes(
     cluster = clusters[documents]
     per_cluster = np.bincount(cluster, minlength=int(clusters.max(initial=-1)) + 1)
     lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
+    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
     rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
     first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
     lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]

@@ -1,11 +1,11 @@
-"""Corpora that one host shall not or cannot order alone: balanced parts, an ordering for each, and their merger.
+"""Corpora that one host cannot order alone: balanced parts, an ordering for each, and their merger.
 
     partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
 
-Hosts need not talk to each other: each orders a part that holds the corpus's own mixture, and the merged stream
-takes from all parts in turn. Its deviation is the sum of the parts' deviations, which know nothing of each other:
-of W parts it is about the square root of W times that of one ordering. How much it is on a given corpus,
-`jd.measure` says. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses nothing.
+Hosts do not communicate: each orders a part that holds the corpus's own mixture, and the merged stream takes from all
+parts in turn. Its deviation is the sum of the parts' deviations, which are independent: with W parts it is about the
+square root of W times that of one ordering. `jd.measure` says how large it is on a given corpus. A run on one mesh of
+several hosts (`jd.order(..., mesh=...)`) loses nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.composition.compose import checked_whole, origin
+from jax_diversity.ordering.composition.compose import origin
+from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
 
 
@@ -26,13 +28,13 @@ def partition_sequences(
 ) -> list[Int64[np.ndarray, " _part"]]:
     """Split the sequences into parts that each hold the corpus's mixture; sizes differ by one at most.
 
-    Sorted halving makes a stream whose every stretch is balanced (`halving.balanced_stream`); its consecutive
-    stretches are the parts.
+    Sorted halving makes a stream that is balanced everywhere (`halving.balanced_stream`); consecutive runs of it are
+    the parts.
 
     Args:
-        characteristics: token counts; all families count, by their weights.
+        characteristics: token counts; all families are balanced, by their weights.
         num_parts: how many, such as the number of hosts.
-        seed: of the order among likes.
+        seed: of the order among similar sequences.
 
     Returns:
         Every part's sequence indices, ascending.
@@ -44,11 +46,10 @@ def partition_sequences(
         >>> parts = partition_sequences(characteristics, num_parts=4)
         >>> own = select_sequences(characteristics, parts[jax.process_index()])
     """
-    from jax_diversity.ordering.halving import balanced_stream
-    from jax_diversity.ordering.objective import Features, Objective
+    from jax_diversity.ordering.halving import balanced_stream  # loads JAX, which merging does not need
 
-    num_parts = checked_whole("num_parts", num_parts, 1)
-    seed = checked_whole("seed", seed, 0)
+    num_parts = whole_number("num_parts", num_parts, 1)
+    seed = whole_number("seed", seed, 0)
     num_sequences = characteristics.num_sequences
     if num_parts > max(num_sequences, 1):
         raise UserError(f"Expected num_parts of at most the {num_sequences} sequences, found {num_parts}.")
@@ -58,10 +59,10 @@ def partition_sequences(
 
 
 def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarray, " part"]) -> Characteristics:
-    """The characteristics of some sequences, in the given order, weighed and measured as before.
+    """The characteristics of some sequences, in the given order, with the same weights and sequence length.
 
     Raises:
-        UserError: an index that is none of the sequences.
+        UserError: an index outside the sequences.
     """
     num_sequences = characteristics.num_sequences
     if len(sequences) and not 0 <= sequences.min() <= sequences.max() < num_sequences:
@@ -98,6 +99,7 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
     streams = [_ordered_part(number, sequences, ordering) for number, (sequences, ordering) in enumerate(parts)]
     _check_cover(streams)
     sizes = [len(stream) for stream in streams]
+    # The i-th of n sequences at (i + 1/2) / n: parts of any sizes are spread evenly; ties go to the lower part.
     part = np.repeat(np.arange(len(parts)), sizes)
     way = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     info = {"method": "merge_orderings", "of": [origin(ordering) for _, ordering in parts]}
@@ -118,7 +120,7 @@ def _ordered_part(number: int, sequences: Any, ordering: Ordering) -> Int64[np.n
 
 
 def _check_cover(streams: list[Int64[np.ndarray, " _part"]]) -> None:
-    """Every sequence from 0 on is in exactly one part."""
+    """Check that every sequence from 0 on is in exactly one part."""
     together = np.concatenate(streams)
     if len(together) and (together.min() < 0 or together.max() >= len(together)):
         raise UserError(

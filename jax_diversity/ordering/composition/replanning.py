@@ -1,4 +1,4 @@
-"""Another plan for the rest of a run: the past of an ordering stays, what is left of it is ordered anew."""
+"""Another plan for the rest of a run: an ordering keeps its past, and the remaining sequences are ordered again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import order
-from jax_diversity.ordering.composition.compose import checked_whole, origin
+from jax_diversity.ordering.composition.compose import origin
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics, Ordering
@@ -30,24 +31,24 @@ def replan(
     advance: Advance = ignore,
     **options: Any,
 ) -> Ordering:
-    """Keep an ordering up to a position and order the sequences from there on anew.
+    """Keep an ordering up to a position and order the remaining sequences again.
 
-    The result is a bijection again: each sequence comes once over both parts, so that all that takes an ordering
-    (files, measures, exports, loaders) takes it. `loader.replanned_state` carries a training run over to it.
+    The result is a bijection: each sequence comes once over both parts. It can be used like any ordering (files,
+    measures, exports, loaders). `loader.replanned_state` carries a training run over to it.
 
     Args:
         characteristics: token counts of the ordering's sequences; weights may differ from those it was made with.
         ordering: what training has followed so far, itself re-planned or not.
-        position: the first position that is planned anew: those before it have been trained on. Counted in the
-            epoch: of a run over several it is `iterator.position % len(ordering)`.
-        method: one that goes on from consumed sequences: `balance`, `greedy`, `greedy_pool`.
-        seed: see `order`, as all that is not said here.
-        objective: see there.
-        targets: what the rest aims at: family -> shares, from the position on; or `Targets`, whose phases count
-            from position 0 and hold for the past too, so that what it had too much of is made up for. None aims
-            at the corpus's own shares.
-        checkpoint: see there.
-        advance: see there.
+        position: the first position that changes: those before it have been trained on. Counted within the epoch: in
+            a run over several it is `iterator.position % len(ordering)`.
+        method: one that can continue after consumed sequences: `balance`, `greedy`, `greedy_pool`.
+        seed: see `order`.
+        objective: see `order`.
+        targets: the shares to aim at: family -> shares, from the position on; or `Targets`, whose phases count from
+            position 0 and apply to the past too, so that a group that had too many tokens gets fewer from now on. None
+            aims at the corpus's own shares.
+        checkpoint: see `order`.
+        advance: see `order`.
         options: the method's own.
 
     Returns:
@@ -55,15 +56,14 @@ def replan(
         from what (`of`).
 
     Raises:
-        ValueError: an ordering of another number of sequences, a position outside of it, and all that `order`
-            refuses.
+        ValueError: an ordering of another number of sequences, a position outside it, and the errors of `order`.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
         >>> replan(chars, Ordering(np.array([1, 0, 2, 3])), 1, "greedy").indices.tolist()
         [1, 2, 0, 3]
     """
-    place = checked_whole("position", position, 0)
+    place = whole_number("position", position, 0)
     if len(ordering) != characteristics.num_sequences:
         raise UserError(
             f"Expected an ordering of the characteristics' {characteristics.num_sequences} sequences, found one of "
@@ -74,6 +74,7 @@ def replan(
             f"Expected a position in 0 .. {len(ordering)}, found {place}; of a run over several epochs give the "
             "position in its epoch, the remainder of the division by the number of sequences."
         )
+    # Both parts together are checked to be a bijection when the Ordering is made.
     consumed = ordering.indices[:place]
     rest = order(
         characteristics,

@@ -1,1 +1,1 @@
-"""The orders that others use: chance, buffers, strata, spacing, and the worst case for plots."""
+"""The orders that others use: shuffles, buffers, strata, spacing, and the worst case for plots."""

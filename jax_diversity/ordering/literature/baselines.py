@@ -1,6 +1,6 @@
-"""Orders that need no objective: what people do today, and what plots compare with.
+"""Orders without an objective: what others use today, and what plots compare with.
 
-The shuffles of streams, which only see a part of the corpus at a time, stand in `buffers`.
+The shuffles of streams, which see only a part of the corpus at a time, are in `buffers`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cluster_sorted(
     objective: Objective,
     advance: Advance = ignore,
 ) -> Int64[np.ndarray, " sequence"]:
-    """One group after another: the worst order there is, for plots to show how bad it can be.
+    """One group after another: the worst order, for comparison in plots.
 
     Sequences are sorted by the heaviest group of the first family, those of one group in corpus order, those
     without tokens last. Neither seed nor objective is used.
@@ -71,10 +71,10 @@ def stratified(
     """Every group spread evenly over the order: a two-way jittered interleave.
 
     A group is the sequences with the same heaviest group in the first family. Its n members, in a random order,
-    divide [0, 1) among themselves: the i-th is placed at the key `(i + u) / n`, u uniform in [0, 1), and all
-    sequences are sorted by their keys, ties by index. Chance enters twice: who is the i-th, and where in its
-    stratum it falls. In any interval of keys of width x a group has its due `n x` members but for fewer than 2,
-    where a shuffle errs by the square root. What a sequence holds besides its heaviest group is left to chance.
+    get the keys `(i + u) / n` with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. Two
+    things are random: which member is the i-th, and where in its stratum it falls. In any interval of keys of width x
+    a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A sequence's
+    other groups are not balanced.
 
     One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986).
 
@@ -84,10 +84,12 @@ def stratified(
         objective: not used; every method takes one.
         advance: told the number of sequences placed.
     """
+    # The order of the two draws is part of the result: golden orders depend on it.
     rng = np.random.default_rng(seed)
     groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
     shuffled = rng.permutation(len(groups))
     jitter = rng.random(len(groups))
+    # A stable sort of the shuffled sequences by group: members of a group stand together, in random order.
     members = shuffled[np.argsort(groups[shuffled], kind="stable")]
     sizes = np.bincount(groups)
     before = np.cumsum(sizes) - sizes

@@ -1,18 +1,15 @@
-"""Shuffles of streams: what a loader does that never sees more than a part of the corpus at a time.
+"""Shuffles of streams: orders made by loaders that see only a part of the corpus at a time.
 
-They mix as far as their buffer reaches. Where neighbours in the corpus are alike, as in a corpus that was written
-source by source, windows of training stay as uneven as the corpus is at the buffer's scale.
+They mix sequences within their buffer. If neighbours in the corpus are alike, as in a corpus that was written source by
+source, windows of training stay as uneven as the corpus is at the buffer's scale.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Any
-
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Characteristics
@@ -28,24 +25,24 @@ def buffer_shuffle(
     num_workers: int = 1,
     epoch: int = 0,
 ) -> Int64[np.ndarray, " sequence"]:
-    """What the workers of a loader make of a stream: each fills a buffer, shuffles it and drains it whole.
+    """The order of a loader with workers: each fills a buffer, shuffles it and empties it before it reads on.
 
-    Sequence i goes to worker i mod W. A worker shuffles its sequences by the bufferful, what is left at the end
-    likewise, and the workers are read in turn: position p comes from worker p mod W. Where W does not divide the
-    sequences, the first workers have one more than the rest; they are also the first to be read, so that all run
-    dry in the same, last round and no turn is ever empty.
+    Sequence i goes to worker i mod W. A worker shuffles each bufferful of its sequences, also the last, smaller one,
+    and the workers are read in turn: position p comes from worker p mod W. If W does not divide the number of
+    sequences, the first workers have one more than the others; they are also read first, so that all workers end in the
+    same, last round.
 
-    Every worker draws from a stream of its own, spawned from the seed by epoch and worker. A buffer that holds all
+    Every worker has its own random generator, spawned from the seed by epoch and worker. A buffer that holds all
     of a worker's sequences is a full shuffle of them; with one worker, of the corpus.
 
     Args:
         characteristics: only their number of sequences is read.
-        seed: of the streams.
+        seed: of the generators.
         objective: not used; every method takes one.
         advance: told the number of sequences placed since it was last called.
         buffer_size: sequences that a worker's buffer holds; 0 keeps the corpus's order.
         num_workers: W.
-        epoch: which pass over the corpus; every pass has an order of its own.
+        epoch: which pass over the corpus; every pass has another order.
 
     Raises:
         ValueError: a buffer or an epoch below 0, fewer than one worker, an option that is no whole number.
@@ -55,16 +52,16 @@ def buffer_shuffle(
         >>> buffer_shuffle(chars, objective=Objective(), buffer_size=0, num_workers=4).tolist()
         [0, 1, 2, 3, 4, 5]
     """
-    buffer_size = _whole_number("buffer_size", buffer_size, least=0)
-    num_workers = _whole_number("num_workers", num_workers, least=1)
-    epoch = _whole_number("epoch", epoch, least=0)
+    buffer_size = whole_number("buffer_size", buffer_size, 0)
+    num_workers = whole_number("num_workers", num_workers, 1)
+    epoch = whole_number("epoch", epoch, 0)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     for worker in range(min(num_workers, len(indices))):
         own = indices[worker::num_workers]
         if buffer_size:
-            # By spawn key: numbers side by side as one seed would let different seeds and epochs meet.
-            stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker)))
-            indices[worker::num_workers] = _shuffle_runs(own, buffer_size, stream)
+            # Epoch and worker as a spawn key: as words of one seed, [seed, epoch] could equal another [seed, epoch].
+            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker)))
+            indices[worker::num_workers] = _shuffle_runs(own, buffer_size, rng)
         advance(len(own))
     return indices
 
@@ -92,7 +89,7 @@ def window_shuffle(
     Raises:
         ValueError: a window below 1, or that is no whole number.
     """
-    window_size = _whole_number("window_size", window_size, least=1)
+    window_size = whole_number("window_size", window_size, 1)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     indices = _shuffle_runs(indices, window_size, np.random.default_rng(seed))
     advance(len(indices))
@@ -102,18 +99,9 @@ def window_shuffle(
 def _shuffle_runs(
     indices: Int64[np.ndarray, " sequence"], size: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, " sequence"]:
-    """Shuffle every run of `size` by itself, and what is left."""
+    """Shuffle every run of `size` sequences by itself, and the shorter last one."""
+    # All whole runs are rows of one matrix, so that one call shuffles them.
     size = min(size, max(len(indices), 1))
     whole = len(indices) // size * size
     runs = rng.permuted(indices[:whole].reshape(-1, size), axis=1)
     return np.concatenate([runs.ravel(), rng.permuted(indices[whole:])])
-
-
-def _whole_number(option: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UserError(f"Expected {option} to be a whole number >= {least}, found {value!r}.") from None
-    if number < least:
-        raise UserError(f"Expected {option} >= {least}, found {number}.")
-    return number

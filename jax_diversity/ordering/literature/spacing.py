@@ -30,11 +30,11 @@ def document_spacing(
         argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the cluster of d, ties to the lowest index.
 
     A document's cluster is its heaviest group in the first family, and all its tokens count there, in τ as well.
-    Documents without tokens disturb nothing and come first; where all documents are of one cluster, the corpus's
-    order stays. Neither seed nor objective is used.
+    Documents without tokens change no share and come first; if all documents are of one cluster, the corpus's order
+    stays. Neither seed nor objective is used.
 
-    The rule looks at no cluster but the document's own, and a cluster that lacks next to nothing is served best by
-    its shortest document: short documents tend to come first, and the longest are left for the end.
+    The rule considers only the document's own cluster. For a cluster that lacks few tokens the shortest document is the
+    best choice, so that short documents tend to come first and the longest at the end.
 
     Args:
         characteristics: token counts, a document a row; only the first family is read.
@@ -61,8 +61,8 @@ def sequence_spacing(
 ) -> Int64[np.ndarray, " sequence"]:
     """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
 
-    Whatever objective is given, `Objective.f1()` is taken in its place: no norm column, no windows, self weight 1,
-    weight 1. A sequence counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number
+    The given objective is replaced by `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence
+    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number
     of sequences; the result does not depend on `seed`.
 
     Args:
@@ -71,6 +71,6 @@ def sequence_spacing(
         objective: not used; every method takes one.
         advance: told the number of sequences placed since it was last called.
     """
-    from jax_diversity.ordering.greedy import greedy
+    from jax_diversity.ordering.greedy import greedy  # loads JAX, which `document_spacing` does not need
 
     return greedy(characteristics, seed=seed, objective=Objective.f1(), advance=advance)
