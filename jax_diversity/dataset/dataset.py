@@ -412,12 +412,14 @@ class Dataset:
                 f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
                 "run `jax-diversity write` again."
             )
+        ordered = stem == "train" and counts["layout"] == "ordered"
         return RecordReader(
             paths,
             per_file,
             sequence_length=self.sequence_length + self.overlap,
             dtype=counts["dtype"],
-            identity=counts.get("identity"),
+            identity=counts["identity"],
             overlap=self.overlap,
+            layout=self.root / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
             fetch=None if self.remote is None else self.remote.fetch_path,
         )

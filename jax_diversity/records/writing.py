@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,14 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import checked_dtype, encode, identity_number, record_identity
+from jax_diversity.records.codec import body_bytes, checked_dtype, encode, identity_number, record_identity
+from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(document_index, document_offset, length), one row a segment -> the segments' tokens end to end."""
 
-_OPTIONS = "group_size:1,uncompressed"
+_OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
 _CHUNK_BYTES = 2 * 2**20
 
 
@@ -74,20 +74,47 @@ def write_records(
     """
     dtype = checked_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
-    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
-    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
-    closed = partial(_gather_closed, segments, gather, inserted_ends, end_id)
     paths = record_paths(folder, stem, len(counts))
     starts = np.cumsum([0, *counts]).tolist()
+    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
+    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
+    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
+    num_bytes = body_bytes(segments.sequence_length, dtype)
+
+    def tokens_of(rows: Int64[np.ndarray, " row"]) -> np.ndarray:
+        length = segments.length[rows]
+        tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
+        if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
+            # Packing ends a segment with an end token although its document goes on: the token that was gathered in
+            # its place is the document's next one, which the next segment begins with.
+            tokens = np.array(tokens)
+            tokens[np.cumsum(length)[inserted] - 1] = end_id
+        return np.asarray(tokens, dtype=dtype)
+
+    def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
+        for start in range(0, len(sequences), chunk_size):
+            chunk = sequences[start : start + chunk_size]
+            num_segments = row_starts[chunk + 1] - row_starts[chunk]
+            # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
+            first = np.cumsum(num_segments) - num_segments
+            rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+            yield encode(
+                sequence_indices=chunk,
+                num_segments=num_segments,
+                position=segments.position[rows],
+                length=segments.length[rows],
+                document_index=segments.document_index[rows],
+                tokens=tokens_of(rows),
+                sequence_length=segments.sequence_length,
+                identity=identity,
+            )
 
     def write(index: int, advance: Advance) -> None:
         path, count = paths[index], counts[index]
-        if path.exists() and _is_written(path, count, identity):
+        if path.exists() and _holds(path, count, identity):
             advance(count)
         else:
-            chosen = order[starts[index] : starts[index] + count]
-            chunks = _encoded_chunks(segments, row_starts, closed, dtype, chosen, identity)
-            _write_file(path, count, chunks, advance)
+            _write_file(path, count, identity, num_bytes, encoded(order[starts[index] :][:count]), advance)
 
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
@@ -97,13 +124,24 @@ def write_records(
     return counts
 
 
+def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
+    """How many records each file holds: all full but the last."""
+    full, rest = divmod(num_sequences, sequences_per_file)
+    return (sequences_per_file,) * full + ((rest,) if rest else ())
+
+
+def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
+    """The files' names, `stem-00000-of-00003.array_record` and so on."""
+    return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
+
+
 def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
     """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
     lock, stopping = threading.Lock(), threading.Event()
 
     def tell(num_sequences: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # seen by nobody: what set it is the error that is raised
+            raise KeyboardInterrupt  # ends this thread alone: what set the event is the error that the caller gets
         with lock:
             advance(num_sequences)
 
@@ -120,18 +158,9 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
             raise
 
 
-def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
-    """How many records each file holds: all full but the last."""
-    full, rest = divmod(num_sequences, sequences_per_file)
-    return (sequences_per_file,) * full + ((rest,) if rest else ())
-
-
-def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
-    """The files' names, `stem-00000-of-00003.array_record` and so on."""
-    return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
-
-
-def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: Advance) -> None:
+def _write_file(
+    path: Path, count: int, identity: str, num_bytes: int, chunks: Iterator[list[bytes]], advance: Advance
+) -> None:
     try:
         with atomic_path(path) as temporary:
             writer = array_record_module.ArrayRecordWriter(str(temporary), _OPTIONS)
@@ -142,66 +171,22 @@ def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: 
                     advance(len(chunk))
             finally:
                 writer.close()  # only a closed file has its footer; a failed write shows here
-            if _num_records(temporary) != count:
-                raise OSError(f"{_num_records(temporary)} of {count} records arrived on disk")
+            # Both readers must take the file before it gets its name: ArrayRecord's own, so that it is a true
+            # ArrayRecord file, and ours, which knows one layout alone and would else refuse it when training starts.
+            if not _holds(temporary, count, identity) or len(RecordFile(temporary, num_bytes)) != count:
+                raise OSError(f"{count} records were written, fewer can be read back")
     except (OSError, RuntimeError) as error:
         reason = str(error).split(";")[0]
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_records(path: Path) -> int:
-    """Records in a file; 0 where it is no ArrayRecord file, is cut short or was never closed."""
-    return array_record_module.ArrayRecordReader(str(path)).num_records()
-
-
-def _is_written(path: Path, count: int, identity: str) -> bool:
-    if _num_records(path) != count:
+def _holds(path: Path, count: int, identity: str) -> bool:
+    """Whether ArrayRecord's own reader finds that many records in a file, the first one of that build."""
+    reader = array_record_module.ArrayRecordReader(str(path))
+    if reader.num_records() != count:  # 0 where the file is no ArrayRecord file, was cut short or was never closed
         return False
     try:
-        first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
+        first = reader.read(0, 1)[0]
     except RuntimeError:  # damaged
         return False
     return record_identity(first) == identity_number(identity)
-
-
-def _gather_closed(
-    segments: Segments,
-    gather: Gather,
-    inserted_ends: Bool[np.ndarray, " segment"] | None,
-    end_id: int,
-    rows: Int64[np.ndarray, " row"],
-) -> np.ndarray:
-    """The tokens of some segments end to end, with the end tokens that packing inserted."""
-    length = segments.length[rows]
-    tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
-    if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-        tokens = np.array(tokens)  # the document goes on there: its next token stands in the end token's place
-        tokens[np.cumsum(length)[inserted] - 1] = end_id
-    return tokens
-
-
-def _encoded_chunks(
-    segments: Segments,
-    row_starts: Int64[np.ndarray, " sequence_plus_1"],
-    gather_rows: Callable[[np.ndarray], np.ndarray],
-    dtype: np.dtype,
-    sequence_indices: Int64[np.ndarray, " chunk"],
-    identity: str,
-) -> Iterator[list[bytes]]:
-    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    for start in range(0, len(sequence_indices), chunk_size):
-        chunk = sequence_indices[start : start + chunk_size]
-        num_segments = row_starts[chunk + 1] - row_starts[chunk]
-        # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
-        first = np.cumsum(num_segments) - num_segments
-        rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
-        yield encode(
-            sequence_indices=chunk,
-            num_segments=num_segments,
-            position=segments.position[rows],
-            length=segments.length[rows],
-            document_index=segments.document_index[rows],
-            tokens=np.asarray(gather_rows(rows), dtype=dtype),
-            sequence_length=segments.sequence_length,
-            identity=identity,
-        )
