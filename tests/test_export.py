@@ -80,12 +80,12 @@ def test_pickles_carry_names_and_refuse_what_changed(tmp_path: Path) -> None:
     again = pickle.loads(pickled)
     assert np.array_equal(again.read(np.array([4]))["inputs"], sequences.read(np.array([4]))["inputs"])
     np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences)[::-1])
-    with pytest.raises(UserError, match="it was made anew"):
+    with pytest.raises(UserError, match="it was made again"):
         pickle.loads(pickled)
     pickled = pickle.dumps(Sequences(tiny.root))
     shutil.rmtree(tiny.root)
     write_tiny_dataset(tiny.root, seed=1)
-    with pytest.raises(UserError, match="it was written anew"):
+    with pytest.raises(UserError, match="it was built again"):
         pickle.loads(pickled)
 
 
@@ -279,7 +279,7 @@ def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> N
     (folder / "order.json").write_text("no JSON")
     with pytest.raises(UserError, match="of another"):
         write_maxtext(other, folder)
-    with pytest.raises(UserError, match="sequences_per_file >= 1, found 0"):
+    with pytest.raises(UserError, match="sequences_per_file to be a whole number >= 1, found 0"):
         write_maxtext(other, folder, sequences_per_file=0)
 
 
@@ -339,8 +339,8 @@ def test_olmo_s_instances_are_the_sequences_as_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_epochs": 0}, "num_epochs >= 1"),
-        ({"seed": -1}, "a seed >= 0, found 1 and -1"),
+        ({"num_epochs": 0}, r"olmo\.num_epochs >= 1, found 0"),
+        ({"seed": -1}, r"olmo\.seed >= 0, found -1"),
         ({"loader": "numpy_2024"}, "Expected a global batch size .* found None"),
         ({"loader": "numpy_2024", "global_batch_size": 5}, r"in 1 \.\. 4 .* found 5"),
     ],
@@ -416,7 +416,7 @@ def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys
     [
         (("--ordering", "absent"), "Unknown ordering 'absent'"),
         (("--ordering", "absent.npy"), "absent.npy, found no such file"),
-        (("--to", "megatron"), "Expected a dataset in"),
+        (("--to", "megatron"), "Expected a dataset with its settings in"),
         (("--to", "olmo", "--olmo.loader", "numpy_2024"), "global batch size"),
     ],
 )

@@ -46,9 +46,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     last_sequence, num_epochs = request.param
     folder = tmp_path_factory.mktemp("megatron")
     config = tiny_config(write_corpus(folder / "corpus", num_documents=150), folder / "out")
-    packing = dataclasses.replace(
-        config.packing, method="megatron", seed=SEED, last_sequence=last_sequence, num_epochs=num_epochs
-    )
+    options = {"last_sequence": last_sequence, "num_epochs": num_epochs}
+    packing = dataclasses.replace(config.packing, method="megatron", seed=SEED, options=options)
     build = Build(dataclasses.replace(config, packing=packing))
     for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write"):
         build.run_stage(stage)

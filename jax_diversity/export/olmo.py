@@ -16,18 +16,19 @@ token files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.export.rows import Sequences
-from jax_diversity.export.settings import OlmoExportConfig
+from jax_diversity.export.settings import ExportConfig, OlmoExportConfig
+from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.schema import Ordering
 
 _LARGEST = 2**32 - 1
@@ -85,15 +86,16 @@ def write_olmo(
     with ExitStack() as files:
         for path in paths:
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
-    line = f"{paths[0]}{_more(paths)}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
+    more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
+    line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
     return Written(paths, line)
 
 
 def _check(config: OlmoExportConfig, num_instances: int) -> None:
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
-    if config.num_epochs < 1 or config.seed < 0:
-        raise UserError(f"Expected num_epochs >= 1 and a seed >= 0, found {config.num_epochs} and {config.seed}.")
+    at_least(1, "olmo", config, "num_epochs")
+    at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
     if config.loader == "numpy_2024" and (size is None or not 1 <= size <= num_instances):
         raise UserError(
@@ -107,10 +109,6 @@ def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
     if config.loader == "numpy_2024" and config.global_batch_size:
         return num_instances - num_instances % config.global_batch_size
     return num_instances
-
-
-def _more(paths: Sequence[Path]) -> str:
-    return f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
 
 
 def write_olmo_tokens(
@@ -139,3 +137,15 @@ def write_olmo_tokens(
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))
     return Written((path,), f"{path}: {len(sequences):,} instances of {length} tokens, raw {dtype.name}.")
+
+
+def export_olmo(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
+    """Write an ordering of a dataset, and its tokens where the settings ask for them."""
+    ordering, target, length = dataset.find_ordering(config.ordering), Path(config.target), dataset.sequence_length
+    written = [write_olmo(ordering, target, config.olmo, sequence_length=length, overwrite=config.overwrite)]
+    if config.olmo.tokens:
+        sequences = Sequences(dataset.root)
+        with progress.task("export tokens", len(sequences), "sequences") as advance:
+            path = target / "sequences.npy"
+            written.append(write_olmo_tokens(sequences, path, overwrite=config.overwrite, advance=advance))
+    return written

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 IGNORED = -100
@@ -103,21 +104,19 @@ class OrderedBatchSampler:
     ) -> None:
         self._sequences = OrderedSequences(out, ordering)
         size = len(self._sequences)
-        global_batch_size, num_epochs = _whole(global_batch_size=global_batch_size, num_epochs=num_epochs)
-        rank, num_ranks = _whole(rank=rank, num_ranks=num_ranks)
-        if not 1 <= global_batch_size <= size:
-            raise UserError(f"Expected a global batch size in 1 .. {size}, found {global_batch_size}.")
-        if num_ranks < 1 or global_batch_size % num_ranks:
+        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1, size)
+        self.num_ranks = whole_number("num_ranks", num_ranks, 1)
+        self.rank = whole_number("rank", rank, 0, self.num_ranks - 1)
+        if self.global_batch_size % self.num_ranks:
             raise UserError(
-                f"Expected a number of ranks that divides the global batch of {global_batch_size}, found {num_ranks}."
+                f"Expected num_ranks to divide the global batch of {self.global_batch_size}, found {self.num_ranks}."
             )
-        if not 0 <= rank < num_ranks:
-            raise UserError(f"Expected a rank in 0 .. {num_ranks - 1}, found {rank}.")
-        if num_epochs < 1:
-            raise UserError(f"Expected num_epochs >= 1, found {num_epochs}.")
-        self.global_batch_size, self.rank, self.num_ranks = global_batch_size, rank, num_ranks
-        self.end, self.drop_last = num_epochs * size, drop_last
+        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * size, drop_last
         self.position = 0
+        self._fingerprints = {
+            "dataset_fingerprint": self._sequences.fingerprint,
+            "ordering_fingerprint": self._sequences.ordering_fingerprint,
+        }
 
     def __len__(self) -> int:
         left = self.end - self.position
@@ -152,24 +151,7 @@ class OrderedBatchSampler:
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
                     f"{str(state.get(name))[:16]}; open the one that the run began with."
                 )
-        position = state.get("position")
-        if not isinstance(position, int) or not 0 <= position <= self.end:
-            raise UserError(f"Expected a position in 0 .. {self.end} in the state, found {position!r}.")
-        self.position = position
-
-    @property
-    def _fingerprints(self) -> dict[str, str]:
-        return {
-            "dataset_fingerprint": self._sequences.fingerprint,
-            "ordering_fingerprint": self._sequences.ordering_fingerprint,
-        }
-
-
-def _whole(**counts: SupportsIndex) -> list[int]:
-    for name, value in counts.items():
-        if not hasattr(value, "__index__"):
-            raise UserError(f"Expected {name} to be a whole number, found {value!r}.")
-    return [operator.index(value) for value in counts.values()]
+        self.position = whole_number("the state's position", state.get("position"), 0, self.end)
 
 
 def _torch() -> Any:

@@ -140,7 +140,7 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
         raise LayoutError("not a whole number of blocks")
     # Read by the descriptor, not from the map: the system counts up to 2 MiB around a touched page as memory in use.
     sizes, postscript = _read_chunk(descriptor, num_bytes - _BLOCK, num_bytes)
-    offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]]).tolist()
+    offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]].data).tolist()
     if (offset_key, mark_key, mark) != (_OFFSET_KEY, _SIZE_KEY, _POSTSCRIPT_MARK):
         raise LayoutError("no ArrayRecord postscript")
     entry_sizes, entries = _read_chunk(descriptor, footer, num_bytes)
@@ -148,7 +148,7 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
     if len(ends) == 1:
         return np.zeros(0, np.int64), 0
     sizes = _record_sizes(entries, ends[1:])
-    first, last = (int(packed_integers(entries[begin:end])[1]) for begin, end in (ends[:2], ends[-2:]))
+    first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
     length_bytes = sum((sizes >> shift > 0).astype(np.int64) for shift in range(0, 63, 7))
     before = _CHUNK_HEADER + 2 + length_bytes
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
@@ -184,8 +184,8 @@ def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.
     if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:
         raise LayoutError("its footer is not a chunk of plain records")
     end = 2 + int(np.argmax(data[1:] < 0x80))
-    sizes_end = end + int(packed_integers(data[1:end])[0])
-    sizes, records = packed_integers(data[end:sizes_end]), data[sizes_end:]
+    sizes_end = end + int(packed_integers(data[1:end].data)[0])
+    sizes, records = packed_integers(data[end:sizes_end].data), data[sizes_end:]
     if not len(sizes) or sizes.min() < 6 or sizes.sum() != len(records):
         raise LayoutError("its footer is damaged")
     return sizes, records

@@ -277,8 +277,8 @@ class RecordReader:
             return check_bodies(rows, self.sequence_length, self.dtype, expected=expected, identity=self.identity)
         except OtherBuildError as error:
             raise UserError(
-                f"Expected the records of the dataset that was opened in {self.paths[numbers[error.row]]}, found "
-                f"those of a later build ({error.reason}); open the dataset again, and restart what was reading it."
+                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error.reason}); "
+                "open the dataset again, and restart what was reading it."
             ) from None
         except CorruptRecordError as error:
             raise self._damaged(int(places[error.row]), error.reason) from None

@@ -7,8 +7,9 @@ for the disk alone. Processes would first have to be given the segments.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.codec import body_bytes, checked_dtype, encode, identity_number, record_identity
-from jax_diversity.records.files import RecordFile
+from jax_diversity.records.files import LayoutError, RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -79,7 +80,7 @@ def write_records(
     row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
     chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    num_bytes = body_bytes(segments.sequence_length, dtype)
+    count_of = partial(_num_sequences, identity=identity, num_bytes=body_bytes(segments.sequence_length, dtype))
 
     def tokens_of(rows: Int64[np.ndarray, " row"]) -> np.ndarray:
         length = segments.length[rows]
@@ -111,10 +112,11 @@ def write_records(
 
     def write(index: int, advance: Advance) -> None:
         path, count = paths[index], counts[index]
-        if path.exists() and _holds(path, count, identity):
+        if path.exists() and count_of(path) == count:
             advance(count)
         else:
-            _write_file(path, count, identity, num_bytes, encoded(order[starts[index] :][:count]), advance)
+            chunks = encoded(order[starts[index] :][:count])
+            write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
@@ -158,12 +160,36 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
             raise
 
 
-def _write_file(
-    path: Path, count: int, identity: str, num_bytes: int, chunks: Iterator[list[bytes]], advance: Advance
+def num_records(path: Path) -> int:
+    """Records in a file, by ArrayRecord's own reader; 0 in one that is not its own, was cut short or never closed."""
+    return array_record_module.ArrayRecordReader(str(path)).num_records()
+
+
+def write_array_record(
+    path: Path,
+    chunks: Iterable[Sequence[bytes]],
+    count: int,
+    options: str,
+    *,
+    count_of: Callable[[Path], int] = num_records,
+    advance: Advance = ignore,
 ) -> None:
+    """Write one ArrayRecord file, which gets its name only when it is whole.
+
+    Args:
+        path: the file.
+        chunks: its records, some at a time.
+        count: how many they are.
+        options: ArrayRecord's, such as `group_size:1,uncompressed`.
+        count_of: counts the records that can be read back from the written file.
+        advance: told the number of records written.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
     try:
         with atomic_path(path) as temporary:
-            writer = array_record_module.ArrayRecordWriter(str(temporary), _OPTIONS)
+            writer = array_record_module.ArrayRecordWriter(str(temporary), options)
             try:
                 for chunk in chunks:
                     for record in chunk:
@@ -171,22 +197,25 @@ def _write_file(
                     advance(len(chunk))
             finally:
                 writer.close()  # only a closed file has its footer; a failed write shows here
-            # Both readers must take the file before it gets its name: ArrayRecord's own, so that it is a true
-            # ArrayRecord file, and ours, which knows one layout alone and would else refuse it when training starts.
-            if not _holds(temporary, count, identity) or len(RecordFile(temporary, num_bytes)) != count:
-                raise OSError(f"{count} records were written, fewer can be read back")
+            if (found := count_of(temporary)) != count:
+                raise OSError(f"{found} of {count} records arrived on disk")
     except (OSError, RuntimeError) as error:
         reason = str(error).split(";")[0]
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _holds(path: Path, count: int, identity: str) -> bool:
-    """Whether ArrayRecord's own reader finds that many records in a file, the first one of that build."""
-    reader = array_record_module.ArrayRecordReader(str(path))
-    if reader.num_records() != count:  # 0 where the file is no ArrayRecord file, was cut short or was never closed
-        return False
+def _num_sequences(path: Path, identity: str, num_bytes: int) -> int:
+    """Records in a file whose first one is of that build; 0 in any other file.
+
+    Both readers are asked. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
+    alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
+    training starts.
+    """
+    if (count := num_records(path)) == 0:
+        return 0
     try:
-        first = reader.read(0, 1)[0]
-    except RuntimeError:  # damaged
-        return False
-    return record_identity(first) == identity_number(identity)
+        first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
+        ours = len(RecordFile(path, num_bytes))
+    except (RuntimeError, LayoutError):  # damaged
+        return 0
+    return count if ours == count and record_identity(first) == identity_number(identity) else 0
