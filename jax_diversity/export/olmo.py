@@ -81,14 +81,14 @@ def write_olmo(
     config = config or OlmoExportConfig()
     _check(config, len(ordering))
     epochs = range(1, config.num_epochs + 1)
-    paths = tuple(folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs)
+    paths = [folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs]
     indices = ordering.indices[: _num_indices(config, len(ordering))].astype("<u4")
     with ExitStack() as files:
         for path in paths:
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
     line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
-    return Written(paths, line)
+    return Written(tuple(paths), line)
 
 
 def _check(config: OlmoExportConfig, num_instances: int) -> None:

@@ -13,6 +13,7 @@ github.com/google/array_record/blob/main/cpp/layout.proto.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -21,7 +22,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.protobuf import packed_integers
+
+REPAIR = "find what changed with `jax-diversity verify`, then restore the file or run `jax-diversity write` again"
+"""What to do about a damaged record file, for messages."""
 
 _BLOCK = 2**16
 _BLOCK_HEADER = 24
@@ -39,33 +44,37 @@ _system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class LayoutError(ValueError):
-    """A file that is not laid out as described above: damaged, cut short, or not written by `write_records`."""
-
-
 class RecordFile:
     """An open record file. It stays the file that was opened, also when another one gets its name.
 
     Args:
         path: the file.
+        count: the number of records in it.
         body_bytes: bytes of a record's body; no record is shorter.
         in_sequence: the records will be read in the order in which they lie.
 
     Raises:
-        OSError: the file is not there, or the system does not open or map it.
-        LayoutError: it does not hold records as `write_records` lays them out.
+        UserError: the file is missing, cannot be opened or mapped, is damaged, holds another number of records, or
+            was not written by `write_records`.
     """
 
-    def __init__(self, path: Path, body_bytes: int, *, in_sequence: bool = False) -> None:
-        with path.open("rb") as file:
-            state = os.fstat(file.fileno())
-            try:
+    def __init__(self, path: Path, count: int, body_bytes: int, *, in_sequence: bool = False) -> None:
+        try:
+            with path.open("rb") as file:
+                state = os.fstat(file.fileno())
                 starts, smallest = _record_starts(file.fileno(), state.st_size)
-            except (ValueError, IndexError) as error:  # what damaged numbers lead to
-                raise LayoutError(str(error)) from None
-            if len(starts) and smallest < body_bytes:
-                raise LayoutError(f"records of at least {body_bytes} bytes expected, one of {smallest} found")
-            self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
+                self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
+            if len(starts) != count:
+                raise ValueError(f"{count} records expected, {len(starts)} found")
+            if smallest < body_bytes:
+                raise ValueError(f"records of at least {body_bytes} bytes expected, one of {smallest} found")
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        except (ValueError, IndexError) as error:  # an IndexError is what damaged numbers lead to
+            raise UserError(
+                f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short, "
+                f"replaced or written by another program ({error}); {REPAIR}."
+            ) from None
         self._path, self._file = path.absolute(), (state.st_dev, state.st_ino)
         self._starts = starts.astype(np.uint32 if state.st_size < 2**32 else np.int64)  # there may be many
         self._body_bytes = body_bytes
@@ -96,15 +105,12 @@ class RecordFile:
         rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
         crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these hold block headers, too: copied again
         for row in np.flatnonzero(crossing).tolist():
-            self._copy(int(starts[row]), rows[row])
+            self.copy_body(int(places[row]), rows[row])
         return rows
 
     def copy_body(self, place: int, row: UInt8[np.ndarray, " byte"]) -> None:
-        """Copy the body of one record into an array: faster than `bodies` where a file has few rows of a batch."""
-        self._copy(int(self._starts[place]), row)
-
-    def _copy(self, start: int, row: UInt8[np.ndarray, " byte"]) -> None:
-        """Copy the bytes from a place on, without block headers."""
+        """Copy one record's body into an array: faster than `bodies` where few rows of a batch are in this file."""
+        start = int(self._starts[place])
         done, end = 0, _BLOCK - start % _BLOCK
         while done < len(row):
             end = min(end, len(row))
@@ -137,12 +143,12 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
     numbers an entry takes twice as long; the last offset alone is compared. It differs where records are compressed.
     """
     if num_bytes % _BLOCK or num_bytes < 2 * _BLOCK:
-        raise LayoutError("not a whole number of blocks")
+        raise ValueError("not a whole number of blocks")
     # Read by the descriptor, not from the map: the system counts up to 2 MiB around a touched page as memory in use.
     sizes, postscript = _read_chunk(descriptor, num_bytes - _BLOCK, num_bytes)
     offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]].data).tolist()
     if (offset_key, mark_key, mark) != (_OFFSET_KEY, _SIZE_KEY, _POSTSCRIPT_MARK):
-        raise LayoutError("no ArrayRecord postscript")
+        raise ValueError("no ArrayRecord postscript")
     entry_sizes, entries = _read_chunk(descriptor, footer, num_bytes)
     ends = np.cumsum(entry_sizes)  # the first entry is about the file, each further one about a chunk
     if len(ends) == 1:
@@ -153,7 +159,7 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
     before = _CHUNK_HEADER + 2 + length_bytes
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
     if begins[-2] != _without_headers(last) or begins[-1] > _without_headers(footer):
-        raise LayoutError("its chunks do not hold one uncompressed record each")
+        raise ValueError("its chunks are not one uncompressed record each")
     starts = begins[:-1] + before
     return starts // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + starts % _BLOCK_ROOM, int(sizes.min())
 
@@ -173,7 +179,7 @@ def _record_sizes(
         sizes[more] = (sizes[more] << 7) | (entries[at[more]] & 0x7F)
         at -= more
     if not (good & (entries[at] == _SIZE_KEY) & (sizes > 0)).all():
-        raise LayoutError("its chunks do not hold one record each")
+        raise ValueError("its chunks are not one record each")
     return sizes
 
 
@@ -182,12 +188,12 @@ def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.
     header = _read(descriptor, begin, _CHUNK_HEADER, file_bytes).view("<u8")
     data = _read(descriptor, begin, _CHUNK_HEADER + int(header[1]), file_bytes)[_CHUNK_HEADER:]
     if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:
-        raise LayoutError("its footer is not a chunk of plain records")
+        raise ValueError("its footer is not a chunk of plain records")
     end = 2 + int(np.argmax(data[1:] < 0x80))
     sizes_end = end + int(packed_integers(data[1:end].data)[0])
     sizes, records = packed_integers(data[end:sizes_end].data), data[sizes_end:]
     if not len(sizes) or sizes.min() < 6 or sizes.sum() != len(records):
-        raise LayoutError("its footer is damaged")
+        raise ValueError("its footer is damaged")
     return sizes, records
 
 
@@ -197,7 +203,7 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
     last = _without_headers(begin) + size - 1
     end = last // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + last % _BLOCK_ROOM + 1
     if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
-        raise LayoutError("its index names bytes outside it")
+        raise ValueError("its index names bytes outside it")
     content = np.frombuffer(found, np.uint8)
     kept = np.ones(len(content), np.bool_)
     for header in range(_BLOCK - begin % _BLOCK, len(content), _BLOCK):
@@ -208,3 +214,15 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
 def _without_headers(position: int) -> int:
     """A place in the file, counted over the bytes that belong to no block header."""
     return position // _BLOCK * _BLOCK_ROOM + max(position % _BLOCK - _BLOCK_HEADER, 0)
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return UserError(f"Expected the record file {path}, found none; {REPAIR}.")
+    remedy = "make it readable, or copy it to a disk from which files can be mapped, then read again"
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        remedy = (
+            "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "
+            "(`records.sequences_per_file`)"
+        )
+    return UserError(f"Expected to read {path}, but the system did not open it ({error.strerror}); {remedy}.")

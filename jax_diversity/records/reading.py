@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -24,9 +23,8 @@ from jax_diversity.records.codec import (
     checked_dtype,
 )
 from jax_diversity.records.decoding import FIELDS, decode
-from jax_diversity.records.files import LayoutError, RecordFile
+from jax_diversity.records.files import REPAIR, RecordFile
 
-_REPAIR = "find what changed with `jax-diversity verify`, then restore the file or run `jax-diversity write` again"
 _LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
 _INVERTED_AT_A_TIME = 2**20
 
@@ -76,6 +74,14 @@ class RecordReader:
         self.layout = layout
         self.in_sequence = in_sequence
         self._fetch = fetch
+        self._settings: dict[str, Any] = {
+            "sequence_length": sequence_length,
+            "dtype": self.dtype.str,
+            "identity": identity,
+            "overlap": overlap,
+            "layout": layout,
+            "in_sequence": in_sequence,
+        }
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
@@ -91,24 +97,14 @@ class RecordReader:
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "sequence_length": self.sequence_length,
-            "dtype": self.dtype.str,
-            "identity": self.identity,
-            "overlap": self.overlap,
-            "layout": self.layout,
-            "in_sequence": self.in_sequence,
-        }
-
     def moved(self, paths: Sequence[Path]) -> RecordReader:
         """A reader of the same records in other files, which it does not fetch."""
         return RecordReader(paths, self.counts, **self._settings)
 
     def forward(self) -> RecordReader:
         """A reader of the same files for places that mostly follow one another."""
-        return RecordReader(self.paths, self.counts, **self._settings | {"in_sequence": True}, fetch=self._fetch)
+        settings = dict[str, Any](self._settings, in_sequence=True)
+        return RecordReader(self.paths, self.counts, **settings, fetch=self._fetch)
 
     @property
     def width(self) -> int:
@@ -237,16 +233,13 @@ class RecordReader:
             self._fetch(path)
         try:
             order = np.load(path, mmap_mode="r")
+            if order.shape != (len(self),):
+                raise ValueError(f"an array of shape {order.shape}")
         except (OSError, ValueError) as error:
             raise UserError(
-                f"Expected the ordering in which the records lie at {path}, found none that can be read ({error}); "
-                "restore the file or run `jax-diversity order` again."
+                f"Expected the {len(self)} sequences in the order in which their records lie at {path}, found none "
+                f"that can be read ({error}); restore the file, or run `jax-diversity order` and `write` again."
             ) from None
-        if order.shape != (len(self),):
-            raise UserError(
-                f"Expected the {len(self)} sequences in the order in which the records lie at {path}, found an array "
-                f"of shape {order.shape}; restore the file or run `jax-diversity write` again."
-            )
         return order
 
     @cached_property
@@ -265,7 +258,7 @@ class RecordReader:
         files = {number: self._file(number) for number in np.unique(numbers).tolist()}
         for number, file in files.items():
             if not file.is_whole():
-                raise UserError(f"Expected {self.paths[number]} as it was opened, found it cut short; {_REPAIR}.")
+                raise UserError(f"Expected {self.paths[number]} as it was opened, found it cut short; {REPAIR}.")
         if len(files) == 1:
             (file,) = files.values()
             rows = file.bodies(within)
@@ -292,27 +285,13 @@ class RecordReader:
             self._fetch(path)  # before the lock: reads of other files go on meanwhile
         with self._lock:
             if (file := self._files.get(number)) is None:
-                file = self._opened(path, self.counts[number])
+                num_bytes = body_bytes(self.sequence_length, self.dtype)
+                file = RecordFile(path, self.counts[number], num_bytes, in_sequence=self.in_sequence)
                 if self.in_sequence:
                     for former in list(self._files)[:-1]:
                         del self._files[former]
                 self._files[number] = file
             return file
-
-    def _opened(self, path: Path, count: int) -> RecordFile:
-        try:
-            num_bytes = body_bytes(self.sequence_length, self.dtype)
-            file = RecordFile(path, num_bytes, in_sequence=self.in_sequence)
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        except LayoutError as error:
-            raise UserError(
-                f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short or "
-                f"written by another program ({error}); {_REPAIR}."
-            ) from None
-        if len(file) != count:
-            raise UserError(f"Expected {count} records in {path}, found {len(file)}: it was replaced; {_REPAIR}.")
-        return file
 
     def _check_range(self, what: str, indices: Int64[np.ndarray, " row"]) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
@@ -321,18 +300,4 @@ class RecordReader:
     def _damaged(self, place: int, reason: str) -> UserError:
         number = int(self.files_of(np.array([place]))[0])
         record = place - int(self._starts[number])
-        return UserError(f"Record {record} of {self.paths[number]} is damaged ({reason}); {_REPAIR}.")
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    """What to say of a file that the system does not open or map."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-        return UserError(f"Expected the record file {path}, found none; {_REPAIR}.")
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        remedy = (
-            "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "
-            "(`records.sequences_per_file`)"
-        )
-    else:
-        remedy = "make it readable, or copy it to a disk from which files can be mapped, then read again"
-    return UserError(f"Expected to read {path}, but the system did not open it ({error.strerror}); {remedy}.")
+        return UserError(f"Record {record} of {self.paths[number]} is damaged ({reason}); {REPAIR}.")

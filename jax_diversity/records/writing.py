@@ -20,7 +20,7 @@ from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.codec import body_bytes, checked_dtype, encode, identity_number, record_identity
-from jax_diversity.records.files import LayoutError, RecordFile
+from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -215,7 +215,7 @@ def _num_sequences(path: Path, identity: str, num_bytes: int) -> int:
         return 0
     try:
         first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
-        ours = len(RecordFile(path, num_bytes))
-    except (RuntimeError, LayoutError):  # damaged
+        RecordFile(path, count, num_bytes)
+    except (RuntimeError, UserError):  # damaged
         return 0
-    return count if ours == count and record_identity(first) == identity_number(identity) else 0
+    return count if record_identity(first) == identity_number(identity) else 0
