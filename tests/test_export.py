@@ -117,7 +117,7 @@ def test_places_outside_are_refused(tiny: TinyDataset, wrong: int) -> None:
 # Indices alone
 
 
-def test_permutations_are_plain_arrays_and_nobody_s_are_replaced_unasked(tmp_path: Path) -> None:
+def test_permutations_are_plain_arrays_and_others_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "order.npy"
     written = write_permutation(np.array([2, 0, 1]), path)
     assert np.load(path).dtype == np.int64
@@ -378,7 +378,7 @@ def test_levanter_gets_examples_by_position(tiny: TinyDataset) -> None:
         asyncio.run(dataset.get_batch([10_000]))
 
 
-def test_levanter_s_examples_are_made_by_whoever_is_given(tiny: TinyDataset) -> None:
+def test_levanter_s_examples_are_made_by_the_given_function(tiny: TinyDataset) -> None:
     dataset = LevanterDataset(tiny.root, make_example=lambda tokens, loss_weight, segment_ids: tokens.sum())
     assert pickle.loads(pickle.dumps(LevanterDataset(tiny.root))).is_finite()
     expected = [sum(tokens_of(tiny, sequence)) for sequence in tiny.orders["balance"][:4]]

@@ -1,4 +1,4 @@
-"""MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files that lie in our order.
+"""MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files, in an ordering's order.
 
 MaxText's Grain pipeline reads such files front to back where shuffling is off. It takes several files in the order
 in which the file system lists them (`glob.glob`, which does not sort; a gs:// bucket is listed sorted), so one file
@@ -46,7 +46,7 @@ def write_maxtext(
 ) -> Written:
     """Write the sequences in their order, and the settings that make MaxText read them so, `maxtext.yml`.
 
-    A writing that was cut off goes on behind its last whole file. Memory: about 20 MB.
+    A run that was interrupted continues after its last complete file. Memory: about 20 MB.
 
     Args:
         sequences: what to write.
@@ -116,7 +116,7 @@ def maxtext_settings(folder: Path, sequence_length: int) -> str:
 
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
-    """See to it that the folder holds nothing but this export's files, before the first is written."""
+    """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
     make_folder(folder)
     mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
     try:
@@ -130,6 +130,7 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
             f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "
             "another; choose another target, or replace it with --overwrite."
         )
+    # The mark goes first and comes last: a process killed in between leaves a folder that no export takes for its own.
     mark.unlink(missing_ok=True)
     for path in found:
         path.unlink()
@@ -139,6 +140,7 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
 def _examples(sequences: OrderedSequences, start: int, stop: int) -> Iterator[list[bytes]]:
     num_rows = max(1, _TOKENS_AT_A_TIME // sequences.sequence_length)
     fields = ("inputs", "inputs_segmentation")
+    # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
     for rows in sequences.stream(start, stop, num_rows, fields, merge_segments=True):
         yield encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64), COLUMN)
 

@@ -3,7 +3,7 @@
 In the folder of `--data-cache-path` stand, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
 `...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
 JSON text of what the dataset was made of; where all four files exist, Megatron takes them as they are. The first
-two say which tokens each sample holds, the third which sample is read at every position: there our ordering goes.
+two say which tokens each sample holds, the third which sample is read at every position; our ordering takes its place.
 Read in, and tested against, megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
 
 MaxText reads the same folder (`grain_file_type: mmap_npy`).
@@ -41,7 +41,7 @@ _TOKENS_AT_A_TIME = 2**24
 
 @dataclass(frozen=True)
 class Description:
-    """What Megatron's run says of its dataset, and so under which name it looks for the cache.
+    """A Megatron run's description of its dataset; the cache's name is a hash of it.
 
     Attributes:
         dataset_path: the prefix of `.bin` and `.idx`, letter for letter as `--data-path` gives it.
@@ -92,6 +92,8 @@ def split_matrix(split: str) -> list[tuple[float, float] | None]:
         >>> split_matrix("99,1,0")
         [(0, 0.99), (0.99, 1.0), None]
     """
+    # Megatron's own expression and arithmetic: the matrix is part of the text whose hash names the cache, so one bit
+    # of difference in a share makes Megatron build indices of its own.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
         raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
@@ -144,7 +146,7 @@ def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """See whether a prefix's files hold the very documents that were packed, as far as their lengths tell.
+    """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths.
 
     Raises:
         UserError: absent or broken files, other documents.
@@ -184,6 +186,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
     else:
         with TokenWriter(prefix, tokens.dtype) as writer:
             for file in tokens.files:
+                # Runs of whole documents of about this many tokens, so that memory does not grow with the file.
                 bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
                 bounds = np.unique([0, *bounds, file.num_documents])
                 for first, last in pairwise(bounds.tolist()):
@@ -226,7 +229,7 @@ def write_megatron(
         raise UserError(f"Expected an ordering of {num_samples} samples, found one of {len(ordering)}.")
     _check_num_samples(json.loads(description)["num_samples"], num_samples)
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
-    wide = num_samples >= np.iinfo(np.uint32).max - 1
+    wide = num_samples >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
     arrays = {
         "document_index": document_index,
         "sample_index": sample_index,

@@ -1,8 +1,8 @@
 """OLMo-core's order: `global_indices*.npy` in the data loader's working folder, which takes it as it finds it.
 
 The loader draws an order for an epoch only where that file is absent, so the file *is* the order. Despite its name
-it has no .npy header: raw little-endian uint32, the instance at every position. Which name is looked up depends on
-the loader, as its sources have it (read in November 2026; not run against an installed OLMo-core):
+it has no .npy header: raw little-endian uint32, the instance at every position. The name depends on the loader
+(read in OLMo-core's sources in November 2026; not run against an installed OLMo-core):
 
 | loader | name before `.npy` |
 |---|---|
@@ -52,6 +52,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
         fields |= {"shuffle": "inter_source", "size": num_instances, "v": 1}
     else:
         fields["size"] = _num_indices(config, num_instances)
+    # OLMo-core sorts the fields by their names when it makes the file's name.
     return "_".join(["global_indices", *(f"{key}{fields[key]}" for key in sorted(fields))]) + ".npy"
 
 
@@ -83,7 +84,7 @@ def write_olmo(
     epochs = range(1, config.num_epochs + 1)
     paths = [folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs]
     indices = ordering.indices[: _num_indices(config, len(ordering))].astype("<u4")
-    with ExitStack() as files:
+    with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
         for path in paths:
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
@@ -121,6 +122,7 @@ def write_olmo_tokens(
     Raises:
         UserError: sequences with padding, which OLMo-core could not tell from tokens; another file in the way.
     """
+    # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
     dtype = np.dtype("<u2" if sequences.dataset.vocab_size <= 2**16 else "<u4")
     length = sequences.sequence_length
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
@@ -128,6 +130,7 @@ def write_olmo_tokens(
         for first in range(0, len(sequences), num_rows):
             indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(sequences)))
             rows = sequences.read(indices, ("inputs", "inputs_segmentation"), merge_segments=True)
+            # Padding is 0 like a token of that id, and OLMo-core has no mask: it would train on padding.
             if not rows["inputs_segmentation"].all():
                 row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
                 raise UserError(

@@ -1,4 +1,4 @@
-"""An order as plain numbers: the `.npy` that anything can read."""
+"""An order as plain numbers: a `.npy` file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def document_order(
 ) -> Int64[np.ndarray, " document"]:
     """The documents in the order in which training first meets them, each once.
 
-    Documents that are in none of the sequences (kept for validation, dropped by packing) are left out.
+    Documents that are in no sequence (kept for validation, or dropped by packing) are left out.
 
     Args:
         sequence_index: the sequence of every segment, ascending.
@@ -38,6 +38,7 @@ def document_order(
     before = np.cumsum(sizes) - sizes
     rows = np.repeat(starts[:-1][ordering.indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
+    # `unique` gives each document's first place; sorted, these places are the order of the first meetings.
     _, first = np.unique(documents, return_index=True)
     return documents[np.sort(first)]
 

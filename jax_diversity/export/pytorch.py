@@ -1,7 +1,7 @@
-"""PyTorch's map-style dataset over the records, and the batch sampler that walks them in an ordering's order.
+"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering.
 
-Neither inherits from a class of torch, which PyTorch's `DataLoader` does not ask for; torch is imported when the
-first sequence is read.
+Neither inherits from a class of torch: PyTorch's `DataLoader` does not need it. torch is imported when the first
+sequence is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 IGNORED = -100
-"""The target that `torch.nn.functional.cross_entropy` passes over by default."""
+"""The target that `torch.nn.functional.cross_entropy` ignores by default."""
 _FIELDS = {
     "inputs": "inputs",
     "targets": "targets",
@@ -61,6 +61,7 @@ class TorchDataset:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
         torch = _torch()
+        # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
         rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
         targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items() if name}
@@ -74,8 +75,8 @@ class OrderedBatchSampler:
     The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
     of it. Positions run on from epoch to epoch, so a batch may begin in one epoch and end in the next.
 
-    The sampler runs ahead of training by what workers prefetch, so it does not know where training is: `state` is
-    told the steps that were taken, and `resume` goes on there, with any batch size and any number of ranks.
+    Workers prefetch, so the sampler is ahead of training and cannot know where training is: give `state` the number of
+    steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
         out: the dataset's folder.
@@ -84,8 +85,8 @@ class OrderedBatchSampler:
         rank: r, this process.
         num_ranks: R, processes that share the batch.
         num_epochs: passes over the ordering.
-        drop_last: leave out what is left at the very end and fills no batch. Otherwise the last batch is short, and
-            some ranks may get none of it.
+        drop_last: leave out the sequences at the end that do not fill a batch. Otherwise the last batch is short,
+            and some ranks may get none of it.
 
     Raises:
         UserError: no such dataset or ordering; a batch that ranks cannot share; a rank outside its range.
@@ -126,6 +127,7 @@ class OrderedBatchSampler:
         rows = self.global_batch_size // self.num_ranks
         for step in range(len(self)):
             first = self.position + step * self.global_batch_size + self.rank * rows
+            # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
             positions = np.arange(first, max(first, min(first + rows, self.end)))
             if len(positions):
                 yield self._sequences.at(positions % len(self._sequences)).tolist()
@@ -140,7 +142,7 @@ class OrderedBatchSampler:
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
             UserError: a state of another dataset or ordering, or a position beyond the end.

@@ -21,7 +21,7 @@ FIELDS = (
 )
 """What `decode` can make of a batch of records, all of it by default."""
 
-_PIECE_TOKENS = 2**17  # decoded at a time: what is made of them stays in the processor's cache
+_PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
 
 
 def decode(
@@ -72,11 +72,11 @@ class _Runs(NamedTuple):
 def _runs(bodies: Bodies, *, merge_segments: bool) -> _Runs:
     num_rows, length = bodies.tokens.shape
     row_bytes = bodies.starts.shape[1]
-    # Most bytes are zero: only the others are unpacked.
+    # Most bytes are zero: only the others are unpacked. A bit's place in the row is 8 times its byte's, plus its own.
     byte = np.flatnonzero(bodies.starts != 0)
     bit = np.flatnonzero(np.unpackbits(bodies.starts.reshape(-1)[byte], bitorder="little").view(np.bool_))
     row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
-    if merge_segments:
+    if merge_segments:  # only the starts at the beginning of a row remain
         row, column = row[column == 0], column[column == 0]
     num_segments = np.bincount(row, minlength=num_rows)
     number = np.arange(1, len(row) + 1) - (np.cumsum(num_segments) - num_segments)[row]
@@ -97,7 +97,7 @@ def _fill(batch: Mapping[str, np.ndarray], tokens: np.ndarray, runs: _Runs | Non
     if "targets" in batch:
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
-    narrow = np.min_scalar_type(length)  # a quarter or half of the bytes of int32, which the batch's arrays are
+    narrow = np.min_scalar_type(length)  # uint8 or uint16: less memory traffic than int32, widened last
     if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
         number = np.repeat(runs.number.astype(narrow), runs.length).reshape(tokens.shape)
         for array in segmentation:

@@ -1,7 +1,7 @@
-"""Sequences gathered from the tokens of their segments and written as record files, several side by side.
+"""Sequences gathered from the tokens of their segments and written as record files, several at the same time.
 
-Writers are threads: ArrayRecord and NumPy let go of the interpreter while they copy, and a file's last flush waits
-for the disk alone. Processes would first have to be given the segments.
+Writers are threads: ArrayRecord and NumPy release the interpreter's lock while they copy, and a file's last flush
+only waits for the disk. Processes would need a copy of the segments each.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def write_records(
     num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
-    """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
+    """Write sequences in the order of `order`, as `stem-00000-of-00003.array_record` and so on.
 
-    Each file appears under its name only when it is whole; a file that is already there with the right number
-    of records of the same identity is kept, so a writing that was cut off goes on where it was. The bytes are the
-    same for any number of writers. Each holds a few MiB of tokens at a time.
+    A file gets its name only when it is complete. An existing file with the right number of records of the same
+    identity is kept, so a run that was interrupted continues where it stopped. The bytes are the same for any number
+    of writers. Each writer holds a few MiB of tokens at a time.
 
     Args:
         segments: the packing.
@@ -59,8 +59,8 @@ def write_records(
         folder: where the files go; it exists.
         stem: start of the files' names.
         sequences_per_file: records a file holds at most.
-        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds; its first eight bytes
-            stand in every record, so that a reader of one build never takes those of another for its own.
+        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds. Every record carries its
+            first eight bytes, so a reader of one build refuses the records of another.
         inserted_ends: segments whose last token is not the document's but an end token (`Segments.inserted_ends`).
         end_id: that end token.
         num_writers: files written side by side; with more than one, `gather` is called from as many threads.
@@ -86,8 +86,8 @@ def write_records(
         length = segments.length[rows]
         tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
         if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-            # Packing ends a segment with an end token although its document goes on: the token that was gathered in
-            # its place is the document's next one, which the next segment begins with.
+            # Packing ended these segments with an end token in the middle of their documents. The token gathered in
+            # that place is the document's next one, with which the next segment begins.
             tokens = np.array(tokens)
             tokens[np.cumsum(length)[inserted] - 1] = end_id
         return np.asarray(tokens, dtype=dtype)
@@ -138,7 +138,7 @@ def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
 
 
 def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
-    """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
+    """Write files by several threads; the first error, or an interrupt, stops them all. No partial file is left."""
     lock, stopping = threading.Lock(), threading.Event()
 
     def tell(num_sequences: int) -> None:
