@@ -172,7 +172,7 @@ def check_bodies(
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
     mark = _mark(dtype)
-    _refuse(header["mark"] != mark, CorruptRecordError, f"its format is not version {_VERSION}, {dtype.name} tokens")
+    _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
     if identity is not None:
         wanted, found = identity_number(identity), header["identity"]
         _refuse(found != wanted, OtherBuildError, "build {:016x} expected, {:016x} found", wanted, found)

@@ -75,7 +75,7 @@ class RecordFile:
                 f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short, "
                 f"replaced or written by another program ({error}); {REPAIR}."
             ) from None
-        self._path, self._file = path.absolute(), (state.st_dev, state.st_ino)
+        self._path, self._file = str(path.absolute()), (state.st_dev, state.st_ino)
         self._starts = starts.astype(np.uint32 if state.st_size < 2**32 else np.int64)  # there may be many
         self._body_bytes = body_bytes
 
@@ -205,10 +205,9 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
     if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
         raise ValueError("its index names bytes outside it")
     content = np.frombuffer(found, np.uint8)
-    kept = np.ones(len(content), np.bool_)
-    for header in range(_BLOCK - begin % _BLOCK, len(content), _BLOCK):
-        kept[header : header + _BLOCK_HEADER] = False
-    return content[kept]
+    headers = range(_BLOCK - begin % _BLOCK, len(content), _BLOCK)
+    starts, ends = [0, *(header + _BLOCK_HEADER for header in headers)], [*headers, len(content)]
+    return np.concatenate([content[start:end] for start, end in zip(starts, ends, strict=True)])
 
 
 def _without_headers(position: int) -> int:

@@ -255,13 +255,13 @@ class RecordReader:
         self._check_range("places", places)
         numbers = self.files_of(places)
         within = places - self._starts[numbers]
-        files = {number: self._file(number) for number in np.unique(numbers).tolist()}
+        in_one_file = len(numbers) > 0 and bool((numbers == numbers[0]).all())  # `unique` takes a tenth of the read
+        files = {number: self._file(number) for number in (numbers[:1] if in_one_file else np.unique(numbers)).tolist()}
         for number, file in files.items():
             if not file.is_whole():
                 raise UserError(f"Expected {self.paths[number]} as it was opened, found it cut short; {REPAIR}.")
-        if len(files) == 1:
-            (file,) = files.values()
-            rows = file.bodies(within)
+        if in_one_file:
+            rows = files[int(numbers[0])].bodies(within)
         else:
             rows = np.empty((len(places), body_bytes(self.sequence_length, self.dtype)), np.uint8)
             for row, number, place in zip(rows, numbers.tolist(), within.tolist(), strict=True):
