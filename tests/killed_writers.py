@@ -1,4 +1,4 @@
-"""Writers of records killed at random moments, each followed by a writing that goes on; run as a program.
+"""Writers of records killed at random moments, each followed by a run that continues; run as a program.
 
     python -m tests.killed_writers FOLDER NUM_KILLS
 

@@ -166,12 +166,12 @@ def test_records_written_anew_are_refused_until_the_dataset_is_opened_again(tiny
         sequences_per_file=counts[0],
         identity="f" * 64,
     )
-    with pytest.raises(UserError, match=r"written anew after the dataset was opened .*open the dataset again"):
+    with pytest.raises(UserError, match=r"written again after the dataset was opened .*open the dataset again"):
         reader.read_batch(np.arange(3))
     manifest["stages"]["write"]["counts"]["identity"] = "f" * 64
     (tiny.root / "manifest.json").write_text(json.dumps(manifest))
     jd.open_dataset(tiny.root).records.read_batch(np.arange(3))
-    with pytest.raises(UserError, match="written anew"):
+    with pytest.raises(UserError, match="written again"):
         first.records.read_batch(np.arange(3))
 
 

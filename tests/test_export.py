@@ -80,12 +80,12 @@ def test_pickles_carry_names_and_refuse_what_changed(tmp_path: Path) -> None:
     again = pickle.loads(pickled)
     assert np.array_equal(again.read(np.array([4]))["inputs"], sequences.read(np.array([4]))["inputs"])
     np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences)[::-1])
-    with pytest.raises(UserError, match="it was made anew"):
+    with pytest.raises(UserError, match="it was made again"):
         pickle.loads(pickled)
     pickled = pickle.dumps(Sequences(tiny.root))
     shutil.rmtree(tiny.root)
     write_tiny_dataset(tiny.root, seed=1)
-    with pytest.raises(UserError, match="it was written anew"):
+    with pytest.raises(UserError, match="it was built again"):
         pickle.loads(pickled)
 
 
@@ -117,7 +117,7 @@ def test_places_outside_are_refused(tiny: TinyDataset, wrong: int) -> None:
 # Indices alone
 
 
-def test_permutations_are_plain_arrays_and_nobody_s_are_replaced_unasked(tmp_path: Path) -> None:
+def test_permutations_are_plain_arrays_and_others_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "order.npy"
     written = write_permutation(np.array([2, 0, 1]), path)
     assert np.load(path).dtype == np.int64
@@ -279,7 +279,7 @@ def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> N
     (folder / "order.json").write_text("no JSON")
     with pytest.raises(UserError, match="of another"):
         write_maxtext(other, folder)
-    with pytest.raises(UserError, match="sequences_per_file >= 1, found 0"):
+    with pytest.raises(UserError, match="sequences_per_file to be a whole number >= 1, found 0"):
         write_maxtext(other, folder, sequences_per_file=0)
 
 
@@ -339,8 +339,8 @@ def test_olmo_s_instances_are_the_sequences_as_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_epochs": 0}, "num_epochs >= 1"),
-        ({"seed": -1}, "a seed >= 0, found 1 and -1"),
+        ({"num_epochs": 0}, r"olmo\.num_epochs >= 1, found 0"),
+        ({"seed": -1}, r"olmo\.seed >= 0, found -1"),
         ({"loader": "numpy_2024"}, "Expected a global batch size .* found None"),
         ({"loader": "numpy_2024", "global_batch_size": 5}, r"in 1 \.\. 4 .* found 5"),
     ],
@@ -378,7 +378,7 @@ def test_levanter_gets_examples_by_position(tiny: TinyDataset) -> None:
         asyncio.run(dataset.get_batch([10_000]))
 
 
-def test_levanter_s_examples_are_made_by_whoever_is_given(tiny: TinyDataset) -> None:
+def test_levanter_s_examples_are_made_by_the_given_function(tiny: TinyDataset) -> None:
     dataset = LevanterDataset(tiny.root, make_example=lambda tokens, loss_weight, segment_ids: tokens.sum())
     assert pickle.loads(pickle.dumps(LevanterDataset(tiny.root))).is_finite()
     expected = [sum(tokens_of(tiny, sequence)) for sequence in tiny.orders["balance"][:4]]
@@ -416,7 +416,7 @@ def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys
     [
         (("--ordering", "absent"), "Unknown ordering 'absent'"),
         (("--ordering", "absent.npy"), "absent.npy, found no such file"),
-        (("--to", "megatron"), "Expected a dataset in"),
+        (("--to", "megatron"), "Expected a dataset with its settings in"),
         (("--to", "olmo", "--olmo.loader", "numpy_2024"), "global batch size"),
     ],
 )

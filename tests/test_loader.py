@@ -170,7 +170,7 @@ def test_its_own_layout_is_read_in_ranges(tmp_path):
     loader = jd.make_loader(tiny.root, global_batch_size=8, num_prefetch=0)
     places: list[list[int]] = []
     records = loader.batches.source.records
-    assert records.read_ahead_bytes
+    assert records.in_sequence
     read = records.read_batch
     records.read_batch = lambda indices, **settings: places.append(indices.tolist()) or read(indices, **settings)
     list(loader)
@@ -386,7 +386,7 @@ def test_a_dataset_rebuilt_under_a_loader_is_found(tmp_path):
     assert store.segments.num_sequences == len(other.batches.order)
     shutil.rmtree(root / "records")
     shutil.copytree(store.root / "records", root / "records")
-    with pytest.raises(UserError, match=r"written anew after the dataset was opened"):
+    with pytest.raises(UserError, match=r"written again after the dataset was opened"):
         list(other)
 
 

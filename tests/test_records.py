@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.codec import Bodies, CorruptRecordError, OtherBuildError, document_indices
+from jax_diversity.records.codec import CorruptRecordError, OtherBuildError, check_bodies, record_segments
 from jax_diversity.records.decoding import FIELDS, decode
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
@@ -25,7 +25,8 @@ from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack, reference_row
 
 L = 16
-BODY = 66  # bytes of a record's header, uint16 tokens and segment starts
+BODY = 66  # bytes of a record's header, uint16 tokens and segment starts; eight bytes of checksum follow
+UINT16 = np.dtype("<u2")
 
 
 def make_store(lengths: list[int], dtype: str = "uint16", seed: int = 0) -> ListStore:
@@ -46,6 +47,11 @@ def write(segments: Segments, store: ListStore, order: np.ndarray, folder: Path,
     settings = {"dtype": "uint16", "stem": "train", "sequences_per_file": 20, **settings}
     dtype, stem = settings.pop("dtype"), settings.pop("stem")
     return write_records(segments, store.gather, dtype, order, folder, stem, **settings)
+
+
+def matrix(records: list[bytes]) -> np.ndarray:
+    """The records' bodies, one a row."""
+    return np.array([list(record[: BODY + 8]) for record in records], np.uint8).reshape(-1, BODY + 8)
 
 
 def open_reader(folder: Path, counts: tuple[int, ...], dtype: str = "uint16", length: int = L) -> RecordReader:
@@ -73,8 +79,10 @@ def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, s
         for field, expected in reference_row(segments, store, int(sequence)).items():
             np.testing.assert_array_equal(batch[field][row], expected, err_msg=field)
     record = reader.read(places[:1])[0]
-    documents = segments.document_index[segments.sequence_index == order[places[0]]]
-    np.testing.assert_array_equal(document_indices(record), documents)
+    mine = segments.sequence_index == order[places[0]]
+    documents, sizes = record_segments(record)
+    np.testing.assert_array_equal(documents, segments.document_index[mine])
+    np.testing.assert_array_equal(sizes, segments.length[mine])
 
 
 def test_a_sequence_without_tokens_is_all_padding(tmp_path):
@@ -158,7 +166,7 @@ def test_a_cut_off_writing_goes_on_and_ends_the_same(tmp_path):
     assert all((tmp_path / "cut" / name).stat().st_mtime_ns == time for name, time in kept.items())
 
 
-def test_a_file_of_a_wrong_count_is_written_anew(tmp_path):
+def test_a_file_of_a_wrong_count_is_written_again(tmp_path):
     lengths = [9] * 40
     segments, store = pack(lengths, L), make_store(lengths)
     counts = write(segments, store, np.arange(segments.num_sequences), tmp_path)
@@ -275,8 +283,10 @@ def test_damage_names_the_file_and_the_record(written):
     whole[whole.index(record) + 40] ^= 1
     path.write_bytes(whole)
     fresh = pickle.loads(pickle.dumps(reader))
-    with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"):
+    with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*checksum"):
         fresh.read_batch(np.arange(20, 30))
+    with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"):
+        fresh.read(np.arange(20, 30))
     fresh.read_batch(np.arange(20, 23))
 
 
@@ -324,29 +334,25 @@ def test_records_of_another_build_are_never_taken_for_its_own(tmp_path):
     still = reader.read_batch(np.arange(2))  # an open file is the one that was opened
     np.testing.assert_array_equal(still["inputs"], expected["inputs"])
     for fresh in (pickle.loads(pickle.dumps(reader)), reader):
-        with pytest.raises(UserError, match=r"train-00001-of-00002.* written anew .* a1a1a1a1a1a1a1a1 expected"):
+        with pytest.raises(UserError, match=r"train-00001-of-00002.* written again .*a1a1a1a1a1a1a1a1 expected"):
             fresh.read_batch(np.array([21, 22]), expected=np.array([21, 22]))
     open_reader(tmp_path, counts).read_batch(np.arange(23))  # which asks for no build
     with pytest.raises(OtherBuildError) as caught:
-        Bodies(open_reader(tmp_path, counts).read(np.arange(3)), L, "uint16", identity="")
+        check_bodies(matrix(open_reader(tmp_path, counts).read(np.arange(3))), L, UINT16, identity="")
     assert caught.value.row == 0
 
 
 def test_many_rows_decode_like_few(written, monkeypatch):
     segments, _, reader = written
-    records = reader.read(np.arange(segments.num_sequences))
-    whole = decode(Bodies(records, L, "uint16"))
-    broken = [*records[:20], sealed(damaged(records[20], 4, 0)), *records[21:]]
+    places = np.arange(segments.num_sequences)
+    whole = reader.read_batch(places)
     monkeypatch.setattr("jax_diversity.records.decoding._PIECE_TOKENS", 3 * L)
-    for field, array in decode(Bodies(records, L, "uint16")).items():
+    for field, array in reader.read_batch(places).items():
         np.testing.assert_array_equal(array, whole[field])
-    with pytest.raises(CorruptRecordError, match="segment starts") as caught:
-        decode(Bodies(broken, L, "uint16"))
-    assert caught.value.row == 20
 
 
 def sealed(record: bytes) -> bytes:
-    """With the sum that fits."""
+    """With the checksum that fits."""
     return record[:BODY] + xxh3_64_intdigest(record[:BODY]).to_bytes(8, "little") + record[BODY + 8 :]
 
 
@@ -357,31 +363,68 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda record: b"XX" + record[2:], "no record of format 3"),
-        (lambda record: record[:20], "at least 74 bytes expected, 20 found"),
-        (lambda record: record + b"\0" * 8, "do not fit its size"),
-        (lambda record: damaged(record, 4, 17), "at most 16 tokens expected, 17 found"),
-        (lambda record: damaged(record, 4, 0), "sum does not fit its content"),
-        (lambda record: sealed(damaged(record, 4, 0)), "segment starts do not fit"),
-        (lambda record: damaged(record, 12, 32), "sequence length 16 expected, 32 found"),
-        (lambda record: record[:3] + b"\4" + record[4:], "no record of format 3 with 2 bytes a token"),
-        (lambda record: sealed(record[:64] + b"\0\0" + record[66:]), "segment starts do not fit"),
-        (lambda record: sealed(record[:64] + b"\xff\xff" + record[66:]), "segment starts do not fit"),
+        (lambda record: b"XX" + record[2:], "checksum does not fit"),
+        (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 3, uint16 tokens"),
+        (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 3, uint16 tokens"),
+        (lambda record: damaged(record, 4, 0), "checksum does not fit"),
+        (lambda record: damaged(record, 12, 32), "checksum does not fit"),
+        (lambda record: record[:-8] + bytes(8), None),  # a document's index is no part of the body
+        (lambda record: sealed(damaged(record, 16, 77)), "sequence 5 expected, 77 found"),
     ],
 )
-def test_hostile_bytes_are_refused(written, change, reason):
+def test_changed_bodies_are_refused(written, change, reason):
     records = written[2].read(np.array([4, 5]))
+    bodies = matrix([records[0], change(records[1])])
+    if reason is None:
+        decode(check_bodies(bodies, L, UINT16, expected=np.array([4, 5])))
+        return
     with pytest.raises(CorruptRecordError, match=reason) as caught:
-        decode(Bodies([records[0], change(records[1])], L, "uint16"))
+        check_bodies(bodies, L, UINT16, expected=np.array([4, 5]))
     assert caught.value.row == 1
 
 
-@settings(max_examples=200, deadline=None)
-@given(garbage=st.lists(st.binary(max_size=80), min_size=1, max_size=3))
-def test_garbage_never_decodes(garbage):
+@settings(max_examples=100, deadline=None)
+@given(garbage=st.lists(st.binary(min_size=BODY + 8, max_size=BODY + 8), min_size=1, max_size=3))
+def test_garbage_is_never_decoded(garbage):
     with pytest.raises(CorruptRecordError):
-        decode(Bodies(garbage, L, "uint16"))
+        check_bodies(matrix(garbage), L, UINT16)
 
 
 def test_no_records_decode_to_no_rows():
-    assert decode(Bodies([], L, "uint16"))["inputs"].shape == (0, L)
+    assert decode(check_bodies(matrix([]), L, UINT16))["inputs"].shape == (0, L)
+
+
+def test_sequences_are_read_wherever_their_records_lie(tmp_path):
+    lengths = np.random.default_rng(3).integers(1, 40, 60).tolist()
+    segments, store = pack(lengths, L), make_store(lengths)
+    order = np.random.default_rng(1).permutation(segments.num_sequences)
+    counts = write(segments, store, order, tmp_path)
+    np.save(tmp_path / "order.npy", order)
+    paths, layout = record_paths(tmp_path, "train", len(counts)), tmp_path / "order.npy"
+    reader = RecordReader(paths, counts, sequence_length=L, dtype="uint16", layout=layout)
+    sequences = np.array([5, 0, 17, 5])
+    for each in (reader, pickle.loads(pickle.dumps(reader)), reader.forward(), reader.moved(paths)):
+        np.testing.assert_array_equal(order[each.places_of(sequences)], sequences)
+        np.testing.assert_array_equal(each.sequences_at(np.arange(len(order))), order)
+        batch = each.read_sequences(sequences)
+        for row, sequence in enumerate(sequences.tolist()):
+            np.testing.assert_array_equal(batch["inputs"][row], reference_row(segments, store, sequence)["inputs"])
+    with pytest.raises(IndexError, match="Expected sequences in 0"):
+        reader.read_sequences(np.array([len(order)]))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "none that can be read"),
+        (np.arange(3), "an array of shape"),
+        ("last", "sequence 0 expected"),
+    ],
+)
+def test_a_layout_that_is_not_the_records_is_a_sentence(written, tmp_path, content, sentence):
+    _, _, reader = written
+    if content is not None:
+        np.save(tmp_path / "order.npy", np.arange(len(reader))[::-1] if isinstance(content, str) else content)
+    settings = {"sequence_length": L, "dtype": "uint16", "layout": tmp_path / "order.npy"}
+    with pytest.raises(UserError, match=sentence):
+        RecordReader(reader.paths, reader.counts, **settings).read_sequences(np.array([0]))

@@ -402,6 +402,7 @@ class Dataset:
                 f"Expected {len(per_file)} files of {stem} records in {self.root}, found {len(paths)}; "
                 "run `jax-diversity write` again."
             )
+        ordered = stem == "train" and counts["layout"] == "ordered"
         return RecordReader(
             paths,
             per_file,
@@ -409,5 +410,6 @@ class Dataset:
             dtype=counts["dtype"],
             identity=counts["identity"],
             overlap=self.overlap,
+            layout=self.root / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
             fetch=None if self.remote is None else self.remote.fetch_path,
         )

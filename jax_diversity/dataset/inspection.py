@@ -17,8 +17,7 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.windows import total_variation
-from jax_diversity.records.codec import document_indices
-from jax_diversity.records.decoding import segment_lengths
+from jax_diversity.records.codec import record_segments
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class Inspector:
         # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
         rows = np.arange(size // num_hosts) + host_index * (size // num_hosts)
         sequences = self._order[(step * size + rows) % len(self._order)]
-        records = self.dataset.records.read(self._places(sequences))
+        records = self.dataset.records.read(self.dataset.records.places_of(sequences))
         views = self._sequences(rows.tolist(), sequences.tolist(), records)
         epoch = step * size // len(self._order)
         return BatchView(self.ordering, step, epoch, step * size, views, self._families(views))
@@ -193,23 +192,11 @@ class Inspector:
         ]
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
-    def _places(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """Where the sequences' records lie."""
-        layout = self.dataset.layout_ordering
-        if layout is None:
-            return sequences
-        # The inverse of the layout at these sequences only: an inverse of all of them would take as long as reading it.
-        lies = self.dataset.orderings[layout].indices
-        positions = np.flatnonzero(np.isin(lies, sequences))
-        by_sequence = positions[np.argsort(lies[positions])]
-        return by_sequence[np.searchsorted(lies[by_sequence], sequences)]
-
     def _sequences(
         self, rows: Sequence[int], sequences: Sequence[int], records: Sequence[bytes]
     ) -> tuple[SequenceView, ...]:
-        documents = [document_indices(record) for record in records]
-        lengths = [segment_lengths(record) for record in records]
-        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *documents]))
+        segments = [record_segments(record) for record in records]
+        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
         rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
         known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
         return tuple(
@@ -221,7 +208,7 @@ class Inspector:
                     for document, length in zip(mine.tolist(), tokens.tolist(), strict=True)
                 ),
             )
-            for row, sequence, mine, tokens in zip(rows, sequences, documents, lengths, strict=True)
+            for row, sequence, (mine, tokens) in zip(rows, sequences, segments, strict=True)
         )
 
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:

@@ -1,4 +1,4 @@
 """Orders and sequences in the forms that other training stacks read; one stack a module.
 
-Names are imported when first used: no stack's package is needed for another's files.
+No stack's package is imported here: files are written by their formats, datasets follow the stacks' protocols.
 """

@@ -1,4 +1,4 @@
-"""Files of an export: whole or not there, and never another ordering's replaced unasked."""
+"""Files of an export: complete or not there, and no other ordering's file is replaced without being told."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Written(NamedTuple):
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary path that becomes `path` when the block ends well.
 
-    A file that is already there stays unless it holds the very same bytes or `overwrite` is set: it may be another
-    ordering's, which a training run is reading.
+    An existing file stays unless it holds the same bytes or `overwrite` is set: it may be another ordering's, and a
+    training run may be reading it.
 
     Raises:
         UserError: another file is there; a folder that cannot be written.
@@ -37,6 +37,7 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     make_folder(path.parent)
     with atomic_path(path) as temporary:
         yield temporary
+        # Compared before the rename, so that a file which is already there is never touched.
         if not overwrite and path.exists() and not filecmp.cmp(temporary, path, shallow=False):
             raise UserError(
                 f"Expected no file, or this very export, at {path}, found another file; choose another target, or "

@@ -56,7 +56,7 @@ class LevanterDataset:
         return True
 
     async def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """The examples at some positions, read in one go, off the event loop.
+        """The examples at some positions, in one read on another thread than the event loop's.
 
         Raises:
             IndexError: no such position.
@@ -69,6 +69,8 @@ class LevanterDataset:
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
         rows = self.sequences.read_positions(np.asarray(indices, np.int64), _FIELDS)
+        # Levanter shifts the tokens itself: its loss at t is that of token t + 1. So tokens are the inputs, and a
+        # weight is 0 where our targets are masked. Its padding has segment -1, ours 0, and its first segment is 0.
         weights = (rows["targets_segmentation"] > 0).astype(np.float32)
         columns = (rows["inputs"], weights, rows["inputs_segmentation"] - 1)
         return [

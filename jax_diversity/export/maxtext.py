@@ -1,4 +1,4 @@
-"""MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files that lie in our order.
+"""MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files, in an ordering's order.
 
 MaxText's Grain pipeline reads such files front to back where shuffling is off. It takes several files in the order
 in which the file system lists them (`glob.glob`, which does not sort; a gs:// bucket is listed sorted), so one file
@@ -16,12 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, make_folder
 from jax_diversity.export.rows import OrderedSequences
+from jax_diversity.export.settings import ExportConfig
 from jax_diversity.export.tf_example import encode_examples
-from jax_diversity.foundation.artifacts import atomic_path, write_json, write_text
+from jax_diversity.foundation.artifacts import write_json, write_text
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 
 COLUMN = "tokens"
 """The feature's name, MaxText's `train_data_columns`."""
@@ -42,7 +46,7 @@ def write_maxtext(
 ) -> Written:
     """Write the sequences in their order, and the settings that make MaxText read them so, `maxtext.yml`.
 
-    A writing that was cut off goes on behind its last whole file. Memory: about 20 MB.
+    A run that was interrupted continues after its last complete file. Memory: about 20 MB.
 
     Args:
         sequences: what to write.
@@ -57,11 +61,9 @@ def write_maxtext(
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
     """
-    from jax_diversity.records.writing import file_counts, record_paths
-
-    if sequences_per_file is not None and sequences_per_file < 1:
-        raise UserError(f"Expected sequences_per_file >= 1, found {sequences_per_file}.")
-    per_file = sequences_per_file or max(len(sequences), 1)
+    if sequences_per_file is None:
+        sequences_per_file = max(len(sequences), 1)
+    per_file = whole_number("sequences_per_file", sequences_per_file, 1)
     counts = file_counts(len(sequences), per_file)
     paths = record_paths(folder, _STEM, len(counts))
     group_size = _group_size(sequences, per_file)
@@ -76,10 +78,11 @@ def write_maxtext(
     _claim(folder, about, overwrite)
     start = 0
     for path, count in zip(paths, counts, strict=True):
-        if _num_records(path) == count:
+        if path.is_file() and num_records(path) == count:
             advance(count)
         else:
-            _write_file(path, sequences, start, start + count, group_size, advance)
+            examples = _examples(sequences, start, start + count)
+            write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
         start += count
     settings = folder / "maxtext.yml"
     write_text(settings, maxtext_settings(folder, sequences.sequence_length))
@@ -113,7 +116,7 @@ def maxtext_settings(folder: Path, sequence_length: int) -> str:
 
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
-    """See to it that the folder holds nothing but this export's files, before the first is written."""
+    """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
     make_folder(folder)
     mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
     try:
@@ -127,37 +130,17 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
             f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "
             "another; choose another target, or replace it with --overwrite."
         )
+    # The mark goes first and comes last: a process killed in between leaves a folder that no export takes for its own.
     mark.unlink(missing_ok=True)
     for path in found:
         path.unlink()
     write_json(mark, about)
 
 
-def _write_file(
-    path: Path, sequences: OrderedSequences, start: int, stop: int, group_size: int, advance: Advance
-) -> None:
-    from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-
-    try:
-        with atomic_path(path) as temporary:
-            writer = array_record_module.ArrayRecordWriter(str(temporary), f"group_size:{group_size},uncompressed")
-            try:
-                for examples in _examples(sequences, start, stop):
-                    for example in examples:
-                        writer.write(example)
-                    advance(len(examples))
-            finally:
-                writer.close()  # only a closed file has its footer; a failed write shows here
-            if _num_records(temporary) != stop - start:
-                raise OSError(f"{_num_records(temporary)} of {stop - start} records arrived on disk")
-    except (OSError, RuntimeError) as error:
-        reason = str(error).split(";")[0]
-        raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
-
-
 def _examples(sequences: OrderedSequences, start: int, stop: int) -> Iterator[list[bytes]]:
     num_rows = max(1, _TOKENS_AT_A_TIME // sequences.sequence_length)
     fields = ("inputs", "inputs_segmentation")
+    # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
     for rows in sequences.stream(start, stop, num_rows, fields, merge_segments=True):
         yield encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64), COLUMN)
 
@@ -169,13 +152,18 @@ def _group_size(sequences: OrderedSequences, per_file: int) -> int:
     return max(1, min(_LARGEST_GROUP, _GROUP_BYTES // bytes_of_record))
 
 
-def _num_records(path: Path) -> int:
-    """Records in a file; 0 where there is none, or one that was never closed."""
-    from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-
-    return array_record_module.ArrayRecordReader(str(path)).num_records() if path.is_file() else 0
-
-
 def _listed_in_order(folder: Path) -> bool:
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
     return listed == sorted(listed)
+
+
+def export_maxtext(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
+    """Write the sequences of a dataset in an ordering's order; the line also shows MaxText's settings."""
+    sequences, per_file = OrderedSequences(dataset.root, config.ordering), config.maxtext.sequences_per_file
+    with progress.task("export records", len(sequences), "sequences") as advance:
+        target = Path(config.target)
+        written = write_maxtext(
+            sequences, target, sequences_per_file=per_file, overwrite=config.overwrite, advance=advance
+        )
+    settings = written.files[-1].read_text(encoding="utf-8")
+    return [Written(written.files, f"{written.line}\n\n{settings.rstrip()}")]

@@ -3,7 +3,7 @@
 In the folder of `--data-cache-path` stand, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
 `...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
 JSON text of what the dataset was made of; where all four files exist, Megatron takes them as they are. The first
-two say which tokens each sample holds, the third which sample is read at every position: there our ordering goes.
+two say which tokens each sample holds, the third which sample is read at every position; our ordering takes its place.
 Read in, and tested against, megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
 
 MaxText reads the same folder (`grain_file_type: mmap_npy`).
@@ -24,9 +24,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
+from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
+from jax_diversity.packing.split import validation_mask
 from jax_diversity.schema import Ordering
 from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
@@ -37,7 +41,7 @@ _TOKENS_AT_A_TIME = 2**24
 
 @dataclass(frozen=True)
 class Description:
-    """What Megatron's run says of its dataset, and so under which name it looks for the cache.
+    """A Megatron run's description of its dataset; the cache's name is a hash of it.
 
     Attributes:
         dataset_path: the prefix of `.bin` and `.idx`, letter for letter as `--data-path` gives it.
@@ -88,6 +92,8 @@ def split_matrix(split: str) -> list[tuple[float, float] | None]:
         >>> split_matrix("99,1,0")
         [(0, 0.99), (0.99, 1.0), None]
     """
+    # Megatron's own expression and arithmetic: the matrix is part of the text whose hash names the cache, so one bit
+    # of difference in a share makes Megatron build indices of its own.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
         raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
@@ -140,7 +146,7 @@ def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """See whether a prefix's files hold the very documents that were packed, as far as their lengths tell.
+    """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths.
 
     Raises:
         UserError: absent or broken files, other documents.
@@ -180,6 +186,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
     else:
         with TokenWriter(prefix, tokens.dtype) as writer:
             for file in tokens.files:
+                # Runs of whole documents of about this many tokens, so that memory does not grow with the file.
                 bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
                 bounds = np.unique([0, *bounds, file.num_documents])
                 for first, last in pairwise(bounds.tolist()):
@@ -222,7 +229,7 @@ def write_megatron(
         raise UserError(f"Expected an ordering of {num_samples} samples, found one of {len(ordering)}.")
     _check_num_samples(json.loads(description)["num_samples"], num_samples)
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
-    wide = num_samples >= np.iinfo(np.uint32).max - 1
+    wide = num_samples >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
     arrays = {
         "document_index": document_index,
         "sample_index": sample_index,
@@ -241,3 +248,84 @@ def write_megatron(
         f"{folder}/{start}-*: {num_samples:,} samples in order; run Megatron with --data-cache-path {folder} and "
         f"--data-path {json.loads(description)['dataset_path']}.",
     )
+
+
+def export_megatron(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
+    """Write the cache for a dataset that was packed with `packing.method=megatron`.
+
+    Raises:
+        UserError: another method's sequences; a prefix, description or tokenizer that does not fit.
+    """
+    ordering, target, options = dataset.find_ordering(config.ordering), Path(config.target), config.megatron
+    indices = _packed_indices(dataset)
+    lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
+    written = []
+    if options.description is not None:
+        about = read_description(Path(options.description), sequence_length=length, num_sequences=dataset.num_sequences)
+        check_prefix(str(json.loads(about).get("dataset_path")), lengths)
+    else:
+        tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
+        if prefix is not None:
+            check_prefix(prefix, lengths)
+        elif len(dataset.tokens.files) == 1:
+            prefix = str(dataset.tokens.files[0].prefix.resolve())
+        else:
+            prefix = str((target / "tokens").resolve())
+            with progress.task("export tokens", dataset.tokens.num_tokens, "tokens") as advance:
+                tokens = write_tokens(dataset.tokens, Path(prefix), overwrite=config.overwrite, advance=advance)
+            written.append(tokens)
+        seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
+        about = Description(prefix, options.num_samples, seed, length, options.split, tokenizer).text
+    arrays = indices.document_index, indices.sample_index
+    return [*written, write_megatron(ordering, *arrays, about, target, overwrite=config.overwrite)]
+
+
+def _identifiers(tokenizer: str | None) -> Mapping[str, Any]:
+    """The tokenizer's `unique_identifiers` from JSON or a file of it."""
+    hint = (
+        'give what its `unique_identifiers` holds, such as \'{"class": "...", "tokenizer_path": "..."}\', or the '
+        "description that a run of yours left, --megatron.description"
+    )
+    if tokenizer is None:
+        raise UserError(f"Expected --megatron.tokenizer, which decides the cache's name, found nothing; {hint}.")
+    try:
+        is_file = tokenizer.endswith(".json")
+        found = json.loads(Path(tokenizer).read_text(encoding="utf-8") if is_file else tokenizer)
+    except (OSError, ValueError) as error:
+        raise UserError(f"Expected JSON in --megatron.tokenizer, found {tokenizer!r} ({error}); {hint}.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"Expected a JSON object in --megatron.tokenizer, found {found!r}; {hint}.")
+    return found
+
+
+def _packed_indices(dataset: Dataset) -> MegatronIndices:
+    """The document and sample indices that the sequences were packed by, computed again and compared."""
+    packing = dataset.settings["packing"]
+    if packing["method"] != "megatron":
+        raise UserError(
+            f"Expected a dataset packed with packing.method=megatron in {dataset.root}, found {packing['method']}: "
+            "Megatron's indices can describe its own samples alone; pack again with that method."
+        )
+    validation = validation_mask(dataset.document_store.ids(), dataset.duplicate_groups, packing["validation_fraction"])
+    indices = megatron_indices(
+        dataset.tokens.document_lengths,
+        np.flatnonzero(~validation),
+        packing["sequence_length"],
+        seed=packing["seed"],
+        **packing["options"],
+    )
+    # The stored sequences must begin where the samples do. The first sample is not compared: it may begin with an
+    # empty document, of which no segment is stored.
+    segments, num_samples = dataset.segments, len(indices.sample_index) - 1
+    fits = segments.num_sequences == num_samples
+    if fits:
+        first = np.searchsorted(segments.sequence_index, np.arange(1, num_samples))
+        place, offset = indices.sample_index[1:-1].T
+        fits = np.array_equal(segments.document_index[first], indices.document_index[place])
+        fits = fits and np.array_equal(segments.document_offset[first], offset)
+    if not fits:
+        raise UserError(
+            f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found others: the "
+            "settings were changed after packing; run `jax-diversity pack` and what follows it again."
+        )
+    return indices

@@ -1,8 +1,8 @@
 """OLMo-core's order: `global_indices*.npy` in the data loader's working folder, which takes it as it finds it.
 
 The loader draws an order for an epoch only where that file is absent, so the file *is* the order. Despite its name
-it has no .npy header: raw little-endian uint32, the instance at every position. Which name is looked up depends on
-the loader, as its sources have it (read in November 2026; not run against an installed OLMo-core):
+it has no .npy header: raw little-endian uint32, the instance at every position. The name depends on the loader
+(read in OLMo-core's sources in November 2026; not run against an installed OLMo-core):
 
 | loader | name before `.npy` |
 |---|---|
@@ -16,18 +16,19 @@ token files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.export.rows import Sequences
-from jax_diversity.export.settings import OlmoExportConfig
+from jax_diversity.export.settings import ExportConfig, OlmoExportConfig
+from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.schema import Ordering
 
 _LARGEST = 2**32 - 1
@@ -51,6 +52,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
         fields |= {"shuffle": "inter_source", "size": num_instances, "v": 1}
     else:
         fields["size"] = _num_indices(config, num_instances)
+    # OLMo-core sorts the fields by their names when it makes the file's name.
     return "_".join(["global_indices", *(f"{key}{fields[key]}" for key in sorted(fields))]) + ".npy"
 
 
@@ -80,20 +82,21 @@ def write_olmo(
     config = config or OlmoExportConfig()
     _check(config, len(ordering))
     epochs = range(1, config.num_epochs + 1)
-    paths = tuple(folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs)
+    paths = [folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs]
     indices = ordering.indices[: _num_indices(config, len(ordering))].astype("<u4")
-    with ExitStack() as files:
+    with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
         for path in paths:
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
-    line = f"{paths[0]}{_more(paths)}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
-    return Written(paths, line)
+    more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
+    line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
+    return Written(tuple(paths), line)
 
 
 def _check(config: OlmoExportConfig, num_instances: int) -> None:
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
-    if config.num_epochs < 1 or config.seed < 0:
-        raise UserError(f"Expected num_epochs >= 1 and a seed >= 0, found {config.num_epochs} and {config.seed}.")
+    at_least(1, "olmo", config, "num_epochs")
+    at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
     if config.loader == "numpy_2024" and (size is None or not 1 <= size <= num_instances):
         raise UserError(
@@ -109,10 +112,6 @@ def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
     return num_instances
 
 
-def _more(paths: Sequence[Path]) -> str:
-    return f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
-
-
 def write_olmo_tokens(
     sequences: Sequences, path: Path, *, overwrite: bool = False, advance: Advance = ignore
 ) -> Written:
@@ -123,6 +122,7 @@ def write_olmo_tokens(
     Raises:
         UserError: sequences with padding, which OLMo-core could not tell from tokens; another file in the way.
     """
+    # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
     dtype = np.dtype("<u2" if sequences.dataset.vocab_size <= 2**16 else "<u4")
     length = sequences.sequence_length
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
@@ -130,6 +130,7 @@ def write_olmo_tokens(
         for first in range(0, len(sequences), num_rows):
             indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(sequences)))
             rows = sequences.read(indices, ("inputs", "inputs_segmentation"), merge_segments=True)
+            # Padding is 0 like a token of that id, and OLMo-core has no mask: it would train on padding.
             if not rows["inputs_segmentation"].all():
                 row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
                 raise UserError(
@@ -139,3 +140,15 @@ def write_olmo_tokens(
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))
     return Written((path,), f"{path}: {len(sequences):,} instances of {length} tokens, raw {dtype.name}.")
+
+
+def export_olmo(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
+    """Write an ordering of a dataset, and its tokens where the settings ask for them."""
+    ordering, target, length = dataset.find_ordering(config.ordering), Path(config.target), dataset.sequence_length
+    written = [write_olmo(ordering, target, config.olmo, sequence_length=length, overwrite=config.overwrite)]
+    if config.olmo.tokens:
+        sequences = Sequences(dataset.root)
+        with progress.task("export tokens", len(sequences), "sequences") as advance:
+            path = target / "sequences.npy"
+            written.append(write_olmo_tokens(sequences, path, overwrite=config.overwrite, advance=advance))
+    return written

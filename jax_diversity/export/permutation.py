@@ -1,4 +1,4 @@
-"""An order as plain numbers: the `.npy` that anything can read."""
+"""An order as plain numbers: a `.npy` file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
+from jax_diversity.export.settings import ExportConfig
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.schema import Ordering
 
 
@@ -18,7 +21,7 @@ def document_order(
 ) -> Int64[np.ndarray, " document"]:
     """The documents in the order in which training first meets them, each once.
 
-    Documents that are in none of the sequences (kept for validation, dropped by packing) are left out.
+    Documents that are in no sequence (kept for validation, or dropped by packing) are left out.
 
     Args:
         sequence_index: the sequence of every segment, ascending.
@@ -35,6 +38,7 @@ def document_order(
     before = np.cumsum(sizes) - sizes
     rows = np.repeat(starts[:-1][ordering.indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
+    # `unique` gives each document's first place; sorted, these places are the order of the first meetings.
     _, first = np.unique(documents, return_index=True)
     return documents[np.sort(first)]
 
@@ -52,3 +56,14 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         np.save(file, np.ascontiguousarray(indices, "<i8"))
     return Written((path,), f"{path}: {len(indices):,} int64 indices; read it with numpy.load.")
+
+
+def export_permutation(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
+    """Write an ordering of a dataset, and the documents in its order where the settings ask for them."""
+    ordering, start = dataset.find_ordering(config.ordering), Path(config.target) / Path(config.ordering).stem
+    written = [write_permutation(ordering.indices, start.with_name(f"{start.name}.npy"), overwrite=config.overwrite)]
+    if config.documents:
+        documents = document_order(dataset.segments.sequence_index, dataset.segments.document_index, ordering)
+        path = start.with_name(f"{start.name}-documents.npy")
+        written.append(write_permutation(documents, path, overwrite=config.overwrite))
+    return written

@@ -1,7 +1,7 @@
-"""PyTorch's map-style dataset over the records, and the batch sampler that walks them in an ordering's order.
+"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering.
 
-Neither inherits from a class of torch, which PyTorch's `DataLoader` does not ask for; torch is imported when the
-first sequence is read.
+Neither inherits from a class of torch: PyTorch's `DataLoader` does not need it. torch is imported when the first
+sequence is read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 IGNORED = -100
-"""The target that `torch.nn.functional.cross_entropy` passes over by default."""
+"""The target that `torch.nn.functional.cross_entropy` ignores by default."""
 _FIELDS = {
     "inputs": "inputs",
     "targets": "targets",
@@ -60,6 +61,7 @@ class TorchDataset:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
         torch = _torch()
+        # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
         rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
         targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items() if name}
@@ -73,8 +75,8 @@ class OrderedBatchSampler:
     The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
     of it. Positions run on from epoch to epoch, so a batch may begin in one epoch and end in the next.
 
-    The sampler runs ahead of training by what workers prefetch, so it does not know where training is: `state` is
-    told the steps that were taken, and `resume` goes on there, with any batch size and any number of ranks.
+    Workers prefetch, so the sampler is ahead of training and cannot know where training is: give `state` the number of
+    steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
         out: the dataset's folder.
@@ -83,8 +85,8 @@ class OrderedBatchSampler:
         rank: r, this process.
         num_ranks: R, processes that share the batch.
         num_epochs: passes over the ordering.
-        drop_last: leave out what is left at the very end and fills no batch. Otherwise the last batch is short, and
-            some ranks may get none of it.
+        drop_last: leave out the sequences at the end that do not fill a batch. Otherwise the last batch is short,
+            and some ranks may get none of it.
 
     Raises:
         UserError: no such dataset or ordering; a batch that ranks cannot share; a rank outside its range.
@@ -103,21 +105,19 @@ class OrderedBatchSampler:
     ) -> None:
         self._sequences = OrderedSequences(out, ordering)
         size = len(self._sequences)
-        global_batch_size, num_epochs = _whole(global_batch_size=global_batch_size, num_epochs=num_epochs)
-        rank, num_ranks = _whole(rank=rank, num_ranks=num_ranks)
-        if not 1 <= global_batch_size <= size:
-            raise UserError(f"Expected a global batch size in 1 .. {size}, found {global_batch_size}.")
-        if num_ranks < 1 or global_batch_size % num_ranks:
+        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1, size)
+        self.num_ranks = whole_number("num_ranks", num_ranks, 1)
+        self.rank = whole_number("rank", rank, 0, self.num_ranks - 1)
+        if self.global_batch_size % self.num_ranks:
             raise UserError(
-                f"Expected a number of ranks that divides the global batch of {global_batch_size}, found {num_ranks}."
+                f"Expected num_ranks to divide the global batch of {self.global_batch_size}, found {self.num_ranks}."
             )
-        if not 0 <= rank < num_ranks:
-            raise UserError(f"Expected a rank in 0 .. {num_ranks - 1}, found {rank}.")
-        if num_epochs < 1:
-            raise UserError(f"Expected num_epochs >= 1, found {num_epochs}.")
-        self.global_batch_size, self.rank, self.num_ranks = global_batch_size, rank, num_ranks
-        self.end, self.drop_last = num_epochs * size, drop_last
+        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * size, drop_last
         self.position = 0
+        self._fingerprints = {
+            "dataset_fingerprint": self._sequences.fingerprint,
+            "ordering_fingerprint": self._sequences.ordering_fingerprint,
+        }
 
     def __len__(self) -> int:
         left = self.end - self.position
@@ -127,6 +127,7 @@ class OrderedBatchSampler:
         rows = self.global_batch_size // self.num_ranks
         for step in range(len(self)):
             first = self.position + step * self.global_batch_size + self.rank * rows
+            # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
             positions = np.arange(first, max(first, min(first + rows, self.end)))
             if len(positions):
                 yield self._sequences.at(positions % len(self._sequences)).tolist()
@@ -141,7 +142,7 @@ class OrderedBatchSampler:
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
             UserError: a state of another dataset or ordering, or a position beyond the end.
@@ -152,24 +153,7 @@ class OrderedBatchSampler:
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
                     f"{str(state.get(name))[:16]}; open the one that the run began with."
                 )
-        position = state.get("position")
-        if not isinstance(position, int) or not 0 <= position <= self.end:
-            raise UserError(f"Expected a position in 0 .. {self.end} in the state, found {position!r}.")
-        self.position = position
-
-    @property
-    def _fingerprints(self) -> dict[str, str]:
-        return {
-            "dataset_fingerprint": self._sequences.fingerprint,
-            "ordering_fingerprint": self._sequences.ordering_fingerprint,
-        }
-
-
-def _whole(**counts: SupportsIndex) -> list[int]:
-    for name, value in counts.items():
-        if not hasattr(value, "__index__"):
-            raise UserError(f"Expected {name} to be a whole number, found {value!r}.")
-    return [operator.index(value) for value in counts.values()]
+        self.position = whole_number("the state's position", state.get("position"), 0, self.end)
 
 
 def _torch() -> Any:

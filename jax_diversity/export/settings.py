@@ -8,13 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class MegatronExportConfig:
-    """The run of Megatron-LM that reads the cache: what decides under which name it looks for it."""
+    """The run of Megatron-LM that reads the cache; these values decide the name under which it looks for it."""
 
     description: str | None = None
     """The `...-GPTDataset-train-description.txt` that such a run left in its cache; None makes one of the rest."""
     prefix: str | None = None
-    """The .bin and .idx files that the run reads, letter for letter as in its --data-path; None takes the
-    dataset's own, written once more as one pair into the target where there are several."""
+    """The .bin and .idx files that the run reads, exactly as in its --data-path; None takes the dataset's own, and
+    copies them into the target as one pair where there are several."""
     seed: int | None = None
     """Its --seed; None takes the seed that the sequences were packed with."""
     split: str | None = "100,0,0"
@@ -27,7 +27,7 @@ class MegatronExportConfig:
 
 @dataclass(frozen=True)
 class OlmoExportConfig:
-    """The run of OLMo-core that reads the indices: what decides under which name it looks for them."""
+    """The run of OLMo-core that reads the indices; these values decide the name under which it looks for them."""
 
     loader: Literal["numpy", "numpy_2024", "composable"] = "numpy"
     """Its data loader: NumpyFSLDataLoader, that of 2024, or ComposableDataLoader."""
@@ -38,7 +38,7 @@ class OlmoExportConfig:
     global_batch_size: int | None = None
     """Sequences a step (numpy_2024)."""
     tokens: bool = False
-    """Write the sequences' tokens, too, as the one file whose instances the indices count: `sequences.npy`."""
+    """Also write the sequences' tokens as the one file whose instances the indices count: `sequences.npy`."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class ExportConfig:
     target: str = "export"
     """The folder that takes the files."""
     overwrite: bool = False
-    """Replace another ordering's files there."""
+    """Replace files of another ordering in that folder."""
     documents: bool = False
-    """Write the order in which training first meets the documents, too (npy)."""
+    """Also write the order in which training first reads the documents (npy)."""
     megatron: MegatronExportConfig = MegatronExportConfig()
     olmo: OlmoExportConfig = OlmoExportConfig()
     maxtext: MaxTextExportConfig = MaxTextExportConfig()

@@ -48,6 +48,8 @@ def encode_examples(
 
 def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarray]:
     """All values' varints end to end, seven bits a byte, lowest first; and where each ends, from a 0 on."""
+    # Column k of `digits` is every value's k-th byte; `kept` marks those that the value needs. Taking the kept ones
+    # row by row gives the varints end to end without a loop over values.
     longer = [values >= 1 << 7 * count for count in range(1, _MOST_BYTES)]
     longer = [more for more in longer if more.any()]
     digits = np.empty((len(values), len(longer) + 1), np.uint8)

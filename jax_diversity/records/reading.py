@@ -1,62 +1,53 @@
-"""Record files read by place: ranges, random places, whole batches.
-
-Batches are made of the records' bodies straight from memory maps, several times as fast as by ArrayRecord's own
-reader. That one reads whole records, and batches of what cannot be mapped (files of an older format or another
-make); and where anything about a mapped body is wrong, it reads the records again, and its word on them stands.
-"""
+"""Record files read by place or by sequence: any number of threads, random or in the order in which they lie."""
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Int32, Int64, Integer, UInt8
+from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.buffers import BufferPool
 from jax_diversity.records.codec import (
-    BODY_START,
     Bodies,
     CorruptRecordError,
     OtherBuildError,
     body_bytes,
+    check_bodies,
     checked_dtype,
 )
 from jax_diversity.records.decoding import FIELDS, decode
-from jax_diversity.records.mapped import MappedFile
+from jax_diversity.records.files import REPAIR, RecordFile
 
-_T = TypeVar("_T")
-
-# ArrayRecord reads a list of places in time that grows with the file, a range in time that does not. Reading ahead
-# makes ranges that follow one another three to five times as fast, and only costs where places are random.
-_OPTIONS = "readahead_buffer_size:{},max_parallelism:0"
-_READ_AHEAD_BYTES = 4 * 2**20
-_REPAIR = "find what changed with `jax-diversity verify`, then restore the file or write the records anew"
+_LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
+_INVERTED_AT_A_TIME = 2**20
 
 
 class RecordReader:
-    """Reads sequences from record files by their place, from any number of threads.
+    """Reads sequences from record files, from any number of threads.
 
-    Files are opened when first needed; the number of records in each must be what it should be. A pickled reader
-    carries names only. A single record costs the same in a file of any size.
+    A *place* counts the records over all files; where each sequence lies, `places_of` says. Files are opened when
+    they are first needed; the number of records in each must be what it should be. A pickled reader carries names
+    only, and opens the files again where it arrives. A single record costs the same in a file of any size.
 
     Args:
-        paths: the files, in order; records are counted over all of them.
+        paths: the files, in order.
         counts: the number of records of each.
         sequence_length: tokens that a record has place for.
         dtype: the stored type of a token, uint16 or int32.
         identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
             any build's.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
+        layout: a .npy file with the sequence at every place; None: sequence i lies at place i.
         fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
-        read_ahead_bytes: how much of an open file is read at a time, for places that follow one another; only the
-            file last opened and the one before it then stay open.
+        in_sequence: places mostly follow one another: the system reads ahead, and only the file last opened and the
+            one before it stay open.
     """
 
     def __init__(
@@ -68,8 +59,9 @@ class RecordReader:
         dtype: np.dtype | str,
         identity: str | None = None,
         overlap: int = 0,
+        layout: Path | None = None,
         fetch: Callable[[Path], object] | None = None,
-        read_ahead_bytes: int = 0,
+        in_sequence: bool = False,
     ) -> None:
         if len(paths) != len(counts):
             raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
@@ -79,80 +71,88 @@ class RecordReader:
         self.dtype = checked_dtype(dtype)
         self.identity = identity
         self.overlap = overlap
-        self.read_ahead_bytes = read_ahead_bytes
+        self.layout = layout
+        self.in_sequence = in_sequence
         self._fetch = fetch
+        self._settings: dict[str, Any] = {
+            "sequence_length": sequence_length,
+            "dtype": self.dtype.str,
+            "identity": identity,
+            "overlap": overlap,
+            "layout": layout,
+            "in_sequence": in_sequence,
+        }
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
         self._pool = BufferPool()
-        self._readers: dict[int, Any] = {}
-        self._maps: dict[int, MappedFile | None] = {}
+        self._files: dict[int, RecordFile] = {}
 
     def __len__(self) -> int:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths, self.counts, self._settings | {"fetch": self._fetch})
+        return partial(RecordReader, **self._settings, fetch=self._fetch), (self.paths, self.counts)
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "sequence_length": self.sequence_length,
-            "dtype": self.dtype.str,
-            "identity": self.identity,
-            "overlap": self.overlap,
-            "read_ahead_bytes": self.read_ahead_bytes,
-        }
-
-    def moved(self, paths: Sequence[Path], **settings: Any) -> RecordReader:
-        """A reader of the same records in other files, which it does not fetch; with other settings where given."""
-        return RecordReader(paths, self.counts, **self._settings | settings)
+    def moved(self, paths: Sequence[Path]) -> RecordReader:
+        """A reader of the same records in other files, which it does not fetch."""
+        return RecordReader(paths, self.counts, **self._settings)
 
     def forward(self) -> RecordReader:
-        """A reader of the same files for places that mostly follow one another: it reads ahead in large pieces."""
-        return self.moved(self.paths, fetch=self._fetch, read_ahead_bytes=_READ_AHEAD_BYTES)
-
-    def files_of(self, indices: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The file that holds each of the records at some places, by its number."""
-        return np.searchsorted(self._ends, indices, side="right")
+        """A reader of the same files for places that mostly follow one another."""
+        settings = dict[str, Any](self._settings, in_sequence=True)
+        return RecordReader(self.paths, self.counts, **settings, fetch=self._fetch)
 
     @property
     def width(self) -> int:
         """L, the tokens of a row of a batch."""
         return self.sequence_length - self.overlap
 
-    def read(self, indices: Int64[np.ndarray, " row"]) -> list[bytes]:
-        """The records at some places, in the order asked for.
+    def places_of(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """Where the records of some sequences lie.
 
         Raises:
-            IndexError: a place outside of the records.
-            UserError: a file that is missing, cut short, replaced or damaged.
+            IndexError: no such sequence.
+            UserError: the layout's file cannot be read.
         """
-        self._check_places(indices)
-        if not len(indices):
-            return []
-        file = self.files_of(indices)
-        begins = np.ones(len(indices), np.bool_)  # a run of neighbours in one file, read at once
-        begins[1:] = (indices[1:] != indices[:-1] + 1) | (file[1:] != file[:-1])
-        first = np.flatnonzero(begins)
-        starts = indices[first] - self._starts[file[first]]
-        stops = starts + np.diff(first, append=len(indices))
-        records: list[bytes] = []
-        readers = self._readers
-        for index, start, stop in zip(file[first].tolist(), starts.tolist(), stops.tolist(), strict=True):
-            reader = readers.get(index) or self._opened(readers, index, self._open)
-            try:
-                records += reader.read(start, stop)
-            except (RuntimeError, ValueError, IndexError) as error:
-                self._blame(reader, index, start, stop, error)
-        return records
+        self._check_range("sequences", sequences)
+        return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
+
+    def sequences_at(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The sequences whose records lie at some places; raises as `places_of`."""
+        self._check_range("places", places)
+        return places if self.layout is None else np.asarray(self._order[places], np.int64)
+
+    def files_of(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The file that holds each of the records at some places, by its number."""
+        return np.searchsorted(self._ends, places, side="right")
+
+    def read_sequences(
+        self,
+        sequences: Int64[np.ndarray, " row"],
+        *,
+        fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
+    ) -> dict[str, Int32[np.ndarray, "row token"]]:
+        """The arrays of some sequences in the order asked for, wherever their records lie; see `read_batch`.
+
+        Raises:
+            IndexError: no such sequence.
+            UserError: as `read_batch`.
+
+        Example:
+            >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
+            (2, 512)
+        """
+        places = self.places_of(sequences)
+        return self.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
 
     def read_batch(
         self,
-        indices: Int64[np.ndarray, " row"],
+        places: Int64[np.ndarray, " row"],
         *,
         expected: Int64[np.ndarray, " row"] | None = None,
         fields: Sequence[str] = FIELDS,
@@ -163,166 +163,141 @@ class RecordReader:
         Rows are `width` tokens long: where sequences overlap, a row's last target is the token after it.
 
         Raises:
-            UserError: as `read`, or a record that is another build's or not the expected sequence's.
+            IndexError: a place outside of the records.
+            UserError: a file that is missing, cut short, replaced or damaged; a record that is another build's or
+                not the expected sequence's.
         """
-        made = partial(decode, fields=fields, merge_segments=merge_segments, pool=self._pool)
-        batch = self._from_bodies(indices, lambda records: made(self._checked(records, expected)))
+        bodies = self._bodies(places, expected)
+        batch = decode(bodies, fields=fields, merge_segments=merge_segments, pool=self._pool)
         if not self.overlap:
             return batch
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
     def read_tokens(
-        self, indices: Int64[np.ndarray, " row"], *, expected: Int64[np.ndarray, " row"] | None = None
+        self, places: Int64[np.ndarray, " row"], *, expected: Int64[np.ndarray, " row"] | None = None
     ) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
         Rows are `sequence_length` tokens long. They are checked as those of a batch are.
 
         Raises:
-            UserError: as `read_batch`.
+            IndexError, UserError: as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
             (64, 512)
         """
-        return self._from_bodies(indices, lambda records: self._checked(records, expected).tokens)
+        return self._bodies(places, expected).tokens
+
+    def read(self, places: Int64[np.ndarray, " row"]) -> list[bytes]:
+        """The whole records at some places, with their documents' indices (`codec.record_segments`).
+
+        ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
+        It is slow, and meant for looking into a few batches.
+
+        Raises:
+            IndexError, UserError: as `read_batch`.
+        """
+        self._check_range("places", places)
+        numbers = self.files_of(places)
+        records: list[bytes] = []
+        readers: dict[int, Any] = {}
+        for number, record in zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), strict=True):
+            self._file(number)  # ArrayRecord takes a file that it cannot open for an empty one; this refuses it
+            try:
+                if number not in readers:
+                    readers[number] = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
+                records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
+            except (RuntimeError, ValueError, IndexError) as error:
+                reason = str(error).split(";")[0]
+                raise self._damaged(int(self._starts[number]) + record, reason) from None
+        return records
 
     def close(self, file: int | None = None) -> None:
         """Close the files, or the one of that number; the next read opens what it needs again."""
         with self._lock:
-            for opened in (self._readers, self._maps):
-                if file is None:
-                    opened.clear()
-                else:
-                    opened.pop(file, None)
+            if file is None:
+                self._files.clear()
+            else:
+                self._files.pop(file, None)
 
-    def _checked(
-        self, records: Sequence[bytes] | UInt8[np.ndarray, "row byte"], expected: Int64[np.ndarray, " row"] | None
-    ) -> Bodies:
-        return Bodies(records, self.sequence_length, self.dtype, expected=expected, identity=self.identity)
+    @cached_property
+    def _order(self) -> Int64[np.ndarray, " place"]:
+        """The sequence at every place, mapped from its file.
 
-    def _from_bodies(self, indices: Int64[np.ndarray, " row"], make: Callable[[Any], _T]) -> _T:
-        """What `make` makes of some records, given their bodies or, where these are not to be had, all of them."""
-        self._check_places(indices)
+        That it is the order that was written need not be proved here: every record carries its sequence's index,
+        which is compared when it is read.
+        """
+        path = Path(self.layout or "")
+        if self._fetch is not None:
+            self._fetch(path)
         try:
-            if (bodies := self._mapped(indices)) is not None:
-                return make(bodies)
-        except CorruptRecordError:
-            pass
-        try:
-            return make(self.read(indices))
-        except OtherBuildError as error:
-            file = self.paths[int(np.searchsorted(self._ends, indices[error.row], side="right"))]
+            order = np.load(path, mmap_mode="r")
+            if order.shape != (len(self),):
+                raise ValueError(f"an array of shape {order.shape}")
+        except (OSError, ValueError) as error:
             raise UserError(
-                f"{file} was written anew after the dataset was opened ({error.reason}); open the dataset again, "
-                "and start anew what was read from the former one."
+                f"Expected the {len(self)} sequences in the order in which their records lie at {path}, found none "
+                f"that can be read ({error}); restore the file, or run `jax-diversity order` and `write` again."
+            ) from None
+        return order
+
+    @cached_property
+    def _place_of(self) -> Integer[np.ndarray, " sequence"]:
+        """The inverse of `_order`: four bytes a sequence are held in memory, eight from 2^31 sequences on."""
+        place_of = np.zeros(len(self), np.int32 if len(self) < 2**31 else np.int64)
+        for start in range(0, len(self), _INVERTED_AT_A_TIME):
+            stop = min(start + _INVERTED_AT_A_TIME, len(self))
+            place_of[self._order[start:stop]] = np.arange(start, stop)
+        return place_of
+
+    def _bodies(self, places: Int64[np.ndarray, " row"], expected: Int64[np.ndarray, " row"] | None) -> Bodies:
+        self._check_range("places", places)
+        numbers = self.files_of(places)
+        within = places - self._starts[numbers]
+        in_one_file = len(numbers) > 0 and bool((numbers == numbers[0]).all())  # `unique` takes a tenth of the read
+        files = {number: self._file(number) for number in (numbers[:1] if in_one_file else np.unique(numbers)).tolist()}
+        for number, file in files.items():
+            if not file.is_whole():
+                raise UserError(f"Expected {self.paths[number]} as it was opened, found it cut short; {REPAIR}.")
+        if in_one_file:
+            rows = files[int(numbers[0])].bodies(within)
+        else:
+            rows = np.empty((len(places), body_bytes(self.sequence_length, self.dtype)), np.uint8)
+            for row, number, place in zip(rows, numbers.tolist(), within.tolist(), strict=True):
+                files[number].copy_body(place, row)
+        try:
+            return check_bodies(rows, self.sequence_length, self.dtype, expected=expected, identity=self.identity)
+        except OtherBuildError as error:
+            raise UserError(
+                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error.reason}); "
+                "open the dataset again, and restart what was reading it."
             ) from None
         except CorruptRecordError as error:
-            raise UserError(self._sentence(int(indices[error.row]), error.reason)) from None
+            raise self._damaged(int(places[error.row]), error.reason) from None
 
-    def _check_places(self, indices: Int64[np.ndarray, " row"]) -> None:
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"Expected places in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
-
-    def _mapped(self, indices: Int64[np.ndarray, " row"]) -> UInt8[np.ndarray, "row byte"] | None:
-        """The bodies of the records at some places; None where a file of theirs cannot, or no longer, be mapped."""
-        file = self.files_of(indices)
-        places = indices - self._starts[file]
-        num_bytes = body_bytes(self.sequence_length, self.dtype)
-        if len(file) and (file == file[0]).all():
-            mapped = self._map_of(int(file[0]))
-            return None if mapped is None else mapped.beginnings(places, num_bytes)
-        bodies = np.empty((len(indices), num_bytes), np.uint8)
-        maps: dict[int, MappedFile] = {}
-        for index in np.unique(file).tolist():
-            mapped = self._map_of(index)
-            if mapped is None or not mapped.is_whole():
-                return None
-            maps[index] = mapped
-        for body, index, place in zip(bodies, file.tolist(), places.tolist(), strict=True):
-            maps[index].copy_beginning(place, body)
-        return bodies
-
-    def _map_of(self, index: int) -> MappedFile | None:
-        try:
-            return self._maps[index]
-        except KeyError:  # not yet, or closed by another thread
-            return self._opened(self._maps, index, self._map)
-
-    def _opened(self, opened: dict[int, _T], index: int, opening: Callable[[int], _T]) -> _T:
-        """A file opened in one of two ways, once among all threads."""
+    def _file(self, number: int) -> RecordFile:
+        """A file, opened once among all threads."""
+        if (file := self._files.get(number)) is not None:
+            return file
+        path = self.paths[number]
         if self._fetch is not None:
-            self._fetch(self.paths[index])  # before the lock: reads of other files go on meanwhile
+            self._fetch(path)  # before the lock: reads of other files go on meanwhile
         with self._lock:
-            if index not in opened:
-                file = opening(index)
-                if self.read_ahead_bytes:
-                    for former in list(opened)[:-1]:
-                        del opened[former]
-                opened[index] = file
-            return opened[index]
+            if (file := self._files.get(number)) is None:
+                num_bytes = body_bytes(self.sequence_length, self.dtype)
+                file = RecordFile(path, self.counts[number], num_bytes, in_sequence=self.in_sequence)
+                if self.in_sequence:
+                    for former in list(self._files)[:-1]:
+                        del self._files[former]
+                self._files[number] = file
+            return file
 
-    def _map(self, index: int) -> MappedFile | None:
-        """A file as a map, if it has the bodies that it should have; what else it may be, `_open` finds out."""
-        try:
-            mapped = MappedFile.open(self.paths[index], in_sequence=self.read_ahead_bytes > 0)
-        except OSError as error:
-            raise _unreadable(self.paths[index], error) from None
-        if mapped is None or len(mapped) != self.counts[index]:
-            return None
-        long_enough = mapped.smallest >= body_bytes(self.sequence_length, self.dtype)
-        return mapped if long_enough and mapped.first_bytes.startswith(BODY_START) else None
+    def _check_range(self, what: str, indices: Int64[np.ndarray, " row"]) -> None:
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
 
-    def _open(self, index: int) -> Any:
-        """A file as ArrayRecord opens it."""
-        path = self.paths[index]
-        try:
-            path.open("rb").close()  # ArrayRecord takes a file that it cannot open for an empty one
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        try:
-            reader = array_record_module.ArrayRecordReader(str(path), _OPTIONS.format(self.read_ahead_bytes))
-            found = reader.num_records()
-        except (RuntimeError, ValueError) as error:
-            raise UserError(f"{path} is damaged ({_first_clause(error)}); {_REPAIR}.") from None
-        if found != self.counts[index]:
-            raise UserError(
-                f"Expected {self.counts[index]} records in {path}, found {found}: it was cut short, "
-                f"replaced or never closed; {_REPAIR}."
-            )
-        return reader
-
-    def _blame(self, reader: Any, index: int, start: int, stop: int, error: Exception) -> NoReturn:
-        """Name the first record of a range that cannot be read."""
-        offset = int(self._starts[index])
-        for place in range(start, stop):
-            try:
-                reader.read(place, place + 1)
-            except (RuntimeError, ValueError, IndexError) as single:
-                error, start = single, place
-                break
-        raise UserError(self._sentence(offset + start, _first_clause(error))) from None
-
-    def _sentence(self, place: int, reason: str) -> str:
-        index = int(np.searchsorted(self._ends, place, side="right"))
-        record = place - int(self._starts[index])
-        return f"Record {record} of {self.paths[index]} is damaged ({reason}); {_REPAIR}."
-
-
-def _first_clause(error: Exception) -> str:
-    return str(error).split(";")[0]
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    """What to say of a file that the system does not give."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-        return UserError(f"Expected the record file {path}, found none; {_REPAIR}.")
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        remedy = "raise the limit (`ulimit -n`), or write fewer, larger files (`records.sequences_per_file`)"
-    else:
-        remedy = "make it readable, then read again"
-    return UserError(f"Expected to read {path}, but the system did not open it ({error.strerror}); {remedy}.")
-
-
-def _reopen(paths: tuple[Path, ...], counts: tuple[int, ...], settings: dict[str, Any]) -> RecordReader:
-    return RecordReader(paths, counts, **settings)
+    def _damaged(self, place: int, reason: str) -> UserError:
+        number = int(self.files_of(np.array([place]))[0])
+        record = place - int(self._starts[number])
+        return UserError(f"Record {record} of {self.paths[number]} is damaged ({reason}); {REPAIR}.")

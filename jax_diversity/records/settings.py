@@ -15,13 +15,13 @@ class RecordsConfig:
     """How sequences are stored for training."""
 
     layout: Literal["packed", "ordered"] = "packed"
-    """`packed`: as packed, any ordering reads through its permutation; `ordered`: in the order of `ordering`."""
+    """`packed`: as packed, and orderings are read through their permutation; `ordered`: in the order of `ordering`."""
     ordering: str = "balance"
     """The ordering that the ordered layout follows."""
     sequences_per_file: int = 65_536
     """Records a file holds at most."""
     num_writers: int = 0
-    """Files written side by side, by threads; 0 takes as many as there are cores. The files are the same."""
+    """Files written at the same time, by threads; 0 takes as many as there are cores. The files are the same."""
 
     def check(self, orderings: Sequence[str]) -> None:
         """Refuse settings that no corpus could satisfy.

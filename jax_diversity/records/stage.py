@@ -24,7 +24,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
     if config.layout == "ordered":
         order_of["train"] = dataset.orderings[config.ordering].indices
-    # Every record tells what it was packed from: a dataset that is rebuilt under an open reader shows.
+    # Every record carries what it was packed from, so that an open reader notices when the dataset is built again.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
     lengths = dataset.tokens.document_lengths

@@ -1,13 +1,13 @@
-"""Sequences gathered from the tokens of their segments and written as record files, several side by side.
+"""Sequences gathered from the tokens of their segments and written as record files, several at the same time.
 
-Writers are threads: ArrayRecord and NumPy let go of the interpreter while they copy, and a file's last flush waits
-for the disk alone. Processes would first have to be given the segments.
+Writers are threads: ArrayRecord and NumPy release the interpreter's lock while they copy, and a file's last flush
+only waits for the disk. Processes would need a copy of the segments each.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import checked_dtype, encode, identity_number, record_identity
+from jax_diversity.records.codec import body_bytes, checked_dtype, encode, identity_number, record_identity
+from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(document_index, document_offset, length), one row a segment -> the segments' tokens end to end."""
 
-_OPTIONS = "group_size:1,uncompressed"
+_OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
 _CHUNK_BYTES = 2 * 2**20
 
 
@@ -44,11 +45,11 @@ def write_records(
     num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
-    """Write the sequences `order` names, in that order, as `stem-00000-of-00003.array_record` and so on.
+    """Write sequences in the order of `order`, as `stem-00000-of-00003.array_record` and so on.
 
-    Each file appears under its name only when it is whole; a file that is already there with the right number
-    of records of the same identity is kept, so a writing that was cut off goes on where it was. The bytes are the
-    same for any number of writers. Each holds a few MiB of tokens at a time.
+    A file gets its name only when it is complete. An existing file with the right number of records of the same
+    identity is kept, so a run that was interrupted continues where it stopped. The bytes are the same for any number
+    of writers. Each writer holds a few MiB of tokens at a time.
 
     Args:
         segments: the packing.
@@ -58,8 +59,8 @@ def write_records(
         folder: where the files go; it exists.
         stem: start of the files' names.
         sequences_per_file: records a file holds at most.
-        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds; its first eight bytes
-            stand in every record, so that a reader of one build never takes those of another for its own.
+        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds. Every record carries its
+            first eight bytes, so a reader of one build refuses the records of another.
         inserted_ends: segments whose last token is not the document's but an end token (`Segments.inserted_ends`).
         end_id: that end token.
         num_writers: files written side by side; with more than one, `gather` is called from as many threads.
@@ -74,20 +75,48 @@ def write_records(
     """
     dtype = checked_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
-    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
-    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
-    closed = partial(_gather_closed, segments, gather, inserted_ends, end_id)
     paths = record_paths(folder, stem, len(counts))
     starts = np.cumsum([0, *counts]).tolist()
+    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
+    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
+    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
+    count_of = partial(_num_sequences, identity=identity, num_bytes=body_bytes(segments.sequence_length, dtype))
+
+    def tokens_of(rows: Int64[np.ndarray, " row"]) -> np.ndarray:
+        length = segments.length[rows]
+        tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
+        if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
+            # Packing ended these segments with an end token in the middle of their documents. The token gathered in
+            # that place is the document's next one, with which the next segment begins.
+            tokens = np.array(tokens)
+            tokens[np.cumsum(length)[inserted] - 1] = end_id
+        return np.asarray(tokens, dtype=dtype)
+
+    def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
+        for start in range(0, len(sequences), chunk_size):
+            chunk = sequences[start : start + chunk_size]
+            num_segments = row_starts[chunk + 1] - row_starts[chunk]
+            # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
+            first = np.cumsum(num_segments) - num_segments
+            rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+            yield encode(
+                sequence_indices=chunk,
+                num_segments=num_segments,
+                position=segments.position[rows],
+                length=segments.length[rows],
+                document_index=segments.document_index[rows],
+                tokens=tokens_of(rows),
+                sequence_length=segments.sequence_length,
+                identity=identity,
+            )
 
     def write(index: int, advance: Advance) -> None:
         path, count = paths[index], counts[index]
-        if path.exists() and _is_written(path, count, identity):
+        if path.exists() and count_of(path) == count:
             advance(count)
         else:
-            chosen = order[starts[index] : starts[index] + count]
-            chunks = _encoded_chunks(segments, row_starts, closed, dtype, chosen, identity)
-            _write_file(path, count, chunks, advance)
+            chunks = encoded(order[starts[index] :][:count])
+            write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
@@ -97,13 +126,24 @@ def write_records(
     return counts
 
 
+def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
+    """How many records each file holds: all full but the last."""
+    full, rest = divmod(num_sequences, sequences_per_file)
+    return (sequences_per_file,) * full + ((rest,) if rest else ())
+
+
+def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
+    """The files' names, `stem-00000-of-00003.array_record` and so on."""
+    return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
+
+
 def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
-    """Write files by several threads; the first one's error, or an interrupt, ends them all and leaves no file."""
+    """Write files by several threads; the first error, or an interrupt, stops them all. No partial file is left."""
     lock, stopping = threading.Lock(), threading.Event()
 
     def tell(num_sequences: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # seen by nobody: what set it is the error that is raised
+            raise KeyboardInterrupt  # ends this thread alone: what set the event is the error that the caller gets
         with lock:
             advance(num_sequences)
 
@@ -120,21 +160,36 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
             raise
 
 
-def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
-    """How many records each file holds: all full but the last."""
-    full, rest = divmod(num_sequences, sequences_per_file)
-    return (sequences_per_file,) * full + ((rest,) if rest else ())
+def num_records(path: Path) -> int:
+    """Records in a file, by ArrayRecord's own reader; 0 in one that is not its own, was cut short or never closed."""
+    return array_record_module.ArrayRecordReader(str(path)).num_records()
 
 
-def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
-    """The files' names, `stem-00000-of-00003.array_record` and so on."""
-    return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
+def write_array_record(
+    path: Path,
+    chunks: Iterable[Sequence[bytes]],
+    count: int,
+    options: str,
+    *,
+    count_of: Callable[[Path], int] = num_records,
+    advance: Advance = ignore,
+) -> None:
+    """Write one ArrayRecord file, which gets its name only when it is whole.
 
+    Args:
+        path: the file.
+        chunks: its records, some at a time.
+        count: how many they are.
+        options: ArrayRecord's, such as `group_size:1,uncompressed`.
+        count_of: counts the records that can be read back from the written file.
+        advance: told the number of records written.
 
-def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: Advance) -> None:
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
     try:
         with atomic_path(path) as temporary:
-            writer = array_record_module.ArrayRecordWriter(str(temporary), _OPTIONS)
+            writer = array_record_module.ArrayRecordWriter(str(temporary), options)
             try:
                 for chunk in chunks:
                     for record in chunk:
@@ -142,66 +197,25 @@ def _write_file(path: Path, count: int, chunks: Iterator[list[bytes]], advance: 
                     advance(len(chunk))
             finally:
                 writer.close()  # only a closed file has its footer; a failed write shows here
-            if _num_records(temporary) != count:
-                raise OSError(f"{_num_records(temporary)} of {count} records arrived on disk")
+            if (found := count_of(temporary)) != count:
+                raise OSError(f"{found} of {count} records arrived on disk")
     except (OSError, RuntimeError) as error:
         reason = str(error).split(";")[0]
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_records(path: Path) -> int:
-    """Records in a file; 0 where it is no ArrayRecord file, is cut short or was never closed."""
-    return array_record_module.ArrayRecordReader(str(path)).num_records()
+def _num_sequences(path: Path, identity: str, num_bytes: int) -> int:
+    """Records in a file whose first one is of that build; 0 in any other file.
 
-
-def _is_written(path: Path, count: int, identity: str) -> bool:
-    if _num_records(path) != count:
-        return False
+    Both readers are asked. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
+    alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
+    training starts.
+    """
+    if (count := num_records(path)) == 0:
+        return 0
     try:
         first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
-    except RuntimeError:  # damaged
-        return False
-    return record_identity(first) == identity_number(identity)
-
-
-def _gather_closed(
-    segments: Segments,
-    gather: Gather,
-    inserted_ends: Bool[np.ndarray, " segment"] | None,
-    end_id: int,
-    rows: Int64[np.ndarray, " row"],
-) -> np.ndarray:
-    """The tokens of some segments end to end, with the end tokens that packing inserted."""
-    length = segments.length[rows]
-    tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
-    if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-        tokens = np.array(tokens)  # the document goes on there: its next token stands in the end token's place
-        tokens[np.cumsum(length)[inserted] - 1] = end_id
-    return tokens
-
-
-def _encoded_chunks(
-    segments: Segments,
-    row_starts: Int64[np.ndarray, " sequence_plus_1"],
-    gather_rows: Callable[[np.ndarray], np.ndarray],
-    dtype: np.dtype,
-    sequence_indices: Int64[np.ndarray, " chunk"],
-    identity: str,
-) -> Iterator[list[bytes]]:
-    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    for start in range(0, len(sequence_indices), chunk_size):
-        chunk = sequence_indices[start : start + chunk_size]
-        num_segments = row_starts[chunk + 1] - row_starts[chunk]
-        # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
-        first = np.cumsum(num_segments) - num_segments
-        rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
-        yield encode(
-            sequence_indices=chunk,
-            num_segments=num_segments,
-            position=segments.position[rows],
-            length=segments.length[rows],
-            document_index=segments.document_index[rows],
-            tokens=np.asarray(gather_rows(rows), dtype=dtype),
-            sequence_length=segments.sequence_length,
-            identity=identity,
-        )
+        RecordFile(path, count, num_bytes)
+    except (RuntimeError, UserError):  # damaged
+        return 0
+    return count if record_identity(first) == identity_number(identity) else 0

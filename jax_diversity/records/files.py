@@ -1,0 +1,227 @@
+"""One ArrayRecord file of `write_records`: where its records lie, and their bytes from a memory map.
+
+An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block header of 24 bytes at every 64 KiB.
+`write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
+of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
+record, and the last block says where the footer begins. Nothing else is read: whether a record is whole, its own
+checksum says (`records.codec`), so this file only has to make sure that no byte outside the file is touched.
+
+Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
+github.com/google/array_record/blob/main/cpp/layout.proto.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import weakref
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.protobuf import packed_integers
+
+REPAIR = "find what changed with `jax-diversity verify`, then restore the file or run `jax-diversity write` again"
+"""What to do about a damaged record file, for messages."""
+
+_BLOCK = 2**16
+_BLOCK_HEADER = 24
+_BLOCK_ROOM = _BLOCK - _BLOCK_HEADER
+_CHUNK_HEADER = 40
+_SIMPLE_CHUNK = ord("r")
+_OFFSET_KEY, _SIZE_KEY, _NUM_RECORDS_KEY = 0x08, 0x10, 0x18  # protobuf fields 1, 2 and 3 of a footer's entry
+_POSTSCRIPT_MARK = 0x71930E704FDAE05E
+
+_system = ctypes.CDLL(None, use_errno=True)
+_system.mmap.restype = ctypes.c_void_p
+_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class RecordFile:
+    """An open record file. It stays the file that was opened, also when another one gets its name.
+
+    Args:
+        path: the file.
+        count: the number of records in it.
+        body_bytes: bytes of a record's body; no record is shorter.
+        in_sequence: the records will be read in the order in which they lie.
+
+    Raises:
+        UserError: the file is missing, cannot be opened or mapped, is damaged, holds another number of records, or
+            was not written by `write_records`.
+    """
+
+    def __init__(self, path: Path, count: int, body_bytes: int, *, in_sequence: bool = False) -> None:
+        try:
+            with path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                starts, smallest = _record_starts(file.fileno(), state.st_size)
+                self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
+            if len(starts) != count:
+                raise ValueError(f"{count} records expected, {len(starts)} found")
+            if smallest < body_bytes:
+                raise ValueError(f"records of at least {body_bytes} bytes expected, one of {smallest} found")
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        except (ValueError, IndexError) as error:  # an IndexError is what damaged numbers lead to
+            raise UserError(
+                f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short, "
+                f"replaced or written by another program ({error}); {REPAIR}."
+            ) from None
+        self._path, self._file = str(path.absolute()), (state.st_dev, state.st_ino)
+        self._starts = starts.astype(np.uint32 if state.st_size < 2**32 else np.int64)  # there may be many
+        self._body_bytes = body_bytes
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def is_whole(self) -> bool:
+        """Whether the file is as long as when it was opened.
+
+        To touch what is mapped behind a file's end kills the process (SIGBUS), so ask before every read. A file that
+        was removed or replaced is whole: the map keeps it.
+        """
+        try:
+            state = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return (state.st_dev, state.st_ino) != self._file or state.st_size >= len(self._bytes)
+
+    def bodies(self, places: Int64[np.ndarray, " row"]) -> UInt8[np.ndarray, "row byte"]:
+        """The bodies of the records at some places, as rows of a new array."""
+        starts = self._starts[places].astype(np.int64)
+        # Row i of `windows` is the bytes from i on. One gather of such rows copies each record once and holds the
+        # interpreter's lock only once a batch, so other threads continue while pages come from the disk.
+        shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
+        rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
+        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these hold block headers, too: copied again
+        for row in np.flatnonzero(crossing).tolist():
+            self.copy_body(int(places[row]), rows[row])
+        return rows
+
+    def copy_body(self, place: int, row: UInt8[np.ndarray, " byte"]) -> None:
+        """Copy one record's body into an array: faster than `bodies` where few rows of a batch are in this file."""
+        start = int(self._starts[place])
+        done, end = 0, _BLOCK - start % _BLOCK
+        while done < len(row):
+            end = min(end, len(row))
+            row[done:end] = self._bytes[start : start + end - done]
+            start += end - done + _BLOCK_HEADER
+            done, end = end, end + _BLOCK_ROOM
+
+
+class _Mapping:
+    """A file's bytes in memory, as an array interface; they are unmapped when the last array of them goes.
+
+    Python's own `mmap` keeps a descriptor of every file open, and a process may have only about a thousand.
+    """
+
+    def __init__(self, descriptor: int, num_bytes: int, *, in_sequence: bool) -> None:
+        # A private map: some network file systems have no shared ones. Both read the same pages of the system's cache.
+        address = _system.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+        if address == _FAILED:
+            raise OSError(number := ctypes.get_errno(), os.strerror(number))
+        weakref.finalize(self, _system.munmap, address, num_bytes).atexit = False  # threads may still read then
+        if in_sequence:
+            _system.madvise(address, num_bytes, mmap.MADV_SEQUENTIAL)
+        self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1", "data": (address, True)}
+
+
+def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, " record"], int]:
+    """Where every record starts in the file, and the size of the smallest one.
+
+    Chunks lie end to end, so the sizes give all starts. The footer also has every chunk's offset, but to read two
+    numbers an entry takes twice as long; the last offset alone is compared. It differs where records are compressed.
+    """
+    if num_bytes % _BLOCK or num_bytes < 2 * _BLOCK:
+        raise ValueError("not a whole number of blocks")
+    # Read by the descriptor, not from the map: the system counts up to 2 MiB around a touched page as memory in use.
+    sizes, postscript = _read_chunk(descriptor, num_bytes - _BLOCK, num_bytes)
+    offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]].data).tolist()
+    if (offset_key, mark_key, mark) != (_OFFSET_KEY, _SIZE_KEY, _POSTSCRIPT_MARK):
+        raise ValueError("no ArrayRecord postscript")
+    entry_sizes, entries = _read_chunk(descriptor, footer, num_bytes)
+    ends = np.cumsum(entry_sizes)  # the first entry is about the file, each further one about a chunk
+    if len(ends) == 1:
+        return np.zeros(0, np.int64), 0
+    sizes = _record_sizes(entries, ends[1:])
+    first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
+    length_bytes = sum((sizes >> shift > 0).astype(np.int64) for shift in range(0, 63, 7))
+    before = _CHUNK_HEADER + 2 + length_bytes
+    begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
+    if begins[-2] != _without_headers(last) or begins[-1] > _without_headers(footer):
+        raise ValueError("its chunks are not one uncompressed record each")
+    starts = begins[:-1] + before
+    return starts // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + starts % _BLOCK_ROOM, int(sizes.min())
+
+
+def _record_sizes(
+    entries: UInt8[np.ndarray, " byte"], ends: Int64[np.ndarray, " record"]
+) -> Int64[np.ndarray, " record"]:
+    """The sizes in a footer's entries, read backwards from each entry's end: size key, size, number's key, 1."""
+    at = ends - 3
+    sizes = entries[at].astype(np.int64)  # the highest seven bits: a varint has its lowest first
+    good = (entries[ends - 1] == 1) & (entries[ends - 2] == _NUM_RECORDS_KEY) & (sizes < 0x80)
+    at -= 1
+    for _ in range(4):  # up to 35 bits
+        more = entries[at] >= 0x80
+        if not more.any():
+            break
+        sizes[more] = (sizes[more] << 7) | (entries[at[more]] & 0x7F)
+        at -= more
+    if not (good & (entries[at] == _SIZE_KEY) & (sizes > 0)).all():
+        raise ValueError("its chunks are not one record each")
+    return sizes
+
+
+def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.ndarray, " record"], np.ndarray]:
+    """The sizes of a chunk's uncompressed records, and the records' bytes end to end."""
+    header = _read(descriptor, begin, _CHUNK_HEADER, file_bytes).view("<u8")
+    data = _read(descriptor, begin, _CHUNK_HEADER + int(header[1]), file_bytes)[_CHUNK_HEADER:]
+    if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:
+        raise ValueError("its footer is not a chunk of plain records")
+    end = 2 + int(np.argmax(data[1:] < 0x80))
+    sizes_end = end + int(packed_integers(data[1:end].data)[0])
+    sizes, records = packed_integers(data[end:sizes_end].data), data[sizes_end:]
+    if not len(sizes) or sizes.min() < 6 or sizes.sum() != len(records):
+        raise ValueError("its footer is damaged")
+    return sizes, records
+
+
+def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.ndarray, " byte"]:
+    """`size` bytes of the file from a place on, without block headers."""
+    begin += _BLOCK_HEADER if begin % _BLOCK == 0 else 0
+    last = _without_headers(begin) + size - 1
+    end = last // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + last % _BLOCK_ROOM + 1
+    if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
+        raise ValueError("its index names bytes outside it")
+    content = np.frombuffer(found, np.uint8)
+    headers = range(_BLOCK - begin % _BLOCK, len(content), _BLOCK)
+    starts, ends = [0, *(header + _BLOCK_HEADER for header in headers)], [*headers, len(content)]
+    return np.concatenate([content[start:end] for start, end in zip(starts, ends, strict=True)])
+
+
+def _without_headers(position: int) -> int:
+    """A place in the file, counted over the bytes that belong to no block header."""
+    return position // _BLOCK * _BLOCK_ROOM + max(position % _BLOCK - _BLOCK_HEADER, 0)
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return UserError(f"Expected the record file {path}, found none; {REPAIR}.")
+    remedy = "make it readable, or copy it to a disk from which files can be mapped, then read again"
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        remedy = (
+            "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "
+            "(`records.sequences_per_file`)"
+        )
+    return UserError(f"Expected to read {path}, but the system did not open it ({error.strerror}); {remedy}.")
