@@ -207,9 +207,9 @@ def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buf
         positions = np.arange(start, min(start + batch_size, end))
         np.testing.assert_array_equal(order.places(positions), places[positions])  # of the position alone
         needed = file[places[positions]]
-        wanted = order.wanted(positions, needed)
-        assert set(needed) == set(wanted.needed) <= set(wanted.ahead)
-        assert len(wanted.ahead) <= len(counts) * 3
+        files = order.files(positions, needed)
+        assert set(needed) == set(files.needed) <= set(files.ahead)
+        assert len(files.ahead) <= len(counts) * 3
 
 
 def test_sequences_stay_within_their_stretch_and_epochs_differ():
@@ -329,12 +329,12 @@ def test_damaged_local_files_never_give_other_tokens(ordered, tmp_path):
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        ({"shuffle_buffer": -1}, "shuffle_buffer >= 0, found -1"),
-        ({"read_ahead_files": -2}, "read_ahead_files >= 0, found -2"),
-        ({"seed": -1}, "seed >= 0"),
+        ({"shuffle_buffer": -1}, "shuffle_buffer to be a whole number >= 0, found -1"),
+        ({"read_ahead_files": -2}, "read_ahead_files to be a whole number >= 0, found -2"),
+        ({"seed": -1}, "seed to be a whole number >= 0"),
         ({"global_batch_size": 10**6}, "global batch size in 1"),
         ({"num_hosts": 3}, "number of hosts that divides"),
-        ({"num_epochs": 0}, "num_epochs >= 1"),
+        ({"num_epochs": 0}, "num_epochs to be a whole number >= 1"),
         ({"fields": ("words",)}, "fields among"),
     ],
 )
