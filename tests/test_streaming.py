@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.streaming import StreamOrder
+from jax_diversity.loader.streaming import FilesOfBatch, StreamedFiles, StreamOrder
 from tests.remote_datasets import Reads, upload
 from tests.test_corruption import CORRUPTIONS
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -341,3 +341,40 @@ def test_damaged_local_files_never_give_other_tokens(ordered, tmp_path):
 def test_settings_that_cannot_be(ordered, choice, sentence):
     with pytest.raises(UserError, match=sentence):
         jd.stream_batches(ordered.root, **{"global_batch_size": 4, **choice})
+
+
+def test_threads_that_wait_for_one_failed_fetch_all_get_its_error(ordered, tmp_path, monkeypatch):
+    """The thread that learns of the failure first drops the file before the others look for it."""
+    root = upload(ordered.root, "memory://streams/raced")
+    dataset = jd.open_dataset(root, cache_folder=tmp_path)
+    files = StreamedFiles(dataset.remote, dataset.records)
+    Reads(monkeypatch).fail_next = ConnectionError("reset by peer")
+    both_asked, first_is_done, wait = threading.Barrier(2), threading.Event(), files._wait
+
+    def in_turn(file, *rest):
+        """Both have asked for the file; one waits for it when the other has dropped it."""
+        if both_asked.wait(timeout=60):  # a number for each thread
+            first_is_done.wait(timeout=60)
+        try:
+            wait(file, *rest)
+        finally:
+            first_is_done.set()
+
+    monkeypatch.setattr(files, "_wait", in_turn)
+    errors = []
+
+    def read():
+        try:
+            with files.hold(FilesOfBatch((1,))):
+                pass
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    files.close()
+    assert [type(error) for error in errors] == [UserError, UserError], errors
+    assert all("reset by peer" in str(error) for error in errors)
