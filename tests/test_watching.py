@@ -18,6 +18,7 @@ import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
 from jax_diversity.loader.watching import Writers
+from tests.batch_values import assert_same_values, expected_values
 from tests.tiny_dataset import write_tiny_dataset
 
 FAMILIES = {"topic": 7, "length": 3}
@@ -46,27 +47,6 @@ def random_counts(seed: int = 0, num_sequences: int = NUM_SEQUENCES) -> jd.Chara
         for name, groups in FAMILIES.items()
     }
     return jd.Characteristics.from_counts(counts, sequence_length=32)
-
-
-def expected_values(
-    chars: jd.Characteristics, order: jd.Ordering | jd.Schedule, position: int, size: int
-) -> dict[str, float]:
-    """By `measure`, of the order as far as it is trained on."""
-    stop = min(position + size, len(order))
-    window = jd.Schedule(order.indices[position:stop], chars.num_sequences)
-    after, within = jd.measure(chars, order, windows=(1,)), jd.measure(chars, window, windows=(stop - position,))
-    values = {}
-    for family in chars.families:
-        values[f"batch_tv/{family}"] = within.window_tv[family][stop - position][0]
-        values[f"groups_per_batch/{family}"] = within.groups_per_batch[family][stop - position][0]
-        values[f"prefix_l2/{family}"] = after.prefix_l2[family][stop - 1]
-    return values
-
-
-def assert_same_values(found: Mapping[str, float], expected: Mapping[str, float]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-9), name
 
 
 def schedule(*parts: np.ndarray) -> jd.Schedule:

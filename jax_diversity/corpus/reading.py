@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from jax_diversity.corpus.files import InputFile, find_files
-from jax_diversity.corpus.fingerprint import input_fingerprint
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
 from jax_diversity.corpus.parquet import read_parquet
