@@ -198,7 +198,7 @@ def test_a_global_array_is_the_same(ordered, address, tmp_path):
 def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buffer, seed, num_ahead, batch_size):
     total = sum(counts)
     end = 3 * total
-    order = StreamOrder(tuple(counts), "", end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
+    order = StreamOrder(tuple(counts), None, end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
     places = order.places(np.arange(end))
     for epoch in range(3):
         assert sorted(places[epoch * total : (epoch + 1) * total]) == list(range(total))
@@ -213,8 +213,8 @@ def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buf
 
 
 def test_sequences_stay_within_their_stretch_and_epochs_differ():
-    order = StreamOrder((10,) * 30, "", end=900, shuffle_buffer=50, seed=0)
-    unshuffled = StreamOrder((10,) * 30, "", end=900)
+    order = StreamOrder((10,) * 30, None, end=900, shuffle_buffer=50, seed=0)
+    unshuffled = StreamOrder((10,) * 30, None, end=900)
     np.testing.assert_array_equal(unshuffled.places(np.arange(900)), np.arange(900) % 300)
     epochs = order.places(np.arange(900)).reshape(3, 300)
     assert (epochs[0] != epochs[1]).mean() > 0.9
@@ -227,7 +227,7 @@ def test_sequences_stay_within_their_stretch_and_epochs_differ():
 
 
 def test_a_buffer_of_everything_is_a_uniform_shuffle():
-    order = StreamOrder((4, 3), "", end=7 * 20_000, shuffle_buffer=7, seed=5)
+    order = StreamOrder((4, 3), None, end=7 * 20_000, shuffle_buffer=7, seed=5)
     came = order.places(np.arange(7 * 4000)).reshape(-1, 7)
     counts = Counter((place, step) for row in came.tolist() for step, place in enumerate(row))
     assert min(counts.values()) > 4000 / 7 * 0.8
@@ -238,10 +238,10 @@ SHUFFLED = [0, 3, 1, 8, 2, 5, 9, 11, 4, 10, 6, 7, 6, 7, 5, 4, 0, 8, 10, 11, 9, 2
 
 
 def test_the_shuffle_is_the_same_for_ever():
-    order = StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=5, seed=7)
+    order = StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=7)
     assert order.places(np.arange(24)).tolist() == SHUFFLED
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=5, seed=8).fingerprint_at(0)
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=6, seed=7).fingerprint_at(0)
+    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=8).fingerprint_at(0)
+    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=6, seed=7).fingerprint_at(0)
 
 
 def test_a_shuffled_stream_resumes_at_every_step(tiny, tmp_path):

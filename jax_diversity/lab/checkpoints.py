@@ -57,6 +57,7 @@ class Checkpoints:
                 f"Expected the checkpoint of a run in {self._folder}, found one that cannot be read "
                 f"({str(error).splitlines()[0]}); delete {self._folder.parent} to start a new run."
             ) from None
+        # Settings and position are checked before the arrays are read: they may be large, or of other shapes.
         self._check(small["settings"])
         try:
             batches.set_state(small["input"])

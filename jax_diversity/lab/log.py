@@ -26,6 +26,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         >>> header["dataset"] == open_dataset("out").fingerprint
         True
     """
+    # A killed run may leave half a line, even half a UTF-8 sequence, at the end: reading stops there.
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     header, steps = {}, []
     for index, line in enumerate(lines):

@@ -169,6 +169,8 @@ def train(
     ordering = loader.batches.order.fingerprint_at(0)
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     metrics = BatchMetrics.of_loader(loader, dataset)
+    # Closed in reverse order also when a step raises: writers, then the loader, then the checkpoints, which waits until
+    # they are on disk.
     with ExitStack() as stack:
         checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
         batches = stack.enter_context(closing(iter(loader)))
@@ -276,7 +278,7 @@ class _Loop:
         position, start = self.batches.position, time.perf_counter()
         batch = next(self.batches)
         waited = time.perf_counter() - start
-        diagnosis = self._diagnose(step, batch)
+        diagnosis = self._diagnose(step, batch)  # with the weights before the update, and not counted in the step
         start = time.perf_counter()
         result = train_step(self.model, self.optimizer, batch)
         balance = self.metrics.values(position)  # while the device computes: JAX has returned before the loss is known
@@ -321,6 +323,7 @@ def _check(config: TrainConfig, dataset: Dataset) -> None:
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
     """Linear warm-up, then half a cosine down to a tenth."""
+    # At least one step is left for the cosine: optax refuses one without steps.
     warmup = min(config.warmup_steps, config.num_steps - 1)
     return optax.warmup_cosine_decay_schedule(
         0.0 if warmup else config.learning_rate,
@@ -332,6 +335,7 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    # Weight decay acts on matrices alone: it would pull the scales of the norms, which are vectors, to 0.
     def is_matrix(parameters: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
 

@@ -17,7 +17,7 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import resolve_order
-from jax_diversity.loader.settings import LoaderSettings, check_fields, check_switches
+from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.loader.sources import opened, record_source
 from jax_diversity.loader.windows import Windows
 from jax_diversity.records.decoding import FIELDS
@@ -41,18 +41,15 @@ class SequenceRows:
     def __init__(
         self, dataset: str | Path | Dataset, fields: Sequence[str] = FIELDS, *, merge_segments: bool = False
     ) -> None:
-        check_fields(fields)
-        check_switches(merge_segments=merge_segments)
+        self._settings = LoaderSettings.checked(global_batch_size=1, fields=fields, merge_segments=merge_segments)
         self._source = record_source(opened(dataset))
-        self._fields = tuple(fields)
-        self._merge_segments = merge_segments
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
         index = _checked_index(sequence_index, len(self))
-        rows = self._source.read(index, index, self._fields, self._merge_segments)
+        rows = self._source.read(index, index, self._settings)
         return {field: row[0] for field, row in rows.items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it

@@ -55,7 +55,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         """
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.order.at(positions)
-        batch = self.source.read(positions, sequences, settings.fields, settings.merge_segments)
+        batch = self.source.read(positions, sequences, settings)
         if missing := self.windows.num_rows - len(sequences):
             batch = {field: _padded(rows, missing) for field, rows in batch.items()}
         return {

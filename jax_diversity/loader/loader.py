@@ -47,50 +47,49 @@ def make_loader(
     """A Grain dataset of batches in an ordering's order.
 
     Args:
-        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences count
-            end to end in a blend.
+        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences are
+            numbered end to end.
         ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
             integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
             (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
             or an ordering over all their sequences.
         global_batch_size: B, sequences of a batch over all hosts.
-        num_epochs: how often every sequence comes, or a schedule is run through; None never ends.
+        num_epochs: how often every sequence comes, or a schedule is repeated; None never ends.
         start_position: the global position of the first batch.
-        drop_remainder: what becomes of the very last sequences, when they do not fill a batch: dropped, or, when
-            False, filled up with rows of padding only. Every host sees the same number of batches either way.
-        host_index: this host (`jax.process_index()`); not with `sharding`, which knows.
+        drop_remainder: whether the last sequences of the run are dropped when they do not fill a batch; False fills
+            the batch up with rows of padding. Every host sees the same number of batches in both cases.
+        host_index: this host (`jax.process_index()`); not with `sharding`, which determines it.
         num_hosts: all hosts (`jax.process_count()`); divides the batch.
         sharding: a `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on
-            the devices ahead of time. Row j of the batch is row j of the array, whatever the number of processes.
-        fields: which arrays a batch holds. Each is memory to be written: `("inputs",)` alone comes about twice as
-            fast as all six.
+            the devices ahead of time. Row j of the batch is row j of the array for any number of processes.
+        fields: which arrays a batch holds. Each takes time to write: `("inputs",)` alone is about twice as fast as
+            all six.
         names: field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. The
             fields' own names are those that MaxText and the Flax examples read.
         dtype: of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's
             `jax_enable_x64`.
-        merge_segments: number all of a sequence's segments 1 and count positions through, so that a document
-            attends to those before it and its first token is a target; False keeps documents apart.
-        num_prefetch: batches made ahead in the background; 0 makes each when asked for.
+        merge_segments: give all segments of a sequence the number 1 and count positions through the sequence, so
+            that a document attends to those before it and its first token is a target; False keeps documents apart.
+        num_prefetch: batches made ahead in the background; 0 makes each when it is asked for.
         num_threads: threads that make them.
-        num_workers: processes that make them instead; they take seconds to start. The program's own file must be
-            importable without running it (`if __name__ == "__main__":`), as for all processes of Python's.
+        num_workers: processes that make them instead of threads; they take seconds to start. The program's own file
+            must be importable without running it (`if __name__ == "__main__":`), as always with `multiprocessing`.
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`. A record file is
-            fetched whole when it is first needed; `stream_batches` keeps none.
+            fetched whole when it is first needed; `stream_batches` removes it when it has been read.
         sequence_length: L that the model expects; rows of another length are refused. None takes any.
 
     Returns:
-        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decode`; of several datasets with
-        `dataset_index` and `sequence_index` of every row besides. Its iterator's state is the next position and the
-        fingerprints of dataset and ordering; it may be restored with another batch size, or number of hosts,
-        threads or workers.
+        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; for several
+        datasets also with `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
+        position and the fingerprints of dataset and ordering; it may be restored with another batch size, or another
+        number of hosts, threads or workers.
 
     Raises:
-        UserError: a setting that cannot be (a count that is no whole number, too), an unknown ordering, one made
-            for another number of sequences or that lies in another dataset, sequences of another length than the
-            model expects.
+        UserError: a setting that is not valid, an unknown ordering, one made for another number of sequences or
+            that lies in another dataset, sequences of another length than the model expects.
 
-    An ordering that says of itself that it was made of other token counts than the dataset's orderings is followed
-    with a warning: it may be one by weights or matrices of your own.
+    When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with
+    a warning: it may be one by your own weights or matrices.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):

@@ -64,9 +64,11 @@ class LoaderSettings:
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
         given["names"] = dict(given.get("names") or {})
-        check_fields(given.get("fields", FIELDS), given["names"])
-        given["fields"] = tuple(given.get("fields", FIELDS))
-        check_switches(**{name: given[name] for name in ("drop_remainder", "merge_segments") if name in given})
+        _check_fields(fields := given.get("fields", FIELDS), given["names"])
+        given["fields"] = tuple(fields)
+        for name in {"drop_remainder", "merge_segments"} & given.keys():
+            if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
+                raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
         given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=given.get("sharding") is not None)
         settings = cls(**given)
         if settings.num_workers and not settings.num_prefetch:
@@ -80,33 +82,17 @@ class LoaderSettings:
         return ENDLESS if self.num_epochs is None else num_positions * self.num_epochs
 
 
-def check_fields(fields: Any, names: Mapping[str, str] | None = None) -> None:
-    """Check that batches have all of these fields and that no two of them get the same name.
-
-    Raises:
-        UserError: no such field, none at all, or two fields of one name.
-    """
+def _check_fields(fields: Any, names: Mapping[str, str]) -> None:
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
     if unknown or not listed or not fields:
         raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
     known = {*FIELDS, *ORIGIN_FIELDS}
-    if unknown := sorted(set(names or {}) - known):
+    if unknown := sorted(set(names) - known):
         raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
-    named = [(names or {}).get(field, field) for field in (*fields, *ORIGIN_FIELDS)]
+    named = [names.get(field, field) for field in (*fields, *ORIGIN_FIELDS)]
     if len(set(named)) != len(named):
         raise UserError(f"Expected different names for different fields, found {named}.")
-
-
-def check_switches(**values: Any) -> None:
-    """Check that values are True or False; any other value would silently count as one of them.
-
-    Raises:
-        UserError: another value.
-    """
-    for name, value in values.items():
-        if not isinstance(value, bool | np.bool_):
-            raise UserError(f"Expected {name} to be True or False, found {value!r}.")
 
 
 def _dtype_name(dtype: Any, *, on_devices: bool) -> str:

@@ -14,7 +14,11 @@ from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import Order, OrderFile, OrderIndex, named_order
+from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.records.reading import RecordReader
+
+Rows = Int64[np.ndarray, " row"]
+"""A whole number for each row of a batch."""
 
 
 class SequenceSource(ABC):
@@ -33,20 +37,13 @@ class SequenceSource(ABC):
         """Number of sequences."""
 
     @abstractmethod
-    def read(
-        self,
-        positions: Int64[np.ndarray, " row"],
-        sequences: Int64[np.ndarray, " row"],
-        fields: Sequence[str],
-        merge_segments: bool,
-    ) -> Mapping[str, np.ndarray]:
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences, a row each, in the order given.
 
         Args:
             positions: where the sequences come in the order, for sources that fetch files ahead of a position.
             sequences: which sequences.
-            fields: which arrays.
-            merge_segments: whether all segments of a sequence become one.
+            settings: say which arrays, and whether all segments of a sequence become one.
 
         Raises:
             UserError: damaged records, or records that hold other sequences than expected.
@@ -79,16 +76,12 @@ class RecordSource(SequenceSource):
     def __repr__(self) -> str:
         return repr(self.records)
 
-    def read(
-        self,
-        positions: Int64[np.ndarray, " row"],
-        sequences: Int64[np.ndarray, " row"],
-        fields: Sequence[str],
-        merge_segments: bool,
-    ) -> Mapping[str, np.ndarray]:
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences; sequences that are neighbours in the layout are one read."""
         places = sequences if self.layout is None else self.layout.inverse[sequences].astype(np.int64, copy=False)
-        return self.records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
+        return self.records.read_batch(
+            places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
+        )
 
 
 class ConcatenatedSource(SequenceSource):
@@ -112,21 +105,16 @@ class ConcatenatedSource(SequenceSource):
     def __repr__(self) -> str:
         return f"ConcatenatedSource({', '.join(map(repr, self.sources))})"
 
-    def read(
-        self,
-        positions: Int64[np.ndarray, " row"],
-        sequences: Int64[np.ndarray, " row"],
-        fields: Sequence[str],
-        merge_segments: bool,
-    ) -> Mapping[str, np.ndarray]:
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
-        batch: dict[str, np.ndarray] = {field: np.empty((len(sequences), self.width), np.int32) for field in fields}
+        shape = (len(sequences), self.width)
+        batch: dict[str, np.ndarray] = {field: np.empty(shape, np.int32) for field in settings.fields}
         for index in np.unique(dataset).tolist():
             rows = np.flatnonzero(dataset == index)
-            part = self.sources[index].read(positions[rows], within[rows], fields, merge_segments)
-            for field in fields:
+            part = self.sources[index].read(positions[rows], within[rows], settings)
+            for field in settings.fields:
                 batch[field][rows] = part[field]
         return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
 

@@ -34,7 +34,7 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import OrderFile, named_order
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
-from jax_diversity.loader.sources import SequenceSource, opened
+from jax_diversity.loader.sources import Rows, SequenceSource, opened
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader
 
@@ -64,38 +64,29 @@ def stream_batches(
 ) -> Loader:
     """Batches in the order in which the records lie, fetched a file at a time.
 
-    Of a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
-    the states of both are the same. Files of a dataset on an object store are there while they are needed and
-    `read_ahead_files` more; every host fetches all of them. A local dataset's files are read where they lie.
+    For a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
+    the states of both are the same. Files of a dataset on an object store are on disk while they are needed, and
+    `read_ahead_files` more; every host fetches all of them. The files of a local dataset are read where they lie.
 
-    For a dataset without an order of its own, `shuffle_buffer` shuffles as streams do: files come in another random
-    order every epoch, and sequences change places within stretches of that many. Each comes once an epoch.
-    What comes at a position depends on nothing but the position, the seed and the dataset, so that a run is resumed
-    by fetching the files of one stretch.
+    For a dataset in the packed layout, `shuffle_buffer` shuffles as streams do: files come in another random order
+    in every epoch, and sequences change places within stretches of that many. Each comes once an epoch. What comes
+    at a position depends only on the position, the seed and the dataset, so that a run resumes by fetching the files
+    of one stretch.
 
     Args:
         dataset: a built dataset, its folder or its address.
         global_batch_size: B, sequences of a batch over all hosts.
         num_epochs: how often every sequence comes; None never ends.
         shuffle_buffer: sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that
-            hold a stretch are there at a time.
+            hold a stretch are on disk together.
         seed: of the shuffle.
-        start_position: see `make_loader`, as all that is not said here.
-        drop_remainder: see there.
-        host_index: see there.
-        num_hosts: see there.
-        sharding: see there.
-        fields: see there.
-        names: see there.
-        dtype: see there.
-        merge_segments: see there.
-        num_prefetch: see there.
-        num_threads: see there.
+        start_position, drop_remainder, host_index, num_hosts, sharding: see `make_loader`.
+        fields, names, dtype, merge_segments, num_prefetch, num_threads: see `make_loader`.
         read_ahead_files: files fetched before they are needed.
         cache_folder: where files are kept while they are needed, see `open_dataset`; each iterator has its own.
 
     Raises:
-        UserError: a setting that cannot be, a dataset without records, a driver that is not installed. While
+        UserError: a setting that is not valid, a dataset without records, a driver that is not installed. While
             iterating: a file that cannot be fetched or is not the manifest's; the next `next` tries it again.
 
     Example:
@@ -125,24 +116,13 @@ def stream_batches(
     records = source.records
     order = StreamOrder(
         records.counts,
-        _layout_fingerprint(layout, len(records)),
+        layout,
         end=settings.end(len(records)),
         shuffle_buffer=whole["shuffle_buffer"],
         seed=whole["seed"],
         num_ahead=whole["read_ahead_files"],
-        layout=layout,
     )
     return Loader(StreamedSource(records, order, source.fingerprint, source.remote), order, settings)
-
-
-def _layout_fingerprint(layout: OrderFile | None, num_sequences: int) -> str:
-    """The fingerprint of the ordering in which the records lie; in the packed layout that is 0, 1, 2 ..."""
-    if layout is not None:
-        return layout.fingerprint
-    digest = hashlib.sha256()
-    for start in range(0, num_sequences, _CHUNK):
-        digest.update(np.arange(start, min(start + _CHUNK, num_sequences), dtype=np.int64).tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -171,21 +151,19 @@ class StreamOrder:
 
     Attributes:
         counts: records of every file.
-        layout_fingerprint: of the ordering in which the records lie.
+        layout: the ordering in which the records lie; None: as packed.
         end: the position after the last epoch.
         shuffle_buffer: sequences that are shuffled among themselves; 0: none.
         seed: of the shuffle.
         num_ahead: files that are fetched before they are needed.
-        layout: the ordering in which the records lie; None: as packed.
     """
 
     counts: tuple[int, ...]
-    layout_fingerprint: str
+    layout: OrderFile | None
     end: int
     shuffle_buffer: int = 0
     seed: int = 0
     num_ahead: int = 2
-    layout: OrderFile | None = None
 
     @property
     def is_bijection(self) -> bool:
@@ -198,15 +176,15 @@ class StreamOrder:
     def fingerprint_at(self, position: int) -> str:
         """The layout's; of a shuffled stream, a hash of all that decides it."""
         if not self.shuffle_buffer:
-            return self.layout_fingerprint
-        return fingerprint("stream", self.layout_fingerprint, self.counts, self.shuffle_buffer, self.seed)
+            return self._layout_fingerprint
+        return fingerprint("stream", self._layout_fingerprint, self.counts, self.shuffle_buffer, self.seed)
 
-    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def at(self, positions: Rows) -> Rows:
         """The sequences at some positions."""
         places = self.places(positions)
         return places if self.layout is None else self.layout.at(places)
 
-    def places(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def places(self, positions: Rows) -> Rows:
         """The places of the records that come at some positions."""
         epochs, steps = np.divmod(positions, len(self))
         if not self.shuffle_buffer:
@@ -220,7 +198,7 @@ class StreamOrder:
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]
         return places
 
-    def files(self, positions: Int64[np.ndarray, " row"], needed: Int64[np.ndarray, " row"]) -> FilesOfBatch:
+    def files(self, positions: Rows, needed: Rows) -> FilesOfBatch:
         """The files of a batch at these positions, which is read from the files `needed`."""
         if not len(positions):
             return FilesOfBatch(())
@@ -271,6 +249,16 @@ class StreamOrder:
     def _file(self, turn: int) -> int:
         epoch, index = divmod(turn, len(self.counts))
         return int(self._epoch(epoch)[0][index])
+
+    @cached_property
+    def _layout_fingerprint(self) -> str:
+        """That of the ordering in which the records lie, which in the packed layout is 0, 1, 2 ..."""
+        if self.layout is not None:
+            return self.layout.fingerprint
+        digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
+        for start in range(0, len(self), _CHUNK):
+            digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def _last_turn(self) -> int:
@@ -339,13 +327,7 @@ class StreamedSource(SequenceSource):
             records if files is None else files.reader, self._order, self.fingerprint, self._remote, files
         )
 
-    def read(
-        self,
-        positions: Int64[np.ndarray, " row"],
-        sequences: Int64[np.ndarray, " row"],
-        fields: Sequence[str],
-        merge_segments: bool,
-    ) -> Mapping[str, np.ndarray]:
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of the sequences at some positions.
 
         Raises:
@@ -356,7 +338,9 @@ class StreamedSource(SequenceSource):
         if self._files is not None:
             held = self._files.hold(self._order.files(positions, self._records.files_of(places)))
         with held:
-            return self._records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
+            return self._records.read_batch(
+                places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
+            )
 
     def close(self) -> None:
         """Remove the files."""
