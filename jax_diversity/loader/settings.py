@@ -69,12 +69,12 @@ class LoaderSettings:
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
-        given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=given.get("sharding") is not None)
+        if (sharding := given.get("sharding")) is not None:
+            _check_sharding(sharding, given.get("num_hosts", 1))
+        given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=sharding is not None)
         settings = cls(**given)
         if settings.num_workers and not settings.num_prefetch:
             raise UserError("Expected num_prefetch >= 1 with num_workers, found 0: workers make batches ahead.")
-        if settings.sharding is not None:
-            _check_sharding(settings)
         return settings
 
     def end(self, num_positions: int) -> int:
@@ -111,11 +111,11 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     return chosen.name
 
 
-def _check_sharding(settings: LoaderSettings) -> None:
-    if settings.num_hosts != 1:
+def _check_sharding(sharding: Any, num_hosts: int) -> None:
+    if num_hosts != 1:
         raise UserError(
-            f"Expected sharding= without num_hosts, found num_hosts={settings.num_hosts}: the sharding says which "
+            f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding says which "
             "rows each process holds."
         )
-    if not isinstance(settings.sharding, jax.sharding.Sharding):
-        raise UserError(f"Expected a jax.sharding.Sharding, such as a NamedSharding, found {settings.sharding!r}.")
+    if not isinstance(sharding, jax.sharding.Sharding):
+        raise UserError(f"Expected a jax.sharding.Sharding, such as a NamedSharding, found {sharding!r}.")
