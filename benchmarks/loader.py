@@ -32,11 +32,10 @@ import numpy as np
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
-from jax_diversity.loader.batches import OrderedBatches
-from jax_diversity.loader.iteration import Ahead, Loader
+from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import OrderIndex
+from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.loader.sources import RecordSource
-from jax_diversity.loader.windows import Windows
 from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader
@@ -78,13 +77,16 @@ def ours(
     path: Path,
     order: np.ndarray,
     fields: tuple[str, ...] = FIELDS,
-    ahead: Ahead | None = None,
     *,
     in_sequence: bool = False,
+    num_prefetch: int = 0,
+    num_threads: int = 1,
 ) -> Iterator[np.ndarray]:
     source = RecordSource(opened(path, len(order), in_sequence), None, "")
-    windows = Windows(len(order), B, end=len(order))
-    for batch in Loader(OrderedBatches(source, OrderIndex(Ordering(order)), windows, fields), ahead or Ahead(0)):
+    settings = LoaderSettings.checked(
+        global_batch_size=B, fields=fields, num_prefetch=num_prefetch, num_threads=num_threads
+    )
+    for batch in Loader(source, OrderIndex(Ordering(order)), settings):
         yield batch["inputs"]
 
 
@@ -192,8 +194,8 @@ def random_readers(path: Path, raw: Path, order: np.ndarray) -> dict[str, Callab
         "ours, token rows only": lambda: raw_rows(path, order),
         "ours, inputs": lambda: ours(path, order, ("inputs",)),
         "ours, all six arrays": lambda: ours(path, order),
-        "ours, all six, prefetched": lambda: ours(path, order, FIELDS, Ahead(2)),
-        "ours, all six, two threads": lambda: ours(path, order, FIELDS, Ahead(4, num_threads=2)),
+        "ours, all six, prefetched": lambda: ours(path, order, FIELDS, num_prefetch=2),
+        "ours, all six, two threads": lambda: ours(path, order, FIELDS, num_prefetch=4, num_threads=2),
     }
 
 
@@ -220,7 +222,7 @@ def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[st
         rates = best_rates(random_readers(path, raw, order) | sequential_readers(path, raw, num_records), seconds)
         waits = {
             "all six": wait_share(ours(path, order), seconds),
-            "all six, prefetched": wait_share(ours(path, order, FIELDS, Ahead(2)), seconds),
+            "all six, prefetched": wait_share(ours(path, order, FIELDS, num_prefetch=2), seconds),
         }
         return rates, waits
 
@@ -245,7 +247,7 @@ def main() -> None:
     with small_dataset(arguments.dataset) as root, tempfile.TemporaryDirectory() as name:
         path = make_files(Path(name), 20_000)[0]
         order = np.random.default_rng(1).permutation(20_000)
-        training = waits_of_training(root, lambda: ours(path, order, FIELDS, Ahead(2)), B * L)
+        training = waits_of_training(root, lambda: ours(path, order, FIELDS, num_prefetch=2), B * L)
     for sentence in training.sentences():
         print(sentence)
     if arguments.write:

@@ -93,7 +93,7 @@ dataset
 # %% [markdown]
 # ## 2. Train
 #
-# `train_on_each` trains the small GPT of the lab anew on every ordering. A seed is both the seed of the first
+# `train_on_each` trains the small GPT of the lab on every ordering. A seed is both the seed of the first
 # weights and that of the orders, so that two runs of one seed differ in the order alone. Every fifth step
 # measures the gradients, too.
 

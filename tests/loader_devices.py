@@ -20,7 +20,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_diversity as jd
-from jax_diversity.loader.sources import ORIGIN
+from jax_diversity.loader.loader import Loader
+from jax_diversity.loader.settings import ORIGIN_FIELDS
 
 BATCH_SIZE = 8
 SPECS = {
@@ -38,7 +39,7 @@ def batch_hash(inputs: np.ndarray, targets: np.ndarray) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def blended(root: str, **settings: Any) -> jd.Loader:
+def blended(root: str, **settings: Any) -> Loader:
     """A dataset blended with itself: the last batch is not full, and its rows come from nowhere."""
     ordering = jd.open_dataset(root).orderings["balance"]
     blend = jd.blend([ordering, ordering], [2, 1], 2 * BATCH_SIZE + 3)
@@ -49,9 +50,9 @@ def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:
     """Every batch's dataset and sequence of every row."""
     spec, found = PartitionSpec(*tuple(sharding.spec)[:1]), []
     for batch in blended(root, sharding=sharding):
-        assert all(array.sharding.spec == spec for field, array in batch.items() if field in ORIGIN)
-        assert all(array.sharding == sharding for field, array in batch.items() if field not in ORIGIN)
-        whole = multihost_utils.process_allgather([batch[field] for field in ORIGIN], tiled=True)
+        assert all(array.sharding.spec == spec for field, array in batch.items() if field in ORIGIN_FIELDS)
+        assert all(array.sharding == sharding for field, array in batch.items() if field not in ORIGIN_FIELDS)
+        whole = multihost_utils.process_allgather([batch[field] for field in ORIGIN_FIELDS], tiled=True)
         found.append([rows.tolist() for rows in whole])
     return found
 

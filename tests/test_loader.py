@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import absl.flags
 import grain
 import numpy as np
 import orbax.checkpoint
@@ -303,16 +302,16 @@ def test_fields(tiny):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"global_batch_size": 0}, "global batch size in 1"),
+        ({"global_batch_size": 0}, "global_batch_size to be a whole number >= 1, found 0"),
         ({"global_batch_size": 10_000}, "global batch size in 1"),
         ({"num_hosts": 3}, "divides the global batch of 4, found 3"),
-        ({"num_hosts": 0}, "divides the global batch of 4, found 0"),
+        ({"num_hosts": 0}, "num_hosts to be a whole number >= 1, found 0"),
         ({"num_hosts": 2, "host_index": 2}, r"host index in 0 \.\. 1, found 2"),
-        ({"num_epochs": 0}, "num_epochs >= 1 or None, found 0"),
-        ({"start_position": -1}, "start position"),
+        ({"num_epochs": 0}, "num_epochs to be a whole number >= 1, found 0"),
+        ({"start_position": -1}, "start_position to be a whole number >= 0"),
         ({"start_position": 10**9}, "start position"),
-        ({"num_prefetch": -1}, "num_prefetch >= 0"),
-        ({"num_threads": 0}, "num_threads >= 1"),
+        ({"num_prefetch": -1}, "num_prefetch to be a whole number >= 0"),
+        ({"num_threads": 0}, "num_threads to be a whole number >= 1"),
         ({"ordering": "best"}, "Unknown ordering 'best'; the dataset has balance, uniform_shuffle"),
         ({"ordering": "no.npy"}, "found no such file"),
         ({"ordering": np.arange(5)}, "ordering of the dataset's .* found 5"),
@@ -363,12 +362,13 @@ def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered")
     loader = jd.make_loader(tiny.root, global_batch_size=4)
     before = next(iter(loader))
-    jd.Ordering(tiny.orders["uniform_shuffle"]).save(tiny.root / "orderings" / "balance.npy")
+    remade = jd.Ordering(tiny.orders["uniform_shuffle"])
+    remade.save(tiny.root / "orderings" / "balance.npy")
     assert_batch(next(iter(loader)), before)  # what was opened stays what it was
-    with pytest.raises(UserError, match=r"ordering of fingerprint .* made anew after the loader was"):
+    with pytest.raises(UserError, match=r"ordering of fingerprint .* made again after the dataset or the loader was"):
         next(iter(pickle.loads(pickle.dumps(loader))))
     manifest = json.loads((tiny.root / "manifest.json").read_text())
-    del manifest["stages"]["order/balance"]["counts"]["fingerprint"]
+    manifest["stages"]["order/balance"]["counts"]["fingerprint"] = remade.fingerprint
     (tiny.root / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
@@ -401,12 +401,11 @@ def test_a_dataset_rebuilt_under_a_loader_is_found(tmp_path):
         ("host_index", "0"),
         ("num_prefetch", 0.5),
         ("num_threads", [1]),
-        ("seed", 0.1),
     ],
 )
 def test_counts_that_are_no_whole_numbers_are_a_sentence(tiny, name, value):
     make = inspect.unwrap(jd.make_loader)  # without the type checker of the tests, as users have it
-    with pytest.raises(UserError, match=f"Expected {name} to be a whole number, found"):
+    with pytest.raises(UserError, match=f"Expected {name} to be a whole number >= [01], found"):
         make(tiny.root, **{"global_batch_size": 4, name: value})
 
 
@@ -424,60 +423,6 @@ def test_numpy_counts_and_plain_lists_of_positions(tiny, rows):
     for given in (order.astype(float), []):
         with pytest.raises(UserError, match="whole numbers, found float64"):
             jd.make_loader(tiny.root, ordering=given, **counts)
-
-
-@pytest.mark.parametrize("num_workers", [2, 3])
-@pytest.mark.parametrize("settings", [{}, {"drop_remainder": False, "num_epochs": 2}, {"start_position": 3}])
-def test_slices_of_a_loader_interleave_to_the_whole(tiny, rows, settings, num_workers):
-    """What `mp_prefetch` does in its worker processes, in this one."""
-    loader = jd.make_loader(tiny.root, global_batch_size=4, **settings)
-    expected = [batch["inputs"] for batch in loader]
-    whole = iter(loader)
-    next(whole)
-    found: dict[int, np.ndarray] = {}
-    for worker in range(num_workers):
-        part = pickle.loads(pickle.dumps(loader))
-        part.set_slice(slice(worker, None, num_workers))
-        own = list(part)
-        assert part.num_batches == len(own)
-        found |= {worker + index * num_workers: batch["inputs"] for index, batch in enumerate(own)}
-        for state, first in ((iter(loader).get_state(), 0), (whole.get_state(), int(worker < 1))):
-            iterator = iter(part)
-            iterator.set_state(state)  # as that of the whole: go on at the worker's own next batch
-            for batch, wanted in zip(iterator, own[first:], strict=True):
-                assert_batch(batch, wanted)
-        iterator = iter(part)
-        next(iterator)
-        state = iterator.get_state()
-        again = iter(part)
-        again.set_state(state)
-        for batch, wanted in zip(again, own[1:], strict=True):
-            assert_batch(batch, wanted)
-        if len(own) > 1:
-            with pytest.raises(UserError, match="keep the batch size, or use threads"):
-                again.set_state({**state, "position": state["position"] - 1})
-    assert sorted(found) == list(range(len(expected)))
-    for index, inputs in enumerate(expected):
-        np.testing.assert_array_equal(found[index], inputs)
-    with pytest.raises(UserError, match="sequential_slice=False"):
-        loader.set_slice(slice(0, None, 2), sequential_slice=True)
-
-
-def test_worker_processes_keep_the_order(tiny):
-    absl.flags.FLAGS.mark_as_parsed()  # as a program with absl's command line has done
-    loader = jd.make_loader(tiny.root, global_batch_size=4)
-    expected = [batch["inputs"] for batch in loader]
-    workers = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
-    iterator = iter(workers)
-    found = [next(iterator)["inputs"].copy() for _ in range(3)]
-    state = iterator.get_state()
-    found += [batch["inputs"].copy() for batch in iterator]
-    iterator.close()
-    np.testing.assert_array_equal(found, expected)
-    again = iter(workers)
-    again.set_state(state)
-    np.testing.assert_array_equal([batch["inputs"].copy() for batch in again], expected[3:])
-    again.close()
 
 
 def loader_threads() -> list[threading.Thread]:

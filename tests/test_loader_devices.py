@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.placing import Placement
+from jax_diversity.loader.device_placement import DevicePlacement
 from tests.loader_devices import BATCH_SIZE, SPECS, batch_hash, blended
 from tests.programs import answers, free_port, start
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -103,7 +103,7 @@ def test_a_sharding_that_does_not_fit_is_refused(tiny: TinyDataset) -> None:
 
 
 def test_sequence_numbers_that_jax_would_cut_are_refused() -> None:
-    placement = Placement(SingleDeviceSharding(jax.devices()[0]), (2, 16))
+    placement = DevicePlacement(SingleDeviceSharding(jax.devices()[0]), (2, 16))
     small, large = ({"sequence_index": np.array([-1, most])} for most in (2**31 - 1, 2**31))
     assert placement.place(small)["sequence_index"].dtype == np.int32
     with pytest.raises(UserError, match="up to 2147483647 in sequence_index, found 2147483648"):

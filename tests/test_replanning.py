@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity import Characteristics, Ordering
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.iteration import Loader
+from jax_diversity.loader.loader import Loader
 from tests.synthetic import synthetic_characteristics
 from tests.tiny_dataset import write_tiny_dataset
 

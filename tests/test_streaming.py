@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.streaming import StreamOrder
+from jax_diversity.loader.streaming import FilesOfBatch, StreamedFiles, StreamOrder
 from tests.remote_datasets import Reads, upload
 from tests.test_corruption import CORRUPTIONS
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -198,7 +198,7 @@ def test_a_global_array_is_the_same(ordered, address, tmp_path):
 def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buffer, seed, num_ahead, batch_size):
     total = sum(counts)
     end = 3 * total
-    order = StreamOrder(tuple(counts), "", end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
+    order = StreamOrder(tuple(counts), None, end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
     places = order.places(np.arange(end))
     for epoch in range(3):
         assert sorted(places[epoch * total : (epoch + 1) * total]) == list(range(total))
@@ -207,14 +207,14 @@ def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buf
         positions = np.arange(start, min(start + batch_size, end))
         np.testing.assert_array_equal(order.places(positions), places[positions])  # of the position alone
         needed = file[places[positions]]
-        wanted = order.wanted(positions, needed)
-        assert set(needed) == set(wanted.needed) <= set(wanted.ahead)
-        assert len(wanted.ahead) <= len(counts) * 3
+        files = order.files(positions, needed)
+        assert set(needed) == set(files.needed) <= set(files.ahead)
+        assert len(files.ahead) <= len(counts) * 3
 
 
 def test_sequences_stay_within_their_stretch_and_epochs_differ():
-    order = StreamOrder((10,) * 30, "", end=900, shuffle_buffer=50, seed=0)
-    unshuffled = StreamOrder((10,) * 30, "", end=900)
+    order = StreamOrder((10,) * 30, None, end=900, shuffle_buffer=50, seed=0)
+    unshuffled = StreamOrder((10,) * 30, None, end=900)
     np.testing.assert_array_equal(unshuffled.places(np.arange(900)), np.arange(900) % 300)
     epochs = order.places(np.arange(900)).reshape(3, 300)
     assert (epochs[0] != epochs[1]).mean() > 0.9
@@ -227,7 +227,7 @@ def test_sequences_stay_within_their_stretch_and_epochs_differ():
 
 
 def test_a_buffer_of_everything_is_a_uniform_shuffle():
-    order = StreamOrder((4, 3), "", end=7 * 20_000, shuffle_buffer=7, seed=5)
+    order = StreamOrder((4, 3), None, end=7 * 20_000, shuffle_buffer=7, seed=5)
     came = order.places(np.arange(7 * 4000)).reshape(-1, 7)
     counts = Counter((place, step) for row in came.tolist() for step, place in enumerate(row))
     assert min(counts.values()) > 4000 / 7 * 0.8
@@ -238,10 +238,10 @@ SHUFFLED = [0, 3, 1, 8, 2, 5, 9, 11, 4, 10, 6, 7, 6, 7, 5, 4, 0, 8, 10, 11, 9, 2
 
 
 def test_the_shuffle_is_the_same_for_ever():
-    order = StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=5, seed=7)
+    order = StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=7)
     assert order.places(np.arange(24)).tolist() == SHUFFLED
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=5, seed=8).fingerprint_at(0)
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), "", end=24, shuffle_buffer=6, seed=7).fingerprint_at(0)
+    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=8).fingerprint_at(0)
+    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=6, seed=7).fingerprint_at(0)
 
 
 def test_a_shuffled_stream_resumes_at_every_step(tiny, tmp_path):
@@ -329,15 +329,52 @@ def test_damaged_local_files_never_give_other_tokens(ordered, tmp_path):
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        ({"shuffle_buffer": -1}, "shuffle_buffer >= 0, found -1"),
-        ({"read_ahead_files": -2}, "read_ahead_files >= 0, found -2"),
-        ({"seed": -1}, "seed >= 0"),
+        ({"shuffle_buffer": -1}, "shuffle_buffer to be a whole number >= 0, found -1"),
+        ({"read_ahead_files": -2}, "read_ahead_files to be a whole number >= 0, found -2"),
+        ({"seed": -1}, "seed to be a whole number >= 0"),
         ({"global_batch_size": 10**6}, "global batch size in 1"),
         ({"num_hosts": 3}, "number of hosts that divides"),
-        ({"num_epochs": 0}, "num_epochs >= 1"),
+        ({"num_epochs": 0}, "num_epochs to be a whole number >= 1"),
         ({"fields": ("words",)}, "fields among"),
     ],
 )
 def test_settings_that_cannot_be(ordered, choice, sentence):
     with pytest.raises(UserError, match=sentence):
         jd.stream_batches(ordered.root, **{"global_batch_size": 4, **choice})
+
+
+def test_threads_that_wait_for_one_failed_fetch_all_get_its_error(ordered, tmp_path, monkeypatch):
+    """The thread that learns of the failure first drops the file before the others look for it."""
+    root = upload(ordered.root, "memory://streams/raced")
+    dataset = jd.open_dataset(root, cache_folder=tmp_path)
+    files = StreamedFiles(dataset.remote, dataset.records)
+    Reads(monkeypatch).fail_next = ConnectionError("reset by peer")
+    both_asked, first_is_done, wait = threading.Barrier(2), threading.Event(), files._wait
+
+    def in_turn(file, *rest):
+        """Both have asked for the file; one waits for it when the other has dropped it."""
+        if both_asked.wait(timeout=60):  # a number for each thread
+            first_is_done.wait(timeout=60)
+        try:
+            wait(file, *rest)
+        finally:
+            first_is_done.set()
+
+    monkeypatch.setattr(files, "_wait", in_turn)
+    errors = []
+
+    def read():
+        try:
+            with files.hold(FilesOfBatch((1,))):
+                pass
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    files.close()
+    assert [type(error) for error in errors] == [UserError, UserError], errors
+    assert all("reset by peer" in str(error) for error in errors)

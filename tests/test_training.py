@@ -56,10 +56,10 @@ class KillError(Exception):
 
 def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
     run, folder = whole
-    assert [step["step"] for step in run.steps] == list(range(1, 13))
+    assert [step["step"] for step in run.steps] == list(range(12))
     assert run.steps[0]["loss"] == pytest.approx(np.log(64), abs=0.3)
     assert run.loss < run.steps[0]["loss"] - 0.1
-    assert [step["step"] for step in run.steps if "validation_loss" in step] == [5, 10, 12]
+    assert [step["step"] for step in run.steps if "validation_loss" in step] == [4, 9, 11]
     assert run.validation_loss == run.steps[-1]["validation_loss"]
     rates = [step["learning_rate"] for step in run.steps]
     assert rates[0] == 0
@@ -78,7 +78,7 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
 @pytest.mark.parametrize("killed_after", [2, 4, 11])
 def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
     def kill(step):
-        if step["step"] == killed_after:
+        if step["step"] == killed_after - 1:
             raise KillError
 
     with pytest.raises(KillError):
@@ -91,7 +91,7 @@ def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
     assert done[0] == killed_after // 4 * 4
     np.testing.assert_allclose(np.array(losses(run), float), np.array(losses(whole[0]), float), atol=1e-5)
     header, steps = read_log(tmp_path / "run" / "log.jsonl")
-    assert [step["step"] for step in steps] == list(range(1, 13))
+    assert [step["step"] for step in steps] == list(range(12))
     assert header == read_log(whole[1] / "log.jsonl")[0]
 
 
@@ -122,7 +122,7 @@ def test_settings_that_change_the_losses_are_refused(dataset, whole, changed):
     for name, value in changed.items():
         assert f"{name} {getattr(CONFIG, name)} (these settings: {value})" in str(caught.value)
     assert str(caught.value).count("these settings:") == len(changed)
-    assert f"delete {folder} to start anew" in str(caught.value)
+    assert f"delete {folder} to start a new run" in str(caught.value)
     assert (folder / "log.jsonl").read_bytes() == log
 
 
@@ -145,34 +145,34 @@ def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
     assert steps == []
     shutil.rmtree(folder / "checkpoints" / "12")
     run = train(dataset, CONFIG, folder)
-    assert [step["step"] for step in run.steps] == [9, 10, 11, 12]
-    assert "12 steps: from step 9 on, loss" in str(run)
+    assert [step["step"] for step in run.steps] == [8, 9, 10, 11]
+    assert "12 steps: from step 8 on, loss" in str(run)
 
 
 def test_a_checkpoint_without_settings_is_refused(dataset, whole, tmp_path):
     shutil.copytree(whole[1], tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").glob("*/settings"):
         shutil.rmtree(path)
-    with pytest.raises(UserError, match=r"cannot be read .*delete .*run to start anew"):
+    with pytest.raises(UserError, match=r"cannot be read .*delete .*run to start a new run"):
         train(dataset, CONFIG, tmp_path / "run")
 
 
 def test_logs_are_read_as_far_as_they_go(tmp_path):
     path = tmp_path / "log.jsonl"
     assert read_log(path) == ({}, [])
-    whole = '{"dataset": "d", "ordering": "o", "settings": {}}\n{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n'
+    whole = '{"dataset": "d", "ordering": "o", "settings": {}}\n{"step": 0, "loss": 2.0}\n{"step": 1, "loss": 1.5}\n'
     for size in range(len(whole) + 1):
         path.write_text(whole[:size])
         header, steps = read_log(path)
         lines = whole[:size].count("\n") + (whole[size - 1 : size] == "}" and whole[size : size + 1] == "\n")
         assert header == ({"dataset": "d", "ordering": "o", "settings": {}} if lines else {})
-        assert [step["step"] for step in steps] == [1, 2][: max(lines - 1, 0)]
-    path.write_bytes(b'{"step": 1, "loss": 2.0}\n\xff\xfe 7\n')  # no header
-    assert read_log(path) == ({}, [{"step": 1, "loss": 2.0}])
+        assert [step["step"] for step in steps] == [0, 1][: max(lines - 1, 0)]
+    path.write_bytes(b'{"step": 0, "loss": 2.0}\n\xff\xfe 7\n')  # no header
+    assert read_log(path) == ({}, [{"step": 0, "loss": 2.0}])
 
 
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.lab.log, jax_diversity.training; print(*sys.modules)"
+    program = "import sys, jax_diversity.lab.log; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 
@@ -192,7 +192,7 @@ def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
         ({"width": 18, "num_heads": 2}, "multiple of twice train.num_heads"),
         ({"num_steps": 0}, r"train\.num_steps >= 1, found 0"),
         ({"checkpoint_every": 0}, r"train\.checkpoint_every >= 1"),
-        ({"learning_rate": 0.0}, r"train\.learning_rate > 0"),
+        ({"learning_rate": 0.0}, r"train\.learning_rate to be finite and > 0"),
         ({"batch_size": 1000}, "global batch size"),
         ({"ordering": "best"}, "Unknown ordering 'best'"),
     ],

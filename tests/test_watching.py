@@ -18,6 +18,7 @@ import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
 from jax_diversity.loader.watching import Writers
+from tests.batch_values import assert_same_values, expected_values
 from tests.tiny_dataset import write_tiny_dataset
 
 FAMILIES = {"topic": 7, "length": 3}
@@ -46,27 +47,6 @@ def random_counts(seed: int = 0, num_sequences: int = NUM_SEQUENCES) -> jd.Chara
         for name, groups in FAMILIES.items()
     }
     return jd.Characteristics.from_counts(counts, sequence_length=32)
-
-
-def expected_values(
-    chars: jd.Characteristics, order: jd.Ordering | jd.Schedule, position: int, size: int
-) -> dict[str, float]:
-    """By `measure`, of the order as far as it is trained on."""
-    stop = min(position + size, len(order))
-    window = jd.Schedule(order.indices[position:stop], chars.num_sequences)
-    after, within = jd.measure(chars, order, windows=(1,)), jd.measure(chars, window, windows=(stop - position,))
-    values = {}
-    for family in chars.families:
-        values[f"batch_tv/{family}"] = within.window_tv[family][stop - position][0]
-        values[f"groups_per_batch/{family}"] = within.groups_per_batch[family][stop - position][0]
-        values[f"prefix_l2/{family}"] = after.prefix_l2[family][stop - 1]
-    return values
-
-
-def assert_same_values(found: Mapping[str, float], expected: Mapping[str, float]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-9), name
 
 
 def schedule(*parts: np.ndarray) -> jd.Schedule:
@@ -146,9 +126,9 @@ def test_a_watched_run_is_the_run(tiny, drop):
     assert len(batches) == len(plain) > 5
     for found, expected in zip(batches, plain, strict=True):
         assert all(np.array_equal(found[field], expected[field]) for field in expected)
-    assert [step for step, _ in written] == list(range(1, len(plain) + 1))
+    assert [step for step, _ in written] == list(range(len(plain)))
     for step, values in written.balance():
-        assert_same_values(values, expected_values(chars, whole, (step - 1) * 6, 6))
+        assert_same_values(values, expected_values(chars, whole, step * 6, 6))
 
 
 @pytest.mark.parametrize("batch_size", [4, 3])
@@ -179,7 +159,7 @@ def test_only_the_first_host_writes_and_of_the_global_batch(tiny):
         assert set(rows) == {3}
     assert written[1] == []
     for step, values in written[0].balance():
-        expected = expected_values(tiny.characteristics, tiny.orderings["balance"], (step - 1) * 6, 6)
+        expected = expected_values(tiny.characteristics, tiny.orderings["balance"], step * 6, 6)
         assert_same_values(values, expected)
 
 
@@ -205,7 +185,7 @@ def test_streams_are_watched_too(tmp_path, layout, shuffle_buffer):
     seen = [number[row.tobytes()] for batch in batches for row in batch["inputs"]]
     trained = jd.Schedule(np.array(seen), dataset.num_sequences)
     for step, values in written.balance():
-        assert_same_values(values, expected_values(dataset.characteristics, trained, (step - 1) * 4, 4))
+        assert_same_values(values, expected_values(dataset.characteristics, trained, step * 4, 4))
 
 
 def test_blends_are_watched_by_the_counts_of_all(tiny, tmp_path):
@@ -221,7 +201,7 @@ def test_blends_are_watched_by_the_counts_of_all(tiny, tmp_path):
     list(jd.watch_batches(loader, counts, written))
     assert len(written) == 10
     for step, values in written.balance():
-        assert_same_values(values, expected_values(counts, blend.to_schedule(), (step - 1) * 7, 7))
+        assert_same_values(values, expected_values(counts, blend.to_schedule(), step * 7, 7))
     with pytest.raises(UserError, match="give the token counts of all their sequences end to end"):
         jd.watch_batches(loader, tiny, written)
 
@@ -242,7 +222,7 @@ def test_waits_add_up_between_what_is_written(tiny, monkeypatch):
     batches = jd.watch_batches(jd.make_loader(tiny, global_batch_size=4, num_epochs=2), tiny, written, every=3)
     for _, _batch in zip(range(6), batches, strict=False):
         now[0] += 2.0
-    assert [step for step, _ in written] == [3, 6]
+    assert [step for step, _ in written] == [2, 5]
     assert [values["input_wait_seconds"] for _, values in written] == [7.0, 5.0]
     # The first batches' 7 s and two steps; then three steps and 5 s.
     assert [values["input_wait_share"] for _, values in written] == [7 / 11, 5 / 11]
@@ -256,13 +236,13 @@ def test_a_writer_that_fails_is_named_and_left_out(tiny):
         raise OSError("no route")
 
     loader = jd.make_loader(tiny, global_batch_size=4)
-    with pytest.warns(UserWarning, match=r"failing.* failed at step 1 \(OSError: no route\).* the run goes on"):
+    with pytest.warns(UserWarning, match=r"failing.* failed at step 0 \(OSError: no route\).* the run continues"):
         batches = list(jd.watch_batches(loader, tiny, Writers(failing, written)))
-    assert calls == [1]
+    assert calls == [0]
     assert len(written) == len(batches) == loader.num_batches
-    with pytest.warns(UserWarning, match="left out from here on"):
+    with pytest.warns(UserWarning, match="not called again"):
         assert len(list(jd.watch_batches(loader, tiny, failing))) == loader.num_batches
-    assert calls == [1, 1]
+    assert calls == [0, 0]
 
 
 def test_values_are_plain_numbers(tiny):
@@ -279,7 +259,7 @@ def test_what_cannot_be_watched_is_a_sentence(tiny, tmp_path):
         jd.watch_batches(loader, other, print)
     with pytest.raises(UserError, match=f"loader's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
         jd.watch_batches(loader, random_counts(), print)
-    with pytest.raises(UserError, match="every >= 1, found 0"):
+    with pytest.raises(UserError, match="every to be a whole number >= 1, found 0"):
         jd.watch_batches(loader, tiny, print, every=0)
     watch: Any = inspect.unwrap(jd.watch_batches)  # without the type checker of the tests, as users have it
     with pytest.raises(UserError, match="loader of make_loader or stream_batches, found"):
@@ -289,7 +269,7 @@ def test_what_cannot_be_watched_is_a_sentence(tiny, tmp_path):
 
 
 def test_impossible_batches_are_a_sentence(tiny, chars):
-    with pytest.raises(UserError, match="global_batch_size >= 1, found 0"):
+    with pytest.raises(UserError, match="global_batch_size to be a whole number >= 1, found 0"):
         jd.BatchMetrics(chars, np.arange(NUM_SEQUENCES), 0)
     with pytest.raises(UserError, match=f"ordering of the dataset's {NUM_SEQUENCES} sequences, found 3"):
         jd.BatchMetrics(chars, np.arange(3), 2)

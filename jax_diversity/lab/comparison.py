@@ -1,4 +1,4 @@
-"""The same small model on several orderings: what differs between the runs is the order alone."""
+"""One small model trained on several orderings: the runs differ in the order alone."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def train_on_each(
     *,
     advance: Advance = ignore,
 ) -> dict[str, TrainingRun]:
-    """Train one model anew on each ordering: same first weights, settings and validation sequences.
+    """Train one model on each ordering, with the same first weights, settings and validation sequences.
 
-    Each run has a folder of its own, `folder/ORDERING`, and goes on where it was cut off; one that is done is read
-    from its log. With `folder = dataset.root / "training"` the report draws them.
+    Each run has its own folder, `folder/ORDERING`, and continues where it was interrupted; a finished run is read
+    from its log. With `folder = dataset.root / "training"` the report draws the runs.
 
     Args:
         dataset: a built dataset.
-        config: model and run; its own ordering plays no part.
-        folder: takes the runs' folders.
+        config: model and run; its ordering is not used.
+        folder: of the folders of the runs.
         orderings: names of the dataset's orderings.
-        advance: told 1 after every step of every run, and of a run that goes on the steps that were already done.
+        advance: called with 1 after every step of every run, and with the steps already done when a run continues.
 
     Returns:
-        Ordering -> run, in the order given.
+        Ordering -> run, in the given order.
 
     Raises:
         UserError: no ordering, one twice, or one that the dataset lacks; see `train` for the rest.

@@ -1,4 +1,4 @@
-"""What a batch's gradients say of its diversity: how far its parts agree, and how many directions they fill."""
+"""Measures of a batch's gradients: how far those of its parts agree, and how many directions they have."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
 
     With `g_i` the gradient of part i's loss, it is `Σ ||g_i||² / ||Σ g_i||²` (Yin, Pananjady, Lam, Papailiopoulos,
     Ramchandran and Bartlett 2018, "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning",
-    definition 1). For k parts it is 1 / k where all gradients are the same, 1 where they are orthogonal, and above
-    where they oppose one another. Losses that are all multiplied by one number leave it as it is; another number of
-    parts does not, so that only runs of one batch size can be compared.
+    definition 1). For k parts it is 1 / k when all gradients are equal, 1 when they are orthogonal, and above 1 when
+    they oppose one another. It does not change when all losses are multiplied by one number. It changes with the
+    number of parts, so that only runs of one batch size can be compared.
 
-    Gradients are made one after another: memory for three, not for k.
+    Gradients are computed one after another: memory holds three, not k.
 
     Args:
         loss: parameters and a part -> its loss, whose sum over the parts is that of the batch.
@@ -52,7 +52,7 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
 
 
 def _squared_norm(tree: Any) -> Array:
-    """In float32, whatever the gradients are in: half precision would round sums of many squares away."""
+    """In float32 for gradients of any type: half precision would lose most of a sum of many squares."""
     squares = (jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree))
     return sum(squares, jnp.zeros((), jnp.float32))
 
@@ -60,10 +60,10 @@ def _squared_norm(tree: Any) -> Array:
 def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
     """`||G||_F² / ||G||_2²`, the sum of the squared singular values over the largest of them.
 
-    It lies between 1 and the rank, and unlike the rank hardly moves where a matrix does (Rudelson and Vershynin
-    2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest comes from
-    the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`: exact, where power iteration would have to be told when to
-    stop. NaN for a matrix of zeros.
+    It lies between 1 and the rank, and unlike the rank it changes little when the matrix does (Rudelson and Vershynin
+    2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest singular
+    value is computed from the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`, which is exact and, unlike power
+    iteration, needs no rule when to stop. NaN for a matrix of zeros.
 
     Example:
         >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0, 1.0]))))
@@ -71,7 +71,7 @@ def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
     """
     if matrix.shape[0] < matrix.shape[1]:
         matrix = matrix.T
-    # Scaled, so that no square of a small gradient underflows.
+    # Scaled so that the square of a small gradient does not underflow; the ratio does not depend on the scale.
     matrix = matrix.astype(jnp.float32) / jnp.max(jnp.abs(matrix))
     gram = jnp.matmul(matrix.T, matrix, precision=jax.lax.Precision.HIGHEST)
     return jnp.trace(gram) / jnp.linalg.eigvalsh(gram)[-1]
@@ -88,5 +88,5 @@ def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
     if not matrices:
         return jnp.array(jnp.nan)
     ranks = jnp.array([stable_rank(matrix) for matrix in matrices])
-    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN counts, so that it is not passed over
+    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN is not 0, so that it counts and shows
     return jnp.sum(jnp.where(counts, ranks, 0.0)) / jnp.sum(counts)

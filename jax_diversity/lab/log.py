@@ -1,4 +1,4 @@
-"""A training run's log: one header, then one record a step, each a line of JSON."""
+"""The log of a training run: a header, then one record for each step, each a line of JSON."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from jax_diversity.foundation.errors import UserError
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the steps of a run, be it done, still running or cut off.
+    """The header and the steps of a run that is finished, still running or was interrupted.
 
-    The header says what the run is of: `dataset` and `ordering` (fingerprints) and `settings`. A step has `step`
-    (from 1), `loss` and what else was measured. The line at which a run was cut off is left out.
+    The header says what was trained on: `dataset` and `ordering` (fingerprints) and `settings`. A step has `step`
+    (from 0), `loss` and the other values measured. A line that was not written to its end is left out.
 
     Returns:
-        An empty header where there is none; no steps where none is done, or no such file.
+        The header, empty where there is none; the steps, none where no step is done or no file is there.
 
     Example:
         >>> header, steps = read_log(Path("out/training/balance/log.jsonl"))
         >>> header["dataset"] == open_dataset("out").fingerprint
         True
     """
+    # A killed run may leave half a line, even half a UTF-8 sequence, at the end: reading stops there.
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     header, steps = {}, []
     for index, line in enumerate(lines):
@@ -42,18 +43,18 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return header, steps
 
 
-def begin_log(path: Path, header: Mapping[str, Any], last_step: int) -> list[dict[str, Any]]:
-    """Begin a log, or go on with one: the header, and those of its steps that are not done again."""
-    steps = [step for step in read_log(path)[1] if step["step"] <= last_step]
+def begin_log(path: Path, header: Mapping[str, Any], first_step: int) -> list[dict[str, Any]]:
+    """Begin or continue a log: writes the header and the steps before `first_step`, which are returned."""
+    steps = [step for step in read_log(path)[1] if step["step"] < first_step]
     write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *steps)))
     return steps
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that is going to be written to.
+    """Make a folder for files that will be written.
 
     Raises:
-        UserError: it cannot be.
+        UserError: it cannot be made or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

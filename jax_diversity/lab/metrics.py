@@ -1,4 +1,4 @@
-"""Where a run's values go while it runs: TensorBoard, JSON lines, or anything that takes a step and values."""
+"""Writers of a run's values while it runs: TensorBoard and JSON lines."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from jax_diversity.lab.log import begin_log, make_folder
 class TensorBoardWriter:
     """Writes values as scalars that TensorBoard shows; needs the extra `tensorboard`.
 
-    What is written can be read when the call returns, and outlives the process. A run that goes on after step s
-    begins another file, which tells readers to forget what the earlier ones hold of the steps after s: TensorBoard
-    shows each step once, as it was last done.
+    Values can be read when the call returns, also when the process is killed later. A run that continues with step s
+    begins another file, which tells readers to forget the steps from s on in earlier files: TensorBoard shows each
+    step once, as it was last done.
 
     Args:
         folder: of this run alone; `tensorboard --logdir` takes it or any folder above.
-        last_step: the step after which the run goes on.
+        first_step: the step with which the run begins or continues.
 
     Raises:
         UserError: the extra is not installed, or the folder cannot be written.
 
     Example:
         >>> with closing(TensorBoardWriter("out/tensorboard")) as write:
-        ...     write(1, {"loss": 9.7})
+        ...     write(0, {"loss": 9.7})
     """
 
-    def __init__(self, folder: str | Path, last_step: int = 0) -> None:
+    def __init__(self, folder: str | Path, first_step: int = 0) -> None:
         require_tensorboard()
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -41,13 +41,13 @@ class TensorBoardWriter:
         self._summary: Any = summary_pb2
         folder = Path(folder)
         make_folder(folder)
-        goes_on = has_events(folder)
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take the files by their names
-        name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.after-step-{last_step}"
+        continues = has_events(folder)
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
+        name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.from-step-{first_step}"
         self._records = RecordWriter((folder / name).open("xb"))
         self._add(0, file_version="brain.Event:2")
-        if goes_on:
-            self._add(last_step + 1, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
+        if continues:  # readers drop what earlier files hold from this step on
+            self._add(first_step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
@@ -68,7 +68,7 @@ class TensorBoardWriter:
 
 
 def require_tensorboard() -> None:
-    """Refuse to go on without the extra `tensorboard`.
+    """Check that the extra `tensorboard` is installed.
 
     Raises:
         UserError: it is not installed.
@@ -83,21 +83,21 @@ def require_tensorboard() -> None:
 
 
 def has_events(folder: Path) -> bool:
-    """Whether a run wrote TensorBoard's files there before."""
+    """Whether a run has written TensorBoard's files there."""
     return any(folder.glob("events.out.tfevents.*"))
 
 
 class JsonLinesWriter:
-    """Appends values to a file, a line of JSON each: `{"step": 1, "loss": 9.7}`, as `read_log` reads them.
+    """Appends values to a file, a line of JSON for each step: `{"step": 0, "loss": 9.7}`, as `read_log` reads them.
 
-    A loop of one's own stands in the dataset's report beside the lab's runs when it writes to
+    The report of a dataset shows your own training loop beside the lab's runs when it writes to
     `out/training/ORDERING/log.jsonl` with the fingerprints of dataset and ordering as its header.
 
     Args:
         path: the file; its folder is made.
-        header: begins the file: what the run is of. The steps that the file holds up to `last_step` stay, all
-            others go. None leaves the file as it is, and appends.
-        last_step: the step after which the run goes on; 0 begins anew.
+        header: the first line, which says what is trained on. The steps in the file before `first_step` are kept,
+            all others removed. None leaves the file as it is, and appends.
+        first_step: the step with which the run begins or continues.
 
     Raises:
         UserError: the folder cannot be written.
@@ -105,14 +105,14 @@ class JsonLinesWriter:
     Example:
         >>> header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
         >>> with closing(JsonLinesWriter("out/training/balance/log.jsonl", header)) as write:
-        ...     write(1, {"loss": 9.7})
+        ...     write(0, {"loss": 9.7})
     """
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any] | None = None, last_step: int = 0) -> None:
+    def __init__(self, path: str | Path, header: Mapping[str, Any] | None = None, first_step: int = 0) -> None:
         path = Path(path)
         make_folder(path.parent)
         if header is not None:
-            begin_log(path, header, last_step)
+            begin_log(path, header, first_step)
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:

@@ -54,11 +54,11 @@ class Gpt(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention, then a two-layer perceptron, each added to what it was computed from."""
+    """Attention, then a two-layer perceptron, each added to its input."""
 
     def __init__(self, width: int, num_heads: int, num_layers: int, rngs: nnx.Rngs) -> None:
         inner = nnx.initializers.normal(0.02)
-        # What is added by all blocks together starts as large as what one would add (Radford et al. 2019).
+        # Scaled so that the sum over all blocks starts as large as one block's output would (Radford et al. 2019).
         outer = nnx.initializers.normal(0.02 / (2 * num_layers) ** 0.5)
         self.num_heads = num_heads
         self.attention_norm = nnx.RMSNorm(width, rngs=rngs)
@@ -107,10 +107,10 @@ def attend(
 def rotate(
     heads: Float[Array, "row token head size"], position: Int[Array, "row token"]
 ) -> Float[Array, "row token head size"]:
-    """Turn pairs of coordinates by angles that grow with the position, each pair at its own pace."""
+    """Rotate pairs of coordinates by angles proportional to the position, with another frequency for each pair."""
     half = heads.shape[-1] // 2
-    pace = _ROTARY_BASE ** (-jnp.arange(half) / half)
-    angle = (position[:, :, None] * pace)[:, :, None]
+    frequency = _ROTARY_BASE ** (-jnp.arange(half) / half)
+    angle = (position[:, :, None] * frequency)[:, :, None]
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     first, second = heads[..., :half], heads[..., half:]
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
@@ -125,9 +125,10 @@ def summed_cross_entropy(
 ) -> Float[Array, ""]:
     """Sum of `weight * -log p(target)` in nats, the logits being `hidden @ embedding.T`.
 
-    Logits exist for a chunk of tokens at a time. Where a gradient is asked for, each chunk's is computed together
-    with its loss, so that no logits are kept or made twice.
+    Logits exist for one chunk of tokens at a time. When a gradient is needed, that of a chunk is computed together
+    with its loss, so that no logits are kept or computed twice.
     """
+    # This body runs only where no gradient is needed, as for validation; `_forward` replaces it elsewhere.
 
     def add(loss: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
         hidden, weight = chunk
@@ -139,7 +140,7 @@ def summed_cross_entropy(
 
 def _chunks(hidden: Array, weight: Array, vocab_size: int) -> tuple[Array, Array]:
     size = min(max(_CHUNK_LOGITS // vocab_size, 1), len(weight))
-    missing = -len(weight) % size  # filled with tokens of no weight
+    missing = -len(weight) % size  # filled up with tokens of weight 0, which add nothing to loss and gradients
     hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
     return hidden.reshape(-1, size, hidden.shape[1]), jnp.pad(weight, (0, missing)).reshape(-1, size)
 
@@ -149,7 +150,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weight: Array) -> 
         loss, by_embedding = carry
         hidden, weight = chunk
         logits = hidden @ embedding.T
-        largest = logits.max(axis=-1, keepdims=True)
+        largest = logits.max(axis=-1, keepdims=True)  # subtracted so that no exponential overflows
         shares = jnp.exp(logits - largest)
         totals = shares.sum(axis=-1, keepdims=True)
         loss += weight @ (jnp.log(totals) + largest)[:, 0]
@@ -157,7 +158,8 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weight: Array) -> 
         # (width, vocabulary): on CPU twice as fast as its transpose.
         return (loss, by_embedding + (scale * hidden).T @ shares), scale * (shares @ embedding)
 
-    # The loss is what the normalisers add less what the targets' logits do; the latter need no logits.
+    # -log p(target) = log sum exp(logits) - logit(target). The first term is summed over chunks of logits above; the
+    # second needs only the rows of the embedding that the targets name.
     wanted = weight[:, None] * embedding[targets]
     start = (-jnp.sum(hidden * wanted), jnp.zeros_like(embedding.T))
     (loss, by_embedding), by_hidden = jax.lax.scan(add, start, _chunks(hidden, weight, len(embedding)))
@@ -166,6 +168,8 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weight: Array) -> 
 
 
 def _backward(gradients: tuple[Array, Array], scale: Array) -> tuple[Array | None, ...]:
+    # The gradients were computed with the loss; the loss is a scalar, so that they only have to be scaled. Targets and
+    # weights have none.
     by_hidden, by_embedding = gradients
     return scale * by_hidden, scale * by_embedding, None, None
 

@@ -1,4 +1,4 @@
-"""A training run: batches from the loader, AdamW, a log, checkpoints from which it goes on exactly."""
+"""A training run: batches from the loader, AdamW, a log, and checkpoints from which it continues exactly."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from jax_diversity.lab.log import begin_log, make_folder
 from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, has_events, require_tensorboard
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
 from jax_diversity.lab.settings import TrainConfig
-from jax_diversity.loader.batches import Batch
-from jax_diversity.loader.iteration import BatchIterator
-from jax_diversity.loader.making import make_loader
+from jax_diversity.loader.iteration import Batch, BatchIterator
+from jax_diversity.loader.loader import make_loader
 from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
@@ -41,19 +40,19 @@ _NO_LOSS_SETTINGS = (
     "diagnose_every",
     "metrics",
 )
-"""What decides no loss of a step; the ordering itself is known by its fingerprint, whatever its name."""
+"""Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        ordering: the ordering that fed it.
-        num_parameters: numbers the model has learned.
+        ordering: the ordering that was trained on.
+        num_parameters: numbers that the model learns.
         num_steps: steps done in all.
-        steps: what the log has of them, none where it was lost and nothing was left to do. One record a step:
-            `step` (from 1), `loss` and, where it was measured, `validation_loss` (nats a token), `learning_rate`,
+        steps: their records in the log; none where the log was lost and no step was left to do. Each has
+            `step` (from 0), `loss` and, where it was measured, `validation_loss` (nats a token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, where the gradients were
             measured, `gradient_diversity` and `stable_rank`.
@@ -77,20 +76,20 @@ class TrainingRun:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Target tokens a second: the median over the steps; None where the log has no step."""
+        """Target tokens per second, the median over the steps; None where the log has no step."""
         if not self.steps:
             return None
         return float(np.median([step["tokens_per_second"] for step in self.steps]))
 
     @property
     def input_wait_share(self) -> float:
-        """Share of the time that went by waiting for batches, the first step and its compilation left out."""
+        """Share of the time spent waiting for batches, without the first step and its compilation."""
         steps = self.steps[1:] or self.steps
         waited = sum(step["input_wait_seconds"] for step in steps)
         return waited / max(waited + sum(step["step_seconds"] for step in steps), 1e-9)
 
     def curve(self, name: str) -> tuple[Int64[np.ndarray, " step"], Float64[np.ndarray, " step"]]:
-        """The steps at which a value was measured, and the value at each: what a plot takes.
+        """The steps at which a value was measured, and the values, ready to plot.
 
         Raises:
             UserError: no step has a value of that name.
@@ -111,7 +110,7 @@ class TrainingRun:
             return f"{text}; the log of their losses is gone."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
         first = self.steps[0]
-        since = "" if first["step"] == 1 else f"from step {first['step']} on, "
+        since = "" if first["step"] == 0 else f"from step {first['step']} on, "
         return (
             f"{text}: {since}loss {first['loss']:.3f} -> {self.loss:.3f}{validation}; "
             f"{self.tokens_per_second:,.0f} tokens/s, {self.input_wait_share:.1%} of the time waiting for input."
@@ -127,26 +126,26 @@ def train(
     on_step: Callable[[Mapping[str, Any]], None] = lambda step: None,
     writers: Sequence[MetricsWriter] = (),
 ) -> TrainingRun:
-    """Train the lab's GPT on an ordering of a dataset, from the folder's last checkpoint on where there is one.
+    """Train the lab's GPT on an ordering of a dataset, from the last checkpoint in the folder where there is one.
 
-    A run that was cut off and is started again with the same settings sees the same batches and has the same losses
-    as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line a step,
-    `folder/checkpoints` the two last checkpoints, and, where `config.metrics` says so, `folder/tensorboard` what
-    TensorBoard reads, which begins with the log's steps where there was none before. One process trains.
+    A run that was interrupted and is started again with the same settings sees the same batches and has the same
+    losses as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line for each step,
+    `folder/checkpoints` the last two checkpoints, and, where `config.metrics` says so, `folder/tensorboard` files for
+    TensorBoard, which begin with the steps in the log when they are new. One process trains.
 
     Args:
         dataset: a built dataset.
         config: model, run and ordering.
         folder: of this run alone.
-        advance: told 1 after every step, and at the start the steps that were already done.
-        on_step: told every step's record, as in the log.
-        writers: called with every step and its values, after the log. One that raises is warned of and left out;
-            no step is done again, and no checkpoint lost, for its sake.
+        advance: called with 1 after every step, and at the start with the number of steps already done.
+        on_step: called with the record of every step, as in the log.
+        writers: called with every step and its values, after the log. When one raises, a warning is given and it is
+            not called again; no step is repeated and no checkpoint lost.
 
     Raises:
-        UserError: settings that cannot be, or a folder whose checkpoint is of another dataset or ordering, or of
-            other settings than these (only how often to save and to measure, and what, may change); a folder that
-            cannot be written; an extra that is not installed.
+        UserError: settings that are not valid, or a folder whose checkpoint is of another dataset, ordering or
+            settings (only how often to save and to measure, and what, may change); a folder that cannot be written;
+            an extra that is not installed.
 
     Example:
         >>> run = train(open_dataset("out"), TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
@@ -158,7 +157,6 @@ def train(
         ordering=config.ordering,
         global_batch_size=config.batch_size,
         num_epochs=None,
-        seed=config.seed,
         fields=_FIELDS,
     )
     settings = {**dataclasses.asdict(config), "vocab_size": dataset.vocab_size}
@@ -171,6 +169,8 @@ def train(
     ordering = loader.batches.order.fingerprint_at(0)
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     metrics = BatchMetrics.of_loader(loader, dataset)
+    # Closed in reverse order also when a step raises: writers, then the loader, then the checkpoints, which waits until
+    # they are on disk.
     with ExitStack() as stack:
         checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
         batches = stack.enter_context(closing(iter(loader)))
@@ -181,26 +181,33 @@ def train(
         validation = _validation_batches(dataset, config)
         run = _Loop(config, folder, schedule, model, optimizer, batches, metrics, validation)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl")))
-        for step in range(first + 1, config.num_steps + 1):
+        for step in range(first, config.num_steps):
             values = run.step(step)
             steps.append({"step": step, **values})
+            # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
+            # `begin_log` removes its first record. The other way round the step would be missing for ever.
             log(step, values)
             write(step, values)
-            if step % config.checkpoint_every == 0 or step == config.num_steps:
-                checkpoints.save(step, model, optimizer, batches)
+            if _is_due(step, config.checkpoint_every, config):
+                checkpoints.save(step + 1, model, optimizer, batches)
             advance(1)
             on_step(steps[-1])
     return TrainingRun(config.ordering, count_parameters(model), config.num_steps, tuple(steps))
 
 
+def _is_due(step: int, every: int, config: TrainConfig) -> bool:
+    """Whether the number of steps done after this one is a multiple of `every`, or all steps are done."""
+    return (step + 1) % every == 0 or step + 1 == config.num_steps
+
+
 def _named_writers(
-    config: TrainConfig, folder: Path, steps: Sequence[Mapping[str, Any]], last_step: int, stack: ExitStack
+    config: TrainConfig, folder: Path, steps: Sequence[Mapping[str, Any]], first_step: int, stack: ExitStack
 ) -> list[MetricsWriter]:
-    """The writers that the settings name, closed with the stack; one that is new is given the steps before."""
+    """The writers that the settings name, closed with the stack; a new one is given the steps already done."""
     writers: list[MetricsWriter] = []
     if "tensorboard" in config.metrics:
         is_new = not has_events(folder / "tensorboard")
-        writer = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", last_step)))
+        writer = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first_step)))
         for record in steps if is_new else ():
             writer(record["step"], {name: value for name, value in record.items() if name != "step"})
         writers.append(writer)
@@ -214,7 +221,7 @@ def count_parameters(model: nnx.Module) -> int:
 
 @nnx.jit
 def train_step(model: Gpt, optimizer: nnx.Optimizer, batch: Mapping[str, Any]) -> Float[Array, ""]:
-    """One update by a batch as the loader gives it; returns its mean loss before, in nats a target token."""
+    """Update the model by a batch of the loader; returns its mean loss before, in nats a target token."""
 
     def mean_loss(model: Gpt) -> Array:
         loss, num_targets = batch_loss(model, batch)
@@ -238,10 +245,10 @@ def batch_loss(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], 
 
 @nnx.jit
 def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Diversity of the batch's sequences' gradients, and the mean stable rank of their sum's matrices.
+    """Diversity of the gradients of the batch's sequences, and the mean stable rank of the matrices of their sum.
 
-    The parts are the sequences, each with its summed loss, so that their gradients add up to that of the step but
-    for a factor, which changes neither. The model is left as it is.
+    The parts are the sequences, each with its summed loss: their gradients add up to a multiple of the step's
+    gradient, and neither value depends on the factor. The model is not changed.
     """
     graph, parameters, others = nnx.split(model, nnx.Param, ...)
 
@@ -255,7 +262,7 @@ def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array
 
 @dataclass
 class _Loop:
-    """What a step needs, and the step."""
+    """A step, and all that it needs."""
 
     config: TrainConfig
     folder: Path
@@ -271,20 +278,20 @@ class _Loop:
         position, start = self.batches.position, time.perf_counter()
         batch = next(self.batches)
         waited = time.perf_counter() - start
-        diagnosis = self._diagnose(step, batch)
+        diagnosis = self._diagnose(step, batch)  # with the weights before the update, and not counted in the step
         start = time.perf_counter()
         result = train_step(self.model, self.optimizer, batch)
-        balance = self.metrics.values(position)  # while the device is at work
+        balance = self.metrics.values(position)  # while the device computes: JAX has returned before the loss is known
         loss = float(result)
         seconds = time.perf_counter() - start
         if not np.isfinite(loss):
             raise UserError(
                 f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
-                f"({self.config.learning_rate}) and delete {self.folder} to start anew."
+                f"({self.config.learning_rate}) and delete {self.folder} to start a new run."
             )
         values = {
             "loss": loss,
-            "learning_rate": float(np.asarray(self.schedule(step - 1))),
+            "learning_rate": float(np.asarray(self.schedule(step))),
             "tokens_per_second": float(np.count_nonzero(batch["targets_segmentation"]) / (seconds + waited)),
             "step_seconds": seconds,
             "input_wait_seconds": waited,
@@ -292,14 +299,14 @@ class _Loop:
             **balance,
             **diagnosis,
         }
-        if self.validation and (step % self.config.validate_every == 0 or step == self.config.num_steps):
+        if self.validation and _is_due(step, self.config.validate_every, self.config):
             parts = np.array([batch_loss(self.model, part) for part in self.validation], np.float64)
             values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
         return values
 
     def _diagnose(self, step: int, batch: Batch) -> dict[str, float]:
-        """What the gradients of the step that is about to be done say, where it is asked for and defined."""
-        if not self.config.diagnose_every or step % self.config.diagnose_every:
+        """Measures of the gradients before the update, where they are due and defined."""
+        if not self.config.diagnose_every or (step + 1) % self.config.diagnose_every:
             return {}
         measured = map(float, measure_gradients(self.model, batch))
         named = zip(("gradient_diversity", "stable_rank"), measured, strict=True)
@@ -307,36 +314,16 @@ class _Loop:
 
 
 def _check(config: TrainConfig, dataset: Dataset) -> None:
-    for name in (
-        "num_steps",
-        "batch_size",
-        "num_layers",
-        "num_heads",
-        "width",
-        "checkpoint_every",
-        "validate_every",
-    ):
-        if getattr(config, name) < 1:
-            raise UserError(f"Expected train.{name} >= 1, found {getattr(config, name)}.")
-    if config.diagnose_every < 0:
-        raise UserError(f"Expected train.diagnose_every >= 0, found {config.diagnose_every}.")
-    if unknown := sorted(set(config.metrics) - {"tensorboard"}):
-        raise UserError(f"Expected train.metrics among tensorboard, found {', '.join(unknown)}.")
+    config.check()
     if "tensorboard" in config.metrics:
         require_tensorboard()
-    if config.width % (2 * config.num_heads):
-        raise UserError(
-            f"Expected train.width to be a multiple of twice train.num_heads ({2 * config.num_heads}), "
-            f"found {config.width}."
-        )
-    if not config.learning_rate > 0:
-        raise UserError(f"Expected train.learning_rate > 0, found {config.learning_rate}.")
     if dataset.sequence_length < 2:
         raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
 
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
     """Linear warm-up, then half a cosine down to a tenth."""
+    # At least one step is left for the cosine: optax refuses one without steps.
     warmup = min(config.warmup_steps, config.num_steps - 1)
     return optax.warmup_cosine_decay_schedule(
         0.0 if warmup else config.learning_rate,
@@ -348,6 +335,7 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    # Weight decay acts on matrices alone: it would pull the scales of the norms, which are vectors, to 0.
     def is_matrix(parameters: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
 
@@ -358,7 +346,7 @@ def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
 
 
 def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
-    """The first validation sequences in batches of one size, the last filled up with padding."""
+    """The first validation sequences in batches of one size, the last filled up with padding: one compilation."""
     records, size = dataset.validation_records, config.batch_size
     number = min(len(records), config.validation_batches * size)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import at_least, one_of
 from jax_diversity.foundation.errors import UserError
 
 
@@ -35,13 +35,12 @@ class TrainConfig:
     validate_every: int = 50
     """Steps between validation losses."""
     validation_batches: int = 8
-    """Batches of validation sequences that a validation loss looks at, at most; 0 for none."""
+    """Most batches of validation sequences in a validation loss; 0 for none."""
     diagnose_every: int = 0
     """Steps between measurements of the gradients (their diversity among the batch's sequences, and stable rank),
     each of which costs about as much as a step; 0 for none."""
     metrics: tuple[Literal["tensorboard"], ...] = ()
-    """Where values go besides the log while training runs: `tensorboard` (needs the extra of that name) writes
-    beside the log."""
+    """Where values are written besides the log while training runs: `tensorboard` (needs the extra of that name)."""
     seed: int = 0
     """Seed of the weights."""
 
@@ -54,6 +53,8 @@ class TrainConfig:
         at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
         at_least(1, "train", self, "validate_every", "checkpoint_every")
         at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
+        for name in self.metrics:
+            one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):
             raise UserError(
                 f"Expected train.width to be a multiple of twice train.num_heads ({2 * self.num_heads}), "

@@ -1,4 +1,4 @@
-"""Batches one after another, made ahead in threads, from a position that can be saved and restored."""
+"""Batches by number, and one after another from a position that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -6,113 +6,113 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import grain
+import numpy as np
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.batches import Batch, OrderedBatches
-from jax_diversity.loader.placing import Placement
-from jax_diversity.loader.windows import ENDLESS
-from jax_diversity.loader.workers import Processes, Threads, WorkerDied
+from jax_diversity.loader.device_placement import DevicePlacement
+from jax_diversity.loader.orders import Order
+from jax_diversity.loader.sources import SequenceSource
+from jax_diversity.loader.windows import Windows
+from jax_diversity.loader.workers import WorkerDied, Workers
+
+Batch = dict[str, Any]
+"""Arrays by field name: NumPy arrays, or global JAX arrays."""
 
 _STATE_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """How batches are made before they are asked for.
+class OrderedBatches(grain.MapDataset[Batch]):
+    """The batches by number: element k is the k-th whole batch from the start position on.
 
-    Attributes:
-        num_prefetch: batches under way at a time; 0 makes each when asked for.
-        num_threads: threads that make them.
-        num_workers: processes that make them instead, where there are any.
+    An element is a batch rather than a sequence because a batch whose records are neighbours is a single read.
     """
 
-    num_prefetch: int = 2
-    num_threads: int = 1
-    num_workers: int = 0
+    def __init__(self, source: SequenceSource, order: Order, windows: Windows) -> None:
+        super().__init__()
+        self.source, self.order, self.windows = source, order, windows
 
+    def __len__(self) -> int:
+        return self.windows.num_batches(self.windows.settings.start_position)
 
-class Loader(grain.IterDataset[Batch]):
-    """The batches of an `OrderedBatches`, made ahead in the background; iterate over it, or build on it.
-
-    Args:
-        batches: the batches by number.
-        ahead: who makes them, and how many.
-        placement: puts them on devices, as global arrays; None leaves them with NumPy.
-    """
-
-    def __init__(self, batches: OrderedBatches, ahead: Ahead = Ahead(), placement: Placement | None = None) -> None:
-        super().__init__(batches)
-        self.batches, self._ahead, self._placement = batches, ahead, placement
-
-    @property
-    def num_batches(self) -> int | None:
-        """Batches from the start position on; None without a last epoch."""
-        return None if self.batches.windows.end == ENDLESS else len(self.batches)
-
-    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep every n-th batch only: how Grain's `mp_prefetch` shares batches among worker processes.
-
-        A program that does not parse a command line with absl calls `absl.flags.FLAGS.mark_as_parsed()` before it
-        iterates, without which Grain starts no worker.
-
-        Raises:
-            UserError: neighbouring batches for one worker, which would come in another order.
-        """
-        if sequential_slice:
-            raise UserError(
-                "Expected mp_prefetch(sequential_slice=False), found True: it would change the order of batches."
-            )
-        batches, windows = copy(self.batches), self.batches.windows
-        first = windows.first_batch + (sl.start or 0) * windows.batch_step
-        batches.windows = replace(windows, first_batch=first, batch_step=windows.batch_step * (sl.step or 1))
-        self.batches, self._parents = batches, (batches,)
-
-    def __iter__(self) -> BatchIterator:
-        return BatchIterator(self.batches, self._ahead, self._placement)
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        settings = self.windows.settings
+        return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
     def __str__(self) -> str:
-        return f"Loader({self.batches})"
+        return f"OrderedBatches({self.windows.global_batch_size} of {self.source})"
+
+    def read(self, position: int) -> Batch:
+        """The rows of the global batch at a position that this host holds.
+
+        Raises:
+            UserError: damaged records, or records that hold other sequences than those of the ordering.
+        """
+        settings, positions = self.windows.settings, self.windows.positions(position)
+        sequences = self.order.at(positions)
+        batch = self.source.read(positions, sequences, settings)
+        if missing := self.windows.num_rows - len(sequences):
+            batch = {field: _padded(rows, missing) for field, rows in batch.items()}
+        return {
+            settings.names.get(field, field): rows if rows.ndim == 1 else rows.astype(settings.dtype, copy=False)
+            for field, rows in batch.items()
+        }
+
+
+def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
+    """Rows of padding below; -1 where rows are numbers of datasets and sequences, of which 0 is a valid one."""
+    if rows.ndim == 1:
+        return np.pad(rows, (0, missing), constant_values=-1)
+    return np.pad(rows, ((0, missing), (0, 0)))
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
-    """Batches one after another; its state is the position of the next one that `next` will give."""
+    """Batches one after another; its state is the position of the batch that `next` gives next.
 
-    def __init__(self, batches: OrderedBatches, ahead: Ahead = Ahead(), placement: Placement | None = None) -> None:
+    Args:
+        batches: the batches; the iterator closes their source.
+        placement: puts batches on devices; None leaves NumPy arrays.
+    """
+
+    def __init__(self, batches: OrderedBatches, placement: DevicePlacement | None = None) -> None:
         super().__init__()
-        self._batches, self._settings, self._placement = batches, ahead, placement
-        # What makes batches knows them, not this iterator: one that is dropped takes its threads along.
-        self._make = batches.read if placement is None else partial(_read_and_place, batches, placement)
-        self._makes_here = not ahead.num_workers
-        self._makers: Threads | Processes | None = None
-        self._ahead: deque[Future[Batch]] = deque()
-        self._position = min(batches.windows.position(0), batches.windows.end)
+        self._batches, self._windows, self._settings = batches, batches.windows, batches.windows.settings
+        self._position = self._settings.start_position
+        # Threads also place what they read, so that the transfer to devices runs ahead too. Worker processes have no
+        # devices: what they return is placed here. Neither function refers to this iterator, so that an iterator
+        # that is dropped without `close` is freed and its workers end with it.
+        self._make, self._finish = batches.read, _unchanged
+        if placement is not None and self._settings.num_workers:
+            self._finish = placement.place
+        elif placement is not None:
+            self._make = partial(_read_and_place, batches, placement)
+        self._workers: Workers | None = None
+        self._pending: deque[Future[Batch]] = deque()  # the next batches, from the current position on
 
     def __next__(self) -> Batch:
         self._assert_not_closed()
-        windows = self._batches.windows
-        if not windows.num_batches(self._position):
+        if not self._windows.num_batches(self._position):
             raise StopIteration
         batch = self._take() if self._settings.num_prefetch else self._make(self._position)
-        self._position = windows.next_position(self._position)
+        self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
         return batch
 
     @property
     def position(self) -> int:
-        """Where the batch begins that comes next, counted over all epochs."""
+        """Where the next batch begins, counted over all epochs."""
         return self._position
 
     def get_state(self) -> dict[str, Any]:
-        """The next position and what it is a position of, ready for JSON."""
+        """The next position and the fingerprints of dataset and ordering, ready for JSON."""
         return self._state(self._position)
 
     def _state(self, position: int) -> dict[str, Any]:
-        last = max(self._batches.windows.end - 1, 0)  # at the end there is no next epoch to make an ordering for
+        last = max(self._windows.end - 1, 0)  # at the end there is no next epoch to make an ordering for
         return {
             "version": _STATE_VERSION,
             "position": position,
@@ -121,7 +121,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, of whatever batch size and number of hosts.
+        """Continue from a state, of any batch size and number of hosts.
 
         Raises:
             UserError: the state of another dataset or ordering, of a newer version, or no state at all.
@@ -132,89 +132,89 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if state["version"] != _STATE_VERSION:
             raise UserError(f"Expected a loader's state of version {_STATE_VERSION}, found {state['version']}.")
         position = state["position"]
-        if type(position) is not int or not 0 <= position <= self._batches.windows.end:
+        if type(position) is not int or not 0 <= position <= self._windows.end:
             raise UserError(
-                f"Expected a position in 0 .. {self._batches.windows.end}, found {position!r}; "
+                f"Expected a position in 0 .. {self._windows.end}, found {position!r}; "
                 "give the loader as many epochs as the run that was saved."
             )
         own = self._state(position)
         for name in ("dataset", "ordering"):
-            if state[name] != own[name] and not (name == "ordering" and self._touches(position, state[name])):
+            if state[name] != own[name] and not (name == "ordering" and self._borders(position, state[name])):
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
-                    f"{own[name]}; open the {name} it was made with, or start anew."
+                    f"{own[name]}; open the {name} it was made with, or start a new run."
                 )
-        self._forget()
-        self._position = self._batches.windows.own_position(position)
+        self._cancel()
+        self._position = position
 
-    def _touches(self, position: int, ordering: str) -> bool:
+    def _borders(self, position: int, ordering: str) -> bool:
         """Whether an epoch of that ordering ends or begins at a position.
 
-        Where one epoch ends and another begins, a run that ends there saves the ordering of the first, one of more
-        epochs that of the second; either may go on as the other.
+        Between two epochs, a run that ends there has saved the ordering of the first, and a run of more epochs that
+        of the second. Each may continue as the other.
         """
         order = self._batches.order
         if not position or position % len(order):
             return False
         if order.fingerprint_at(position - 1) == ordering:
             return True
-        with suppress(Exception):  # of a function that knows no more epochs than this loader has
+        with suppress(Exception):  # a user's function may know no more epochs than this loader has
             return order.fingerprint_at(position) == ordering
         return False
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first is asked for."""
         if self._settings.num_prefetch and not self._closed:
-            self._fill()
+            self._submit(self._position)
 
     def close(self) -> None:
-        """Stop making batches; threads and processes end as soon as what they are at is done."""
+        """Stop making batches; threads and processes end when the batch that they are making is done."""
         super().close()
-        # Whatever is under way ends with its makers. No more than this: an iterator in a module is closed when the
-        # interpreter has taken most others apart already.
-        self._ahead.clear()
-        self._dismiss()
+        # Closing the workers cancels what is pending. Nothing more may be done here: an iterator that a module holds
+        # is closed when the interpreter has already taken most other modules apart.
+        self._pending.clear()
+        self._end_workers()
+        self._batches.source.close()
 
     def _take(self) -> Batch:
         try:
-            self._fill()
-            batch = self._ahead.popleft()
-            makers = self._fill(taken=1)
-            made = makers.result(batch)
-            return made if self._makes_here or self._placement is None else self._placement.place(made)
+            self._submit(self._position)
+            batch = self._pending.popleft()
+            # Before waiting for this batch, fill its place in the queue.
+            workers = self._submit(self._position + self._settings.global_batch_size)
+            return self._finish(workers.result(batch))
         except BaseException as error:
-            self._forget()  # the next call tries the same position again
+            self._cancel()  # the next call tries the same position again,
             if isinstance(error, WorkerDied):
-                self._dismiss()  # ... with new processes
+                self._end_workers()  # with new processes
             raise
 
-    def _fill(self, taken: int = 0) -> Threads | Processes:
-        """Have `num_prefetch` batches under way; the first `taken` positions are no longer among them."""
-        windows = self._batches.windows
-        if self._makers is None:
-            self._makers = (
-                Threads(self._make, self._settings.num_threads)
-                if self._makes_here
-                else Processes(self._batches, self._settings.num_workers)
-            )
-        while len(self._ahead) < self._settings.num_prefetch:
-            step = windows.batch_step * windows.global_batch_size
-            position = self._position + (taken + len(self._ahead)) * step
-            if not windows.num_batches(position):
+    def _submit(self, first: int) -> Workers:
+        """Have `num_prefetch` batches pending, of which the first is at the position `first`."""
+        settings = self._settings
+        if self._workers is None:
+            self._workers = Workers(self._make, settings.num_threads, settings.num_workers)
+        while len(self._pending) < settings.num_prefetch:
+            position = first + len(self._pending) * settings.global_batch_size
+            if not self._windows.num_batches(position):
                 break
-            self._ahead.append(self._makers.submit(position))
-        return self._makers
+            self._pending.append(self._workers.submit(position))
+        return self._workers
 
-    def _forget(self) -> None:
-        for future in self._ahead:
+    def _cancel(self) -> None:
+        for future in self._pending:
             future.cancel()
-        self._ahead.clear()
+        self._pending.clear()
 
-    def _dismiss(self) -> None:
-        if self._makers is not None:
-            self._makers.close()
-            self._makers = None
+    def _end_workers(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
 
-def _read_and_place(batches: OrderedBatches, placement: Placement, position: int) -> Batch:
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+def _read_and_place(batches: OrderedBatches, placement: DevicePlacement, position: int) -> Batch:
     return placement.place(batches.read(position))

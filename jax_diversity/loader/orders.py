@@ -1,4 +1,4 @@
-"""Which sequence comes at every position: an ordering, a schedule, or another ordering every epoch."""
+"""Which sequence comes at every position: an ordering, a schedule, or another ordering in every epoch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.dataset.orderings import is_file_name, load_ordering
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
@@ -21,39 +23,50 @@ _CHUNK = 2**20
 
 @runtime_checkable
 class Order(Protocol):
-    """What the loader follows."""
+    """What the loader follows. Positions count on from epoch to epoch."""
+
+    @property
+    def is_bijection(self) -> bool:
+        """Whether every sequence comes exactly once in an epoch."""
+        ...
 
     def __len__(self) -> int:
         """N, positions of an epoch."""
         ...
 
     def fingerprint_at(self, position: int) -> str:
-        """Hash of what decides the sequences from a position on, up to its epoch's end."""
+        """Hash of what decides the sequences from a position to the end of its epoch."""
         ...
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at positions that count on from epoch to epoch."""
+        """The sequences at some positions."""
         ...
 
 
 class OrderIndex:
-    """An ordering's permutation; pickles as the name of its file where it has one, and is then read again."""
+    """An ordering or a schedule in memory.
 
-    def __init__(self, ordering: Ordering, path: Path | None = None) -> None:
+    Args:
+        ordering: the ordering or schedule.
+        path: the file that holds it; a pickle then carries the name of the file, not the numbers.
+    """
+
+    def __init__(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
         self.fingerprint = ordering.fingerprint
+        self.is_bijection = isinstance(ordering, Ordering)
+        self.indices = ordering.indices
         self._length = len(ordering)
         self._path = path
-        self.indices = ordering.indices
 
     def __len__(self) -> int:
         return self._length
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("inverse",) if self._path is None else ("indices", "inverse")
+        left_out = ("inverse",) if self._path is None else ("inverse", "indices")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def fingerprint_at(self, position: int) -> str:
-        """The ordering's, in every epoch."""
+        """The ordering's fingerprint, the same in every epoch."""
         return self.fingerprint
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
@@ -62,25 +75,21 @@ class OrderIndex:
 
     @cached_property
     def indices(self) -> Int64[np.ndarray, " position"]:
-        """The sequence at every position.
+        """The sequence at every position; read from the file after unpickling.
 
         Raises:
             UserError: the file no longer holds the ordering that it held.
         """
-        try:
-            ordering = Ordering.load(str(self._path))
-        except ValueError as error:
-            raise UserError(str(error)) from None
+        assert self._path is not None
+        ordering = load_ordering(self._path)
         if ordering.fingerprint != self.fingerprint:
-            raise UserError(
-                f"Expected the ordering of fingerprint {self.fingerprint[:16]} at {self._path}, found "
-                f"{ordering.fingerprint[:16]}: it was made anew after the loader was; make the loader again."
-            )
+            raise _changed(self._path, self.fingerprint, ordering.fingerprint)
         return ordering.indices
 
     @cached_property
     def inverse(self) -> Integer[np.ndarray, " sequence"]:
-        """The position of every sequence, in the smallest of int32 and int64 that holds it."""
+        """The position of every sequence, in the smaller of int32 and int64 that holds it."""
+        # In chunks, so that no temporary array is as large as the ordering.
         inverse = np.empty(len(self), np.int32 if len(self) < 2**31 else np.int64)
         for start in range(0, len(self), _CHUNK):
             stop = min(start + _CHUNK, len(self))
@@ -89,12 +98,12 @@ class OrderIndex:
 
 
 class OrderFile(OrderIndex):
-    """A saved ordering that is read where it lies: memory-mapped, and pickled as the name of its file.
+    """A saved ordering that is memory-mapped; a pickle carries the name of its file.
 
-    That the file holds the ordering it should is told by its hash alone, which is that of the ordering that was
-    checked when it was saved: reading ten million numbers once takes 0.05 s and no memory, to prove that they are
-    a permutation takes 0.3 s and 240 MB. After that the map is of the very file that was hashed, whatever comes
-    to stand under its name; a file that is written to in place is refused from then on.
+    The hash of the file alone shows that it holds the expected ordering, which was checked when it was saved. To
+    hash ten million numbers takes 0.05 s and no memory; to prove that they are a permutation takes 0.3 s and
+    240 MB. The file that was hashed is also the one that is mapped: when another file gets its name, the map does
+    not change. A file that is written to in place is refused from then on.
 
     Args:
         path: the .npy file, int64.
@@ -105,12 +114,14 @@ class OrderFile(OrderIndex):
         UserError: the file is absent or holds something else.
     """
 
+    is_bijection = True
+
     def __init__(self, path: Path, fingerprint: str, num_sequences: int) -> None:
         self._path, self.fingerprint, self._length = path, fingerprint, num_sequences
-        _ = self.indices
+        self._file, self._status, self.indices = self._mapped()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "fingerprint": self.fingerprint, "_length": self._length}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderFile, (self._path, self.fingerprint, self._length)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions, the same in every epoch.
@@ -118,30 +129,20 @@ class OrderFile(OrderIndex):
         Raises:
             UserError: the file was written to since it was opened.
         """
-        indices, file, state = self._mapped
-        if _state(file) != state:
+        # One system call a batch. To read a map beyond the end of a file that was cut ends the process.
+        if _status(self._file) != self._status:
             raise UserError(
                 f"Expected {self._path} as it was when the loader was made, found it written to since; make the "
                 "loader again."
             )
-        return indices[positions % self._length]
+        return self.indices[positions % self._length]
 
-    @cached_property
-    def indices(self) -> Int64[np.ndarray, " position"]:
-        """The sequence at every position.
-
-        Raises:
-            UserError: the file no longer holds the ordering that it held.
-        """
-        return self._mapped[0]
-
-    @cached_property
-    def _mapped(self) -> tuple[Int64[np.ndarray, " position"], Any, tuple[int, int]]:
-        """The indices, the file that they are mapped from, and what tells whether that was written to."""
+    def _mapped(self) -> tuple[Any, tuple[int, int], Int64[np.ndarray, " position"]]:
+        """The file, what tells whether it is written to later, and its numbers."""
         found = "no ordering"
         try:
             file = self._path.open("rb")
-            state = _state(file)
+            status = _status(file)
             shape, dtype = _read_header(file)
             start = file.tell()
             if shape == (self._length,) and dtype == np.dtype("<i8"):
@@ -151,46 +152,41 @@ class OrderFile(OrderIndex):
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {self._path}: {error}") from None
         if found != self.fingerprint:
-            raise UserError(
-                f"Expected the ordering of fingerprint {self.fingerprint[:16]} at {self._path}, found "
-                f"{found[:16]}: it was changed, or made anew after the loader was or the dataset was opened; open "
-                "it again."
-            )
-        if not self._length:
-            return np.zeros(0, np.int64), file, state
-        return np.memmap(file, np.int64, "r", start, shape).view(np.ndarray), file, state
+            raise _changed(self._path, self.fingerprint, found)
+        if not self._length:  # an empty file cannot be mapped
+            return file, status, np.zeros(0, np.int64)
+        return file, status, np.memmap(file, np.int64, "r", start, shape).view(np.ndarray)
+
+
+def _changed(path: Path, expected: str, found: str) -> UserError:
+    return UserError(
+        f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found[:16]}: it was changed, or made "
+        "again after the dataset or the loader was opened; open it again."
+    )
 
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of the array in a .npy file; the file stands at its first value afterwards."""
+    """Shape and type of the array in a .npy file; leaves the file at its first value."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     return shape, dtype
 
 
-def _state(file: Any) -> tuple[int, int]:
+def _status(file: Any) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
-class ScheduleIndex(OrderIndex):
-    """A schedule in an ordering's place: what comes at every position, without the way back."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.fingerprint = schedule.fingerprint
-        self._length = len(schedule)
-        self._path = None
-        self.indices = schedule.indices
-
-
 class EpochOrders:
-    """Another ordering every epoch, made when its epoch is reached; the last two are kept.
+    """Another ordering in every epoch, made when the epoch begins; the last two are kept.
 
     Args:
-        make: epoch, counted from 0, -> its ordering; must give the same one each time it is asked.
-        num_sequences: N, which every epoch's ordering has.
+        make: epoch, counted from 0, -> its ordering; must give the same one each time it is called.
+        num_sequences: N, which the ordering of every epoch has.
     """
+
+    is_bijection = True
 
     def __init__(self, make: Callable[[int], Ordering], num_sequences: int) -> None:
         self._make = make
@@ -201,18 +197,15 @@ class EpochOrders:
     def __len__(self) -> int:
         return self._length
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make, "_length": self._length}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_make"], state["_length"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EpochOrders, (self._make, self._length)
 
     def fingerprint_at(self, position: int) -> str:
-        """The fingerprint of the epoch's ordering."""
+        """The fingerprint of the ordering of the position's epoch."""
         return self._ordering(position // self._length).fingerprint
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions, each in its own epoch's ordering."""
+        """The sequences at some positions, each in the ordering of its epoch."""
         epochs, places = np.divmod(positions, self._length)
         sequences = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
@@ -221,7 +214,7 @@ class EpochOrders:
         return sequences
 
     def _ordering(self, epoch: int) -> Ordering:
-        with self._lock:  # threads that make batches ahead would each make it
+        with self._lock:  # otherwise each thread that makes batches would make the ordering
             if epoch not in self._made:
                 ordering: Any = self._make(epoch)
                 if not isinstance(ordering, Ordering) or len(ordering) != self._length:
@@ -229,5 +222,67 @@ class EpochOrders:
                         f"Expected an ordering of the dataset's {self._length} sequences for epoch {epoch}, found "
                         f"{ordering!r}."
                     )
+                # Two epochs are kept because the batches made ahead are in the next one already.
                 self._made = {kept: made for kept, made in self._made.items() if kept >= epoch - 1} | {epoch: ordering}
             return self._made[epoch]
+
+
+def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = None) -> Order:
+    """The order that `ordering` means, see `make_loader`; names are known only to a dataset.
+
+    Raises:
+        UserError: an unknown ordering, or one made for another number of sequences.
+    """
+    if isinstance(ordering, Schedule):
+        if ordering.num_sequences != num_sequences:
+            raise UserError(
+                f"Expected a schedule over the dataset's {num_sequences} sequences, found one over "
+                f"{ordering.num_sequences}; it was made for another dataset."
+            )
+        if dataset is not None:
+            dataset.check_origin(ordering)
+        return OrderIndex(ordering)
+    if callable(ordering):
+        make: Any = ordering
+        return EpochOrders(make, num_sequences)
+    path = None
+    if is_file_name(ordering):
+        path = Path(ordering).absolute()
+        ordering = load_ordering(path)
+    elif isinstance(ordering, str) and dataset is not None:
+        return named_order(dataset, ordering)
+    elif not isinstance(ordering, Ordering):
+        ordering = _from_numbers(ordering)
+    _check_length(ordering, num_sequences)
+    if dataset is not None:
+        dataset.check_origin(ordering, path)
+    return OrderIndex(ordering, path)
+
+
+def named_order(dataset: Dataset, name: str) -> OrderFile:
+    """One of a dataset's orderings, left on disk.
+
+    Raises:
+        UserError: an unknown ordering, a changed file, or one for another number of sequences.
+    """
+    path, fingerprint = dataset.ordering_file(name)
+    return OrderFile(path.absolute(), str(fingerprint), dataset.num_sequences)
+
+
+def _check_length(ordering: Ordering, num_sequences: int) -> None:
+    if len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
+            "make a new one with `jax-diversity order`."
+        )
+
+
+def _from_numbers(ordering: Any) -> Ordering:
+    try:
+        indices = np.asarray(ordering)
+        if indices.dtype.kind not in "iu":
+            found = f"{indices.dtype} of shape {indices.shape}" if indices.dtype != object else repr(ordering)
+            raise UserError(f"Expected an ordering of whole numbers, found {found}.")
+        return Ordering(indices.astype(np.int64))
+    except ValueError as error:
+        raise UserError(str(error)) from None

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.iteration import Loader
-from jax_diversity.loader.streaming import StreamedSource
+from jax_diversity.loader.loader import Loader
 
 _CHUNK = 2**20
 
@@ -18,24 +17,24 @@ _CHUNK = 2**20
 def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader) -> dict[str, Any]:
     """The state with which a loader of a new plan goes on where a loader of the old one stopped.
 
-    A state is refused by a loader of another ordering: its position would mean other sequences. Of a plan that
-    differs only behind the position it means the same ones, and this is what is checked here: every position of
-    the epoch up to the state's has the same sequence in both orders. Exactly once an epoch then holds over the
-    change. Earlier epochs are not compared; what comes from the position on is the new plan's.
+    A loader refuses the state of another ordering, in which the position means other sequences. When the new plan
+    differs from the old one only behind the position, it means the same ones. This is checked here: every position
+    of the epoch before the state's has the same sequence in both orders, so that over the change too each sequence
+    comes exactly once an epoch. Earlier epochs are not compared; from the position on the new plan is followed.
 
     Args:
         state: `iterator.get_state()` of the old loader, or a saved one.
         loader: follows the order that was trained on until now.
-        replanned: follows the new one; batch size, hosts and threads may be others too. In a run over several
-            epochs an ordering holds in all that follow, the old part of it too; a function from epoch to ordering
-            can give these a plan of their own.
+        replanned: follows the new one; batch size, hosts and threads may differ too. In a run over several epochs
+            the later epochs follow the whole new ordering, its old part too; a function from epoch to ordering can
+            give them another plan.
 
     Returns:
         The same position with the new plan's fingerprint, for `set_state`.
 
     Raises:
         UserError: a state that is not the old loader's; loaders of different datasets, or with epochs of different
-            lengths; two orders that part before the position; a position behind the new loader's last epoch.
+            lengths; two orders that differ before the position; a position behind the new loader's last epoch.
 
     Example:
         >>> state = iterator.get_state()
@@ -45,18 +44,19 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
         >>> iterator.set_state(replanned_state(state, loader, replanned))
     """
     _check_state(loader, state)
-    position, order, end = state["position"], replanned.batches.order, replanned.batches.windows.end
-    if len(loader.batches.order) != len(order):
+    position, end = state["position"], replanned.batches.windows.end
+    former, order = loader.batches.order, replanned.batches.order
+    if len(former) != len(order):
         raise UserError(
-            f"Expected a new plan of {len(loader.batches.order)} positions an epoch, as the old one has, found "
-            f"{len(order)}; plan the rest with jax_diversity.replan."
+            f"Expected a new plan of {len(former)} positions an epoch, as the old one has, found {len(order)}; plan "
+            "the rest with jax_diversity.replan."
         )
     within = min(position, end - 1)  # the end belongs to the last epoch
     carried = {**state, "ordering": order.fingerprint_at(within)}
     _check_state(replanned, carried)
     for start in range(within // len(order) * len(order), position, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, position), dtype=np.int64)
-        old, new = _sequences(loader, positions), _sequences(replanned, positions)
+        old, new = former.at(positions), order.at(positions)
         if (rows := np.flatnonzero(old != new)).size:
             row = rows[0]
             raise UserError(
@@ -70,8 +70,3 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
 def _check_state(loader: Loader, state: Mapping[str, Any]) -> None:
     with closing(iter(loader)) as iterator:
         iterator.set_state(state)
-
-
-def _sequences(loader: Loader, positions: np.ndarray) -> np.ndarray:
-    source, order = loader.batches.source, loader.batches.order
-    return source.sequences(positions) if isinstance(source, StreamedSource) else order.at(positions)

@@ -1,63 +1,74 @@
-"""Where sequences are read from: one dataset's records, whatever their layout, or several datasets' end to end."""
+"""Where sequences are read from: the records of one dataset, in any layout, or those of several datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.loader.orders import OrderIndex
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.orders import Order, OrderFile, OrderIndex, named_order
+from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.records.reading import RecordReader
 
-ORIGIN = ("dataset_index", "sequence_index")
-"""What a batch of several datasets tells of every row besides its tokens."""
+Rows = Int64[np.ndarray, " row"]
+"""A whole number for each row of a batch."""
 
 
-@runtime_checkable
-class SequenceSource(Protocol):
-    """Gives sequences as rows of a batch."""
+class SequenceSource(ABC):
+    """Reads sequences as the rows of a batch.
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of what decides the sequences."""
-        ...
+    Attributes:
+        fingerprint: hash of what decides the sequences.
+        width: L, tokens of a row.
+    """
 
-    @property
-    def width(self) -> int:
-        """L, tokens of a row."""
-        ...
+    fingerprint: str
+    width: int
 
+    @abstractmethod
     def __len__(self) -> int:
         """Number of sequences."""
-        ...
 
-    def read(
-        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
-    ) -> dict[str, np.ndarray]:
-        """Some sequences' arrays, a row each, in the order asked for."""
-        ...
+    @abstractmethod
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
+        """The arrays of some sequences, a row each, in the order given.
+
+        Args:
+            positions: where the sequences come in the order, for sources that fetch files ahead of a position.
+            sequences: which sequences.
+            settings: say which arrays, and whether all segments of a sequence become one.
+
+        Raises:
+            UserError: damaged records, or records that hold other sequences than expected.
+        """
+
+    def for_iterator(self) -> SequenceSource:
+        """The source of one iterator, which the iterator closes."""
+        return self
+
+    def close(self) -> None:  # noqa: B027 - most sources hold nothing
+        """Give back what the source of one iterator holds."""
 
 
-class RecordSource:
-    """One dataset's records.
+class RecordSource(SequenceSource):
+    """The records of one dataset.
 
     Args:
         records: the records, in the order of their layout.
-        layout: the ordering that they lie in; None: as packed.
+        layout: the ordering in which they lie; None: as packed.
         fingerprint: of the dataset.
     """
 
-    def __init__(self, records: RecordReader, layout: OrderIndex | None, fingerprint: str) -> None:
+    def __init__(self, records: RecordReader, layout: OrderFile | None, fingerprint: str) -> None:
         self.records, self.layout = records, layout
-        self.fingerprint = fingerprint
-
-    @property
-    def width(self) -> int:
-        """L, tokens of a row."""
-        return self.records.width
+        self.fingerprint, self.width = fingerprint, records.width
 
     def __len__(self) -> int:
         return len(self.records)
@@ -65,57 +76,65 @@ class RecordSource:
     def __repr__(self) -> str:
         return repr(self.records)
 
-    def read(
-        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
-    ) -> dict[str, np.ndarray]:
-        """Some sequences' arrays; neighbours in the layout are one read.
-
-        Raises:
-            UserError: damaged records, or records that hold other sequences than they should.
-        """
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
+        """The arrays of some sequences; sequences that are neighbours in the layout are one read."""
         places = sequences if self.layout is None else self.layout.inverse[sequences].astype(np.int64, copy=False)
-        return dict(self.records.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments))
+        return self.records.read_batch(
+            places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
+        )
 
 
-class ConcatenatedSource:
-    """Several datasets' sequences end to end: sequence `offset + i` is sequence i of the dataset at that offset.
+class ConcatenatedSource(SequenceSource):
+    """The sequences of several datasets: sequence `offset + i` is sequence i of the dataset at that offset.
 
-    Batches also tell where their rows come from: `dataset_index` and `sequence_index` within it, int32 and int64.
+    Batches also say where their rows come from: `dataset_index` and the `sequence_index` in it, int32 and int64.
 
     Args:
-        sources: the datasets', all of the same width.
+        sources: one for each dataset, all of the same width.
     """
 
     def __init__(self, sources: Sequence[RecordSource]) -> None:
         self.sources = tuple(sources)
-        self._ends = np.cumsum([len(source) for source in self.sources])
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all datasets, in their order."""
-        return fingerprint([source.fingerprint for source in self.sources])
-
-    @property
-    def width(self) -> int:
-        """L, tokens of a row."""
-        return self.sources[0].width
+        self.fingerprint = fingerprint([source.fingerprint for source in self.sources])
+        self.width = self.sources[0].width
+        self._starts = np.cumsum([0, *map(len, self.sources)], dtype=np.int64)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._starts[-1])
 
     def __repr__(self) -> str:
         return f"ConcatenatedSource({', '.join(map(repr, self.sources))})"
 
-    def read(
-        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
-    ) -> dict[str, np.ndarray]:
-        """Some sequences' arrays and their origins, one read a dataset that has any of them."""
-        dataset = np.searchsorted(self._ends, sequences, side="right")
-        within = sequences - (self._ends[dataset] - np.array([len(source) for source in self.sources])[dataset])
-        batch: dict[str, np.ndarray] = {field: np.empty((len(sequences), self.width), np.int32) for field in fields}
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
+        """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
+        dataset = np.searchsorted(self._starts, sequences, side="right") - 1
+        within = sequences - self._starts[dataset]
+        shape = (len(sequences), self.width)
+        batch: dict[str, np.ndarray] = {field: np.empty(shape, np.int32) for field in settings.fields}
         for index in np.unique(dataset).tolist():
             rows = np.flatnonzero(dataset == index)
-            part = self.sources[index].read(within[rows], fields, merge_segments)
-            for field in fields:
+            part = self.sources[index].read(positions[rows], within[rows], settings)
+            for field in settings.fields:
                 batch[field][rows] = part[field]
         return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
+
+
+def opened(dataset: Any, cache_folder: str | Path | None = None) -> Dataset:
+    """A dataset that is open already, or that lies in a folder or at an address.
+
+    Raises:
+        UserError: none of these, or no dataset there.
+    """
+    if not isinstance(dataset, str | Path | Dataset):
+        raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
+    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
+
+
+def record_source(dataset: Dataset, order: Order | None = None) -> RecordSource:
+    """The sequences of a dataset in any layout; `order` is the one in which they will be read, where it is known."""
+    name, records = dataset.layout_ordering, dataset.records
+    layout = None if name is None else named_order(dataset, name)
+    # Records that are read in the order in which they lie come faster when the system reads ahead in the files.
+    if layout is not None and isinstance(order, OrderIndex) and order.fingerprint == layout.fingerprint:
+        records = records.forward()
+    return RecordSource(records, layout, dataset.fingerprint)

@@ -1,35 +1,40 @@
 """Batches in the order in which records lie, read file by file: for datasets on object stores.
 
-Where `make_loader` reads any ordering from files that stay, a stream fetches whole files one after another, reads
-each from its beginning to its end, and removes it. Its batches are those of the window contract for the ordering
-that the records were written in; its state is that of `make_loader`.
+`make_loader` follows any ordering and keeps the files that it fetches. A stream fetches whole files one after
+another, reads each once, and removes it. Its batches are those of the window contract for the ordering that the
+records were written in, and its state is that of `make_loader`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from copy import copy
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.dataset import Dataset
-from jax_diversity.dataset.remote import RemoteFolder
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.dataset.remote import RemoteFolder, locked
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.batches import OrderedBatches
-from jax_diversity.loader.iteration import Ahead, BatchIterator, Loader
-from jax_diversity.loader.making import assemble, named_order, open_any, whole_number
-from jax_diversity.loader.orders import OrderIndex
-from jax_diversity.loader.placing import Placement
-from jax_diversity.loader.stream_files import StreamedFiles, Wanted
-from jax_diversity.loader.windows import ENDLESS
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.loader.loader import Loader
+from jax_diversity.loader.orders import OrderFile, named_order
+from jax_diversity.loader.settings import ENDLESS, LoaderSettings
+from jax_diversity.loader.sources import Rows, SequenceSource, opened
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader
 
@@ -59,38 +64,29 @@ def stream_batches(
 ) -> Loader:
     """Batches in the order in which the records lie, fetched a file at a time.
 
-    Of a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
-    the states of both are the same. Files of a dataset on an object store are there while they are needed and
-    `read_ahead_files` more; every host fetches all of them. A local dataset's files are read where they lie.
+    For a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
+    the states of both are the same. Files of a dataset on an object store are on disk while they are needed, and
+    `read_ahead_files` more; every host fetches all of them. The files of a local dataset are read where they lie.
 
-    For a dataset without an order of its own, `shuffle_buffer` shuffles as streams do: files come in another random
-    order every epoch, and sequences change places within stretches of that many. Each comes once an epoch.
-    What comes at a position depends on nothing but the position, the seed and the dataset, so that a run is resumed
-    by fetching the files of one stretch.
+    For a dataset in the packed layout, `shuffle_buffer` shuffles as streams do: files come in another random order
+    in every epoch, and sequences change places within stretches of that many. Each comes once an epoch. What comes
+    at a position depends only on the position, the seed and the dataset, so that a run resumes by fetching the files
+    of one stretch.
 
     Args:
         dataset: a built dataset, its folder or its address.
         global_batch_size: B, sequences of a batch over all hosts.
         num_epochs: how often every sequence comes; None never ends.
         shuffle_buffer: sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that
-            hold a stretch are there at a time.
+            hold a stretch are on disk together.
         seed: of the shuffle.
-        start_position: see `make_loader`, as all that is not said here.
-        drop_remainder: see there.
-        host_index: see there.
-        num_hosts: see there.
-        sharding: see there.
-        fields: see there.
-        names: see there.
-        dtype: see there.
-        merge_segments: see there.
-        num_prefetch: see there.
-        num_threads: see there.
+        start_position, drop_remainder, host_index, num_hosts, sharding: see `make_loader`.
+        fields, names, dtype, merge_segments, num_prefetch, num_threads: see `make_loader`.
         read_ahead_files: files fetched before they are needed.
         cache_folder: where files are kept while they are needed, see `open_dataset`; each iterator has its own.
 
     Raises:
-        UserError: a setting that cannot be, a dataset without records, a driver that is not installed. While
+        UserError: a setting that is not valid, a dataset without records, a driver that is not installed. While
             iterating: a file that cannot be fetched or is not the manifest's; the next `next` tries it again.
 
     Example:
@@ -100,27 +96,9 @@ def stream_batches(
     """
     counts = {"shuffle_buffer": shuffle_buffer, "seed": seed, "read_ahead_files": read_ahead_files}
     whole = {name: whole_number(name, value) for name, value in counts.items()}
-    for name, value in whole.items():
-        if value < 0:
-            raise UserError(f"Expected {name} >= 0, found {value}.")
-    opened = open_any(dataset, cache_folder)
-    layout = None if opened.layout_ordering is None else named_order(opened, opened.layout_ordering)
-    records = opened.records
-    epochs = None if num_epochs is None else whole_number("num_epochs", num_epochs)
-    end = ENDLESS if epochs is None else len(records) * epochs
-    order = StreamOrder(
-        records.counts,
-        _layout_fingerprint(layout, len(records)),
-        end=end,
-        shuffle_buffer=whole["shuffle_buffer"],
-        seed=whole["seed"],
-        num_ahead=whole["read_ahead_files"],
-    )
-    return assemble(
-        StreamedSource(records, layout, order, opened.fingerprint, opened.remote),
-        order,
+    settings = LoaderSettings.checked(
         global_batch_size=global_batch_size,
-        num_epochs=epochs,
+        num_epochs=num_epochs,
         start_position=start_position,
         drop_remainder=drop_remainder,
         host_index=host_index,
@@ -132,56 +110,81 @@ def stream_batches(
         merge_segments=merge_segments,
         num_prefetch=num_prefetch,
         num_threads=num_threads,
-        kind=StreamLoader,
     )
+    source = opened(dataset, cache_folder)
+    layout = None if source.layout_ordering is None else named_order(source, source.layout_ordering)
+    records = source.records
+    order = StreamOrder(
+        records.counts,
+        layout,
+        end=settings.end(len(records)),
+        shuffle_buffer=whole["shuffle_buffer"],
+        seed=whole["seed"],
+        num_ahead=whole["read_ahead_files"],
+    )
+    return Loader(StreamedSource(records, order, source.fingerprint, source.remote), order, settings)
 
 
-def _layout_fingerprint(layout: OrderIndex | None, num_sequences: int) -> str:
-    """That of the ordering in which the records lie, which is 0, 1, 2 ... in the packed layout."""
-    if layout is not None:
-        return layout.fingerprint
-    digest = hashlib.sha256()
-    for start in range(0, num_sequences, _CHUNK):
-        digest.update(np.arange(start, min(start + _CHUNK, num_sequences), dtype=np.int64).tobytes())
-    return digest.hexdigest()
+@dataclass(frozen=True)
+class FilesOfBatch:
+    """Files by their numbers, as one batch uses them.
+
+    Attributes:
+        needed: the files from which the batch is read.
+        ahead: the files that come after them, in that order.
+        kept: other files that are not to be removed yet.
+    """
+
+    needed: tuple[int, ...]
+    ahead: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """Where a stream is at every position: which record, in which files.
+    """The order of a stream: which record comes at every position, and in which files.
 
-    To the loader it is an order of positions as they are; `StreamedSource` asks it for the records' places.
+    Records are numbered by their place: all records of the first file, then those of the second. To shuffle, each
+    epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and permutes the
+    steps of each stretch. Every random number is computed from the seed, the epoch and the place of the stretch, so
+    that what comes at a position needs no state.
 
     Attributes:
         counts: records of every file.
-        layout_fingerprint: of the ordering in which the records lie.
+        layout: the ordering in which the records lie; None: as packed.
         end: the position after the last epoch.
         shuffle_buffer: sequences that are shuffled among themselves; 0: none.
         seed: of the shuffle.
-        num_ahead: files that are wanted before they are needed.
+        num_ahead: files that are fetched before they are needed.
     """
 
     counts: tuple[int, ...]
-    layout_fingerprint: str
+    layout: OrderFile | None
     end: int
     shuffle_buffer: int = 0
     seed: int = 0
     num_ahead: int = 2
 
+    @property
+    def is_bijection(self) -> bool:
+        """Every sequence comes exactly once in an epoch."""
+        return True
+
     def __len__(self) -> int:
         return int(self._file_starts[-1])
 
     def fingerprint_at(self, position: int) -> str:
-        """The layout's, or, of a shuffled stream, a hash of all that decides it."""
+        """The layout's; of a shuffled stream, a hash of all that decides it."""
         if not self.shuffle_buffer:
-            return self.layout_fingerprint
-        return fingerprint("stream", self.layout_fingerprint, self.counts, self.shuffle_buffer, self.seed)
+            return self._layout_fingerprint
+        return fingerprint("stream", self._layout_fingerprint, self.counts, self.shuffle_buffer, self.seed)
 
-    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The positions themselves."""
-        return positions
+    def at(self, positions: Rows) -> Rows:
+        """The sequences at some positions."""
+        places = self.places(positions)
+        return places if self.layout is None else self.layout.at(places)
 
-    def places(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def places(self, positions: Rows) -> Rows:
         """The places of the records that come at some positions."""
         epochs, steps = np.divmod(positions, len(self))
         if not self.shuffle_buffer:
@@ -195,21 +198,23 @@ class StreamOrder:
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]
         return places
 
-    def wanted(self, positions: Int64[np.ndarray, " row"], needed: Int64[np.ndarray, " row"]) -> Wanted:
-        """The files that a batch at these positions wants, which is read from those of `needed`."""
+    def files(self, positions: Rows, needed: Rows) -> FilesOfBatch:
+        """The files of a batch at these positions, which is read from the files `needed`."""
         if not len(positions):
-            return Wanted(())
+            return FilesOfBatch(())
+        # Files are counted by turns: turn 0 is the first file of the first epoch, and the count continues over all
+        # epochs, since files of the next epoch are fetched ahead too.
         first = self._turn(int(positions[0]), 0)
         last = self._turn(int(positions[-1]), 1)
         ahead = range(first, min(last + self.num_ahead, self._last_turn) + 1)
-        return Wanted(
+        return FilesOfBatch(
             tuple(np.unique(needed).tolist()),
             tuple(map(self._file, ahead)),
-            (self._file(first - 1),) if first else (),  # other threads may be a batch behind
+            (self._file(first - 1),) if first else (),  # another thread may still read the batch before
         )
 
     def _stretches(self, epoch: int, epochs: np.ndarray, steps: np.ndarray) -> list[tuple[np.ndarray, int, int]]:
-        """The rows of an epoch by the stretch that they are shuffled in: rows, its first step and its end."""
+        """The rows of an epoch by their stretch: rows, the first step of the stretch and its end."""
         here = np.flatnonzero(epochs == epoch)
         number = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
         return [(here[number == each], *self._stretch(epoch, each)) for each in np.unique(number).tolist()]
@@ -219,7 +224,11 @@ class StreamOrder:
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
 
     def _offset(self, epoch: int) -> int:
-        """Where stretches begin, another place every epoch; one that is as long as the epoch begins with it."""
+        """How far stretches are shifted, by another number in every epoch.
+
+        Otherwise two sequences on both sides of a stretch's end would never change places in any epoch. A stretch as
+        long as the epoch is not shifted: it would become two.
+        """
         if self.shuffle_buffer >= len(self):
             return 0
         return int(_random(self.seed, epoch, 1)(1)[0] % np.uint64(self.shuffle_buffer))
@@ -229,7 +238,7 @@ class StreamOrder:
         return _file_order(self.seed if self.shuffle_buffer else None, epoch, self.counts)
 
     def _turn(self, position: int, side: int) -> int:
-        """How many files were begun before the one at a position, or at the start (0) or end (1) of its stretch."""
+        """The turn of the file at a position; of a shuffled stream at the start (0) or end (1) of its stretch."""
         epoch, step = divmod(position, len(self))
         if self.shuffle_buffer:
             stretch = self._stretch(epoch, (step + self._offset(epoch)) // self.shuffle_buffer)
@@ -242,6 +251,16 @@ class StreamOrder:
         return int(self._epoch(epoch)[0][index])
 
     @cached_property
+    def _layout_fingerprint(self) -> str:
+        """That of the ordering in which the records lie, which in the packed layout is 0, 1, 2 ..."""
+        if self.layout is not None:
+            return self.layout.fingerprint
+        digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
+        for start in range(0, len(self), _CHUNK):
+            digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
     def _last_turn(self) -> int:
         return self.end if self.end == ENDLESS else self._turn(self.end - 1, 1)
 
@@ -251,13 +270,13 @@ class StreamOrder:
 
 
 def _random(seed: int, epoch: int, *what: int) -> Any:
-    """Raw numbers of a generator whose stream no version of NumPy changes."""
+    """Raw numbers of a bit generator: NumPy promises that these never change, unlike `Generator.permutation`."""
     return np.random.PCG64([seed, epoch, *what]).random_raw
 
 
 @lru_cache(4)
 def _permutation(seed: int, epoch: int, first: int, size: int) -> Int64[np.ndarray, " step"]:
-    """A stretch's, by where it begins."""
+    """The permutation of a stretch of `size` steps that begins at the step `first`."""
     return np.argsort(_random(seed, epoch, 2, first)(size), kind="stable")
 
 
@@ -272,42 +291,27 @@ def _file_order(
     return files, np.cumsum(sizes) - sizes
 
 
-class StreamedSource:
-    """A dataset's records as a stream gives them; what it is asked for are positions.
+class StreamedSource(SequenceSource):
+    """The records of a dataset, read file by file.
 
     Args:
         records: in the order of their layout.
-        layout: the ordering that they lie in; None: as packed.
-        order: the stream's.
+        order: the order of the stream.
         fingerprint: of the dataset.
-        remote: where the record files come from; None: they are there.
+        remote: where the record files come from; None: they are local.
+        files: the fetched files of one iterator.
     """
 
     def __init__(
         self,
         records: RecordReader,
-        layout: OrderIndex | None,
         order: StreamOrder,
         fingerprint: str,
         remote: RemoteFolder | None,
+        files: StreamedFiles | None = None,
     ) -> None:
-        self.fingerprint = fingerprint
-        self._records, self._layout, self._order, self._remote = records, layout, order, remote
-        self._files: StreamedFiles | None = None
-        self._reader = records
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
-
-    @property
-    def _arguments(self) -> tuple[Any, ...]:
-        fixed = (self._records, self._layout, self._order)
-        return (*fixed, self.fingerprint, self._remote)
-
-    @property
-    def width(self) -> int:
-        """L, tokens of a row."""
-        return self._records.width
+        self.fingerprint, self.width = fingerprint, records.width
+        self._records, self._order, self._remote, self._files = records, order, remote, files
 
     def __len__(self) -> int:
         return len(self._records)
@@ -315,40 +319,28 @@ class StreamedSource:
     def __repr__(self) -> str:
         return repr(self._records)
 
-    def renewed(self) -> StreamedSource:
-        """The same with files of its own, which go when it goes."""
-        source = StreamedSource(*self._arguments)
-        source._reader = self._records if self._order.shuffle_buffer else self._records.forward()
-        if self._remote is not None:
-            source._files = StreamedFiles(self._remote, source._reader)
-            source._reader = source._files.reader
-        return source
+    def for_iterator(self) -> StreamedSource:
+        """The same with its own files, which are removed when it is closed or freed."""
+        records = self._records if self._order.shuffle_buffer else self._records.forward()
+        files = None if self._remote is None else StreamedFiles(self._remote, records)
+        return StreamedSource(
+            records if files is None else files.reader, self._order, self.fingerprint, self._remote, files
+        )
 
-    def read(
-        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str], merge_segments: bool
-    ) -> dict[str, np.ndarray]:
+    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of the sequences at some positions.
 
         Raises:
             UserError: files that cannot be fetched, damaged records, or other sequences than they should hold.
         """
-        positions = sequences  # as `StreamOrder.at` left them
         places = self._order.places(positions)
-        expected = self._sequences_in(places)
         held: Any = nullcontext()
         if self._files is not None:
-            held = self._files.hold(self._order.wanted(positions, self._reader.files_of(places)))
+            held = self._files.hold(self._order.files(positions, self._records.files_of(places)))
         with held:
-            return dict(
-                self._reader.read_batch(places, expected=expected, fields=fields, merge_segments=merge_segments)
+            return self._records.read_batch(
+                places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
             )
-
-    def sequences(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions, whatever the layout."""
-        return self._sequences_in(self._order.places(positions))
-
-    def _sequences_in(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        return places if self._layout is None else self._layout.at(places)
 
     def close(self) -> None:
         """Remove the files."""
@@ -356,27 +348,121 @@ class StreamedSource:
             self._files.close()
 
 
-class StreamLoader(Loader):
-    """A `Loader` each of whose iterators fetches files of its own."""
+class StreamedFiles:
+    """Fetches files before they are needed, one after another, and removes those that no batch needs any more.
 
-    def __iter__(self) -> BatchIterator:
-        batches, source = copy(self.batches), self.batches.source
-        if not isinstance(source, StreamedSource):
-            raise TypeError(f"A StreamLoader reads from a StreamedSource, found {source!r}.")
-        batches.source = source.renewed()
-        return _StreamIterator(batches, batches.source, self._ahead, self._placement)
+    The files on disk are those of one `FilesOfBatch`. They lie in a folder that is removed with this object, at the
+    end of the process, or, when the process was killed, by the next stream that uses the cache.
+
+    Args:
+        remote: where files come from.
+        records: the records of the dataset.
+
+    Attributes:
+        reader: the same records, read from the fetched files.
+    """
+
+    def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:
+        self._remote = remote
+        self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
+        folder, lock = _new_folder(remote.cache_folder / "streams")
+        self.reader = records.moved([folder / path.name for path in records.paths])
+        # Guards the two below. Fetched files by number, also those under way; how many batches read from each.
+        self._lock = threading.Lock()
+        self._fetches: dict[int, Future[None]] = {}
+        self._in_use: Counter[int] = Counter()
+        self._tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
+        self._stopping = threading.Event()
+        # A daemon thread, not an executor: at its end Python waits for the threads of executors, here for whole
+        # files. The thread does not refer to this object, so that one that is dropped is freed and ends it.
+        threading.Thread(target=_work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+        self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
+
+    @contextmanager
+    def hold(self, files: FilesOfBatch) -> Iterator[None]:
+        """Keep the needed files on disk while the block runs, and begin to fetch what comes after them.
+
+        Raises:
+            UserError: a file cannot be fetched, or is not the one that the manifest lists.
+        """
+        with self._lock:
+            self._in_use.update(files.needed)
+            for file in (*files.needed, *files.ahead):
+                if file not in self._fetches:
+                    self._begin(file)
+            known = {*files.needed, *files.ahead, *files.kept}
+            for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
+                self._drop(file)
+            # Taken under the lock: when a fetch fails, the first thread that learns of it drops the file, and the
+            # others must still find the future that has the error.
+            needed = {file: self._fetches[file] for file in files.needed}
+        try:
+            for file, fetch in needed.items():
+                self._wait(file, fetch)
+            yield
+        finally:
+            with self._lock:
+                self._in_use.subtract(files.needed)
+
+    def _begin(self, file: int) -> None:
+        future: Future[None] = Future()
+        fetch = partial(self._remote.download, self._names[file], self.reader.paths[file], self._stopping.is_set)
+        self._fetches[file] = future
+        self._tasks.put((future, fetch))
+
+    def _wait(self, file: int, fetch: Future[None]) -> None:
+        try:
+            fetch.result()
+        except BaseException:
+            with self._lock:
+                if self._fetches.get(file) is fetch:  # the next batch that needs the file fetches it again
+                    self._drop(file)
+            raise
+
+    def _drop(self, file: int) -> None:
+        fetch = self._fetches.pop(file)
+        self.reader.close(file)
+        fetch.cancel()
+        path = self.reader.paths[file]
+        # A fetch that is under way writes to the file: it is removed when the fetch has ended.
+        fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
-class _StreamIterator(BatchIterator):
-    """A `BatchIterator` that removes its source's files when it is closed."""
+def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        future, fetch = task
+        if future.set_running_or_notify_cancel():
+            try:
+                fetch()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+        del task, future, fetch  # else this thread would keep the last fetch, and so the reader, until the next task
 
-    def __init__(
-        self, batches: OrderedBatches, source: StreamedSource, ahead: Ahead, placement: Placement | None
-    ) -> None:
-        super().__init__(batches, ahead, placement)
-        self._source = source
 
-    def close(self) -> None:
-        """Stop making batches, and remove the files."""
-        super().close()
-        self._source.close()
+def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
+    stopping.set()
+    tasks.put(None)
+    shutil.rmtree(folder, ignore_errors=True)
+    Path(lock.name).unlink(missing_ok=True)
+    lock.close()
+
+
+def _new_folder(parent: Path) -> tuple[Path, Any]:
+    """A folder for one stream, and an open file that is locked while the stream runs; removes abandoned folders."""
+    with locked(parent):
+        for path in parent.glob("*.lock"):
+            with path.open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                # The system gave up the lock, so that the process that held it is gone.
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                path.unlink(missing_ok=True)
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        lock = folder.with_suffix(".lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock

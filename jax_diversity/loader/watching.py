@@ -1,7 +1,7 @@
-"""Values of the batches while training runs: how diverse each is, how far the run has strayed, what it waits for.
+"""Values of batches while training runs: how diverse each is, how far the run deviates, how long it waits for input.
 
-They come from the dataset's token counts and the order alone, so that no batch has to be looked into: the position
-says which sequences a batch holds.
+They are computed from the token counts of the dataset and the order alone: the position of a batch says which
+sequences it holds, so that nothing of the batch itself is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -20,18 +19,18 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.dataset import Dataset
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.batches import Batch
-from jax_diversity.loader.iteration import BatchIterator, Loader
-from jax_diversity.loader.making import open_any, order_over, whole_number
-from jax_diversity.loader.orders import ScheduleIndex
-from jax_diversity.loader.streaming import StreamedSource
-from jax_diversity.loader.windows import ENDLESS
+from jax_diversity.loader.iteration import Batch, BatchIterator
+from jax_diversity.loader.loader import Loader
+from jax_diversity.loader.orders import Order, resolve_order
+from jax_diversity.loader.settings import ENDLESS
+from jax_diversity.loader.sources import opened
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
-"""What takes values by name at a step, such as `lambda step, values: wandb.log(dict(values), step=step)`."""
+"""A function of a step and its values by name, as `lambda step, values: wandb.log(dict(values), step=step)`."""
 
 _CHUNK = 2**16
 
@@ -39,14 +38,14 @@ _CHUNK = 2**16
 class Writers:
     """Several writers as one, none of which can end a run.
 
-    A writer that raises is named in a warning and left out from then on; the others, and the run, go on.
+    A writer that raises is named in a warning and not called again; the others and the run continue.
 
     Args:
         writers: called one after another.
 
     Example:
         >>> write = Writers(TensorBoardWriter("out/tensorboard"), lambda step, values: print(step, values))
-        >>> write(1, {"loss": 9.7})
+        >>> write(0, {"loss": 9.7})
     """
 
     def __init__(self, *writers: MetricsWriter) -> None:
@@ -61,7 +60,7 @@ class Writers:
                 self._writers.remove(writer)
                 warnings.warn(
                     f"The metrics writer {writer!r} failed at step {step} ({type(error).__name__}: {error}) and is "
-                    "left out from here on; the run goes on.",
+                    "not called again; the run continues.",
                     stacklevel=2,
                 )
 
@@ -69,25 +68,8 @@ class Writers:
         return len(self._writers)
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """Which sequences come at which positions.
-
-    Attributes:
-        at: the sequences at some positions.
-        num_positions: of an epoch.
-        is_bijection: whether every sequence comes once an epoch, after which nothing has strayed.
-        end: the position after the last epoch.
-    """
-
-    at: Callable[[Int64[np.ndarray, " row"]], Int64[np.ndarray, " row"]]
-    num_positions: int
-    is_bijection: bool
-    end: int = ENDLESS
-
-
 class BatchMetrics:
-    """What a batch at a position holds, and how far all up to it has strayed, in every family.
+    """What a batch at a position holds, and how far all batches up to it deviate from the corpus, in every family.
 
     With `c` the batch's token counts, `n` their sum and τ the corpus's shares:
 
@@ -96,12 +78,12 @@ class BatchMetrics:
     - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths.
 
     These are the window TV, groups per batch and prefix deviation of `measure`. Running sums are whole numbers, so
-    values do not depend on where a run was cut off. Batches that follow one another cost what their own sequences'
-    counts cost; a jump to another position costs a walk there from its epoch's start.
+    that the values do not depend on where a run was stopped and resumed. A batch that follows the one before costs
+    the reading of its own sequences' counts; any other position costs that of all sequences since its epoch began.
 
     Args:
-        dataset: a built dataset, its folder or address; or the token counts of the sequences that the order counts.
-        ordering: what is trained on, as `make_loader` takes it; only a dataset knows orderings by name.
+        dataset: a built dataset, its folder or address; or the token counts of the sequences in the order.
+        ordering: the order of training, as `make_loader` takes it; names need a dataset.
         global_batch_size: B, sequences of a batch over all hosts.
 
     Raises:
@@ -118,69 +100,68 @@ class BatchMetrics:
         ordering: Any,
         global_batch_size: SupportsIndex,
     ) -> None:
-        self.global_batch_size = whole_number("global_batch_size", global_batch_size)
-        if self.global_batch_size < 1:
-            raise UserError(f"Expected global_batch_size >= 1, found {self.global_batch_size}.")
-        dataset = dataset if isinstance(dataset, Characteristics) else open_any(dataset)
-        self._walk = ordering if isinstance(ordering, _Walk) else _walk(dataset, ordering)
-        counts = dataset if isinstance(dataset, Characteristics) else dataset.characteristics
+        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
+        known = dataset if isinstance(dataset, Characteristics) else opened(dataset)
+        if not isinstance(ordering, Order):
+            ordering = resolve_order(ordering, known.num_sequences, known if isinstance(known, Dataset) else None)
+        self._order: Order = ordering
+        self._end = ENDLESS
+        counts = known if isinstance(known, Characteristics) else known.characteristics
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
         self._targets = {family: counts.target_share(family) for family in counts.families}
         self._restart(0)
 
     @classmethod
     def of_loader(cls, loader: Loader, dataset: str | Path | Dataset | Characteristics) -> BatchMetrics:
-        """The values of a loader's batches, also of one that streams.
+        """The values of the batches of a loader.
 
         Args:
             loader: of `make_loader` or `stream_batches`.
-            dataset: what it reads; of several datasets, the token counts of all their sequences end to end.
+            dataset: what it reads; for several datasets, the token counts of all their sequences end to end.
 
         Raises:
             UserError: no such loader; another dataset than the loader reads, or the counts of another number of
                 sequences.
         """
         _check_loader(loader)
-        source, order, windows = loader.batches.source, loader.batches.order, loader.batches.windows
-        counts = dataset if isinstance(dataset, Characteristics) else _counts_of(open_any(dataset), loader)
+        source, windows = loader.batches.source, loader.batches.windows
+        counts = dataset if isinstance(dataset, Characteristics) else _counts_of(opened(dataset), loader)
         if counts.num_sequences != len(source):
             raise UserError(
                 f"Expected the token counts of the loader's {len(source)} sequences, found those of "
                 f"{counts.num_sequences}; give the dataset that the loader reads."
             )
-        at = source.sequences if isinstance(source, StreamedSource) else order.at
-        walk = _Walk(at, len(order), not isinstance(order, ScheduleIndex), windows.end)
-        return cls(counts, walk, windows.global_batch_size)
+        metrics = cls(counts, loader.batches.order, windows.global_batch_size)
+        metrics._end = windows.end
+        return metrics
 
     def values(self, position: int) -> dict[str, float]:
-        """The values of the batch at a position, by name; those of several epochs count on.
+        """The values of the batch at a position, by name; the prefix deviation counts on over epochs.
 
         Raises:
             UserError: a position at which no batch begins: below 0, or after the last epoch.
         """
-        if not 0 <= position < self._walk.end:
-            raise UserError(f"Expected a position in 0 .. {self._walk.end - 1}, found {position}.")
-        stop = min(position + self.global_batch_size, self._walk.end)
+        if not 0 <= position < self._end:
+            raise UserError(f"Expected a position in 0 .. {self._end - 1}, found {position}.")
+        stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         batch = self._tokens(position, stop)
-        if stop // self._walk.num_positions == position // self._walk.num_positions:
+        if stop // len(self._order) == position // len(self._order):
             self._add(batch, stop)
         else:
             self._move(stop)
         values = {}
         for family, tokens in batch.items():
             target, placed = self._targets[family], self._placed[family]
-            total = tokens.sum()
-            tv = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             excess = placed - placed.sum() * target
-            values[f"batch_tv/{family}"] = tv
+            values[f"batch_tv/{family}"] = _total_variation(tokens, target)
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
             values[f"prefix_l2/{family}"] = float(np.sqrt(excess @ excess)) / self._sequence_length
         return values
 
     def _move(self, position: int) -> None:
-        """Have placed what comes before a position."""
-        first = position - position % self._walk.num_positions
+        """Have counted all that comes before a position."""
+        first = position - position % len(self._order)
         if not first <= self._position <= position:
             self._restart(first)
         while self._position < position:
@@ -188,8 +169,9 @@ class BatchMetrics:
             self._add(self._tokens(self._position, stop), stop)
 
     def _restart(self, first: int) -> None:
-        """Have placed what comes before an epoch."""
-        epochs = 0 if self._walk.is_bijection else first // self._walk.num_positions
+        """Have counted all that comes before an epoch."""
+        # Whole epochs of an ordering are left out: each holds every sequence once and so deviates by nothing.
+        epochs = 0 if self._order.is_bijection else first // len(self._order)
         self._position = first
         self._placed = {
             family: epochs * self._epoch[family] if epochs else np.zeros(matrix.shape[1])
@@ -205,46 +187,48 @@ class BatchMetrics:
     def _epoch(self) -> dict[str, Float64[np.ndarray, " group"]]:
         """Tokens of a whole epoch."""
         total = {family: np.zeros(matrix.shape[1]) for family, matrix in self._counts.items()}
-        for start in range(0, self._walk.num_positions, _CHUNK):
-            part = self._tokens(start, min(start + _CHUNK, self._walk.num_positions))
+        for start in range(0, len(self._order), _CHUNK):
+            part = self._tokens(start, min(start + _CHUNK, len(self._order)))
             total = {family: tokens + part[family] for family, tokens in total.items()}
         return total
 
     def _tokens(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
         """Every group's tokens at the positions from `start` up to `stop`: whole numbers, exact up to 2^53."""
-        sequences = self._walk.at(np.arange(start, stop, dtype=np.int64))
+        sequences = self._order.at(np.arange(start, stop, dtype=np.int64))
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, Loader):
         raise UserError(
-            f"Expected a loader of make_loader or stream_batches, found {loader!r}; of batches that come from "
-            "elsewhere, ask BatchMetrics for the values at their positions."
+            f"Expected a loader of make_loader or stream_batches, found {loader!r}; for batches from elsewhere, ask "
+            "BatchMetrics for the values at their positions."
         )
 
 
 def _counts_of(dataset: Dataset, loader: Loader) -> Characteristics:
     if dataset.fingerprint != (found := loader.batches.source.fingerprint):
         raise UserError(
-            f"Expected the dataset of fingerprint {found} that the loader reads, found {dataset.fingerprint}; of "
+            f"Expected the dataset of fingerprint {found} that the loader reads, found {dataset.fingerprint}; for "
             "several datasets, give the token counts of all their sequences end to end."
         )
     return dataset.characteristics
 
 
+def _total_variation(tokens: Float64[np.ndarray, " group"], target: Float64[np.ndarray, " group"]) -> float:
+    total = tokens.sum()
+    return float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
+
+
 def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[np.ndarray, " group"]:
+    """The sum of some rows of a sparse matrix, a few times as fast as `counts[rows].sum(axis=0)`."""
     starts = counts.indptr[rows].astype(np.int64)
     widths = counts.indptr[rows + 1] - starts
     ends = np.cumsum(widths)
+    # Where the entries of all rows lie: each row's own run of places, one run after another.
     places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + widths, widths)
     tokens = np.bincount(counts.indices[places], weights=counts.data[places], minlength=counts.shape[1])
-    return tokens.astype(np.float64, copy=False)  # of no entries NumPy makes integers
-
-
-def _walk(dataset: Dataset | Characteristics, ordering: Any) -> _Walk:
-    order = order_over(dataset.num_sequences, ordering, dataset if isinstance(dataset, Dataset) else None)
-    return _Walk(order.at, len(order), not isinstance(order, ScheduleIndex))
+    return tokens.astype(np.float64, copy=False)  # NumPy makes integers of no entries
 
 
 def watch_batches(
@@ -254,26 +238,27 @@ def watch_batches(
     *,
     every: SupportsIndex = 1,
 ) -> WatchedBatches:
-    """A loader's batches as they are, their values written while the loop trains on them.
+    """The unchanged batches of a loader, whose values are written while the loop trains on them.
 
-    Written are the values of `BatchMetrics`, and of the time since values were last written:
+    The values are those of `BatchMetrics`, and two of the time since values were last written:
 
     - `input_wait_seconds`: waited for batches;
     - `input_wait_share`: the same as a share of all of that time.
 
-    A step is the batch's number, from 1, counted from position 0 in batches of this size: `inspect --step` shows
-    the batch of step s at s - 1. The work is done between two batches, so that it costs nothing where the loop does
-    not wait for the device at every step. Of several hosts only the first counts and writes; the values are those
+    A step is the number of the batch, from 0, counted from position 0 in batches of this size: `inspect --step`
+    shows the batch of that step. The work is done between two batches, so that it costs nothing where the loop does
+    not wait for the device at every step. With several hosts only the first counts and writes; the values are those
     of the global batch.
 
     Args:
         loader: of `make_loader` or `stream_batches`.
-        dataset: what the loader reads; of several datasets, the token counts of all their sequences end to end.
-        write: called with a step and its values by name. One that raises is warned of and no longer called.
-        every: steps between two that are written.
+        dataset: what the loader reads; for several datasets, the token counts of all their sequences end to end.
+        write: called with a step and its values by name. When it raises, a warning is given and it is not called
+            again.
+        every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
 
     Returns:
-        An iterator whose state is the loader's own, to be saved and restored alike.
+        An iterator with the state of the loader's own, saved and restored in the same way.
 
     Raises:
         UserError: no such loader, another dataset than it reads, counts of another number of sequences, `every`
@@ -284,22 +269,17 @@ def watch_batches(
         >>> for batch in watch_batches(loader, "out/", lambda step, values: wandb.log(dict(values), step=step)):
         ...     ...
     """
+    steps = whole_number("every", every, 1)
     _check_loader(loader)
-    steps = whole_number("every", every)
-    if steps < 1:
-        raise UserError(f"Expected every >= 1, found {steps}.")
-    metrics = BatchMetrics.of_loader(loader, dataset) if _is_first_host(loader) else None
-    return WatchedBatches(iter(loader), loader.batches.windows.global_batch_size, metrics, write, steps)
-
-
-def _is_first_host(loader: Loader) -> bool:
-    """Whether this host is the one that writes; JAX is only asked where it places the batches."""
-    windows = loader.batches.windows
-    return jax.process_index() == 0 if windows.row_numbers is not None else windows.host_index == 0
+    settings = loader.batches.windows.settings
+    # JAX is asked only where it places the batches: elsewhere it may not be initialised, or count other processes.
+    host_index = settings.host_index if settings.sharding is None else jax.process_index()
+    metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
+    return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)
 
 
 class WatchedBatches(grain.DatasetIterator[Batch]):
-    """Batches whose values are written as they come; see `watch_batches`, which makes one."""
+    """Batches whose values are written as they come; `watch_batches` makes one."""
 
     def __init__(
         self,
@@ -319,8 +299,8 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
         batch = next(self._batches)
         arrived = time.perf_counter()
         self._waited += arrived - start
-        step = position // self._size + 1
-        if self._metrics is not None and len(self._write) and step % self._every == 0:
+        step = position // self._size
+        if self._metrics is not None and len(self._write) and (step + 1) % self._every == 0:
             waited, seconds = self._waited, arrived - self._since
             self._waited, self._since = 0.0, arrived
             times = {"input_wait_seconds": waited, "input_wait_share": waited / max(seconds, 1e-9)}
@@ -332,7 +312,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
         return self._batches.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
             UserError: the state of another dataset or ordering, of a newer version, or no state at all.

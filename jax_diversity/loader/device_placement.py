@@ -1,4 +1,4 @@
-"""Batches as global arrays on a mesh: which rows a process reads, and how they reach its devices."""
+"""Batches as global arrays on a mesh: which rows a process reads, and how they get to its devices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_diversity.foundation.errors import UserError
 
 
-class Placement:
+class DevicePlacement:
     """Puts a process's rows of the global batch on its devices, as its part of global arrays.
 
-    Row j of the global batch is row j of the global array, whatever the number of processes and the order of their
-    devices: a process reads the rows that the sharding gives its own devices, no others.
+    Row j of the global batch is row j of the global array for any number of processes and any order of their
+    devices. A process reads only the rows that the sharding gives to its own devices.
 
     Args:
-        sharding: of the arrays (row, token); the first axis may be sharded over any axes of a mesh, and so may the
-            second. Fields of one number a row lie where their rows do.
+        sharding: of the arrays (row, token); both axes may be sharded over any axes of a mesh. Fields with one
+            number a row are sharded as the first axis is.
         shape: of the global arrays (row, token).
 
     Raises:
@@ -28,7 +28,7 @@ class Placement:
 
     Example:
         >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
-        >>> placement = Placement(NamedSharding(mesh, PartitionSpec("data")), (64, 2048))
+        >>> placement = DevicePlacement(NamedSharding(mesh, PartitionSpec("data")), (64, 2048))
     """
 
     def __init__(self, sharding: jax.sharding.Sharding, shape: tuple[int, int]) -> None:
@@ -59,30 +59,31 @@ class Placement:
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Global arrays of the rows `row_numbers`; the transfer goes on in the background.
+        """Global arrays of the rows `row_numbers`; the transfer continues in the background.
 
         Args:
-            batch: fields of tokens (row, token), or of one number a row (row).
+            batch: fields of tokens (row, token), or with one number a row (row).
 
         Raises:
-            UserError: numbers beyond int32, where JAX has no int64; a field of one number a row, and a sharding
-                that does not tell its rows from its tokens.
+            UserError: numbers beyond int32, where JAX has no int64; a field with one number a row, and a sharding
+                that does not say how rows alone are sharded.
         """
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
     def _place(self, field: str, rows: np.ndarray) -> jax.Array:
-        numbers = rows.ndim == 1
-        sharding = self._of_rows if numbers else self.sharding
-        rows = _held(field, rows) if numbers else rows
-        shards = [
-            jax.device_put(rows[self._local(index)] if numbers else rows[self._local(index), columns], device)
-            for device, (index, columns) in self._indices.items()
-        ]
+        if rows.ndim == 1:
+            sharding, rows = self._row_sharding, _narrowed(field, rows)
+            parts = [rows[self._local(index)] for index, _ in self._indices.values()]
+        else:
+            sharding = self.sharding
+            parts = [rows[self._local(index), columns] for index, columns in self._indices.values()]
+        # Each device gets its part of the rows that this process read; no process needs a row of another one.
+        shards = [jax.device_put(part, device) for part, device in zip(parts, self._indices, strict=True)]
         return jax.make_array_from_single_device_arrays(self.shape[: rows.ndim], sharding, shards)
 
     @cached_property
-    def _of_rows(self) -> jax.sharding.Sharding:
-        """Of fields of one number a row: that of the first axis."""
+    def _row_sharding(self) -> jax.sharding.Sharding:
+        """The sharding of the first axis alone."""
         if isinstance(sharding := self.sharding, NamedSharding):
             spec = PartitionSpec(*tuple(sharding.spec)[:1])
             return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
@@ -93,14 +94,15 @@ class Placement:
         return sharding
 
     def _local(self, index: slice) -> slice:
-        """Where a run of the global batch's rows lies among those that were read."""
+        """Where neighbouring rows of the global batch lie among those that were read."""
+        # A device holds neighbouring rows, all of which were read, so that they are neighbours here too.
         start, stop, _ = index.indices(self.shape[0])
         first = int(np.searchsorted(self.row_numbers, start))
         return slice(first, first + stop - start)
 
 
-def _held(field: str, numbers: np.ndarray) -> np.ndarray:
-    """Numbers as the type that JAX holds them in, by default int32, which would cut larger ones."""
+def _narrowed(field: str, numbers: np.ndarray) -> np.ndarray:
+    """Numbers in the type that JAX gives them, by default int32; JAX itself would cut larger ones silently."""
     held = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype))
     if (held != numbers).any():
         raise UserError(

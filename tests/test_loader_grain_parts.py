@@ -11,7 +11,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.stock import OrderSampler, SequenceRows
+from jax_diversity.loader.grain_parts import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 
@@ -99,8 +99,8 @@ def test_rows_are_the_sequences(tiny: TinyDataset) -> None:
     ("settings", "sentence"),
     [
         ({"global_batch_size": 6, "num_hosts": 4}, "divides the global batch of 6, found 4"),
-        ({"global_batch_size": 4, "num_epochs": 0}, "num_epochs >= 1"),
-        ({"global_batch_size": 4, "worker_count": -1}, "worker_count in 0 .. .*found -1"),
+        ({"global_batch_size": 4, "num_epochs": 0}, "num_epochs to be a whole number >= 1"),
+        ({"global_batch_size": 4, "worker_count": 500}, "worker_count in 0 .. .*found 500"),
         ({"global_batch_size": 4, "ordering": "none"}, "Unknown ordering 'none'"),
     ],
 )

@@ -1,0 +1,201 @@
+"""A loader from datasets, an ordering and settings, all of them checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import grain
+import numpy as np
+
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.dataset.orderings import is_file_name
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.device_placement import DevicePlacement
+from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
+from jax_diversity.loader.orders import Order, resolve_order
+from jax_diversity.loader.settings import ENDLESS, LoaderSettings
+from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
+from jax_diversity.loader.windows import Windows
+from jax_diversity.records.decoding import FIELDS
+
+
+def make_loader(
+    dataset: str | Path | Dataset | Sequence[str | Path | Dataset],
+    *,
+    ordering: Any = "balance",
+    global_batch_size: SupportsIndex,
+    num_epochs: SupportsIndex | None = 1,
+    start_position: SupportsIndex = 0,
+    drop_remainder: bool = True,
+    host_index: SupportsIndex = 0,
+    num_hosts: SupportsIndex = 1,
+    sharding: Any = None,
+    fields: Sequence[str] = FIELDS,
+    names: Mapping[str, str] | None = None,
+    dtype: str | type | np.dtype = "int32",
+    merge_segments: bool = False,
+    num_prefetch: SupportsIndex = 2,
+    num_threads: SupportsIndex = 1,
+    num_workers: SupportsIndex = 0,
+    cache_folder: str | Path | None = None,
+    sequence_length: SupportsIndex | None = None,
+) -> Loader:
+    """A Grain dataset of batches in an ordering's order.
+
+    Args:
+        dataset: a built dataset, its folder or its address on an object store; or several, whose sequences are
+            numbered end to end.
+        ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
+            integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
+            (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
+            or an ordering over all their sequences.
+        global_batch_size: B, sequences of a batch over all hosts.
+        num_epochs: how often every sequence comes, or a schedule is repeated; None never ends.
+        start_position: the global position of the first batch.
+        drop_remainder: whether the last sequences of the run are dropped when they do not fill a batch; False fills
+            the batch up with rows of padding. Every host sees the same number of batches in both cases.
+        host_index: this host (`jax.process_index()`); not with `sharding`, which determines it.
+        num_hosts: all hosts (`jax.process_count()`); divides the batch.
+        sharding: a `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on
+            the devices ahead of time. Row j of the batch is row j of the array for any number of processes.
+        fields: which arrays a batch holds. Each takes time to write: `("inputs",)` alone is about twice as fast as
+            all six.
+        names: field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. The
+            fields' own names are those that MaxText and the Flax examples read.
+        dtype: of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's
+            `jax_enable_x64`.
+        merge_segments: give all segments of a sequence the number 1 and count positions through the sequence, so
+            that a document attends to those before it and its first token is a target; False keeps documents apart.
+        num_prefetch: batches made ahead in the background; 0 makes each when it is asked for.
+        num_threads: threads that make them.
+        num_workers: processes that make them instead of threads; they take seconds to start. The program's own file
+            must be importable without running it (`if __name__ == "__main__":`), as always with `multiprocessing`.
+        cache_folder: where files of a dataset on an object store are kept, see `open_dataset`. A record file is
+            fetched whole when it is first needed; `stream_batches` removes it when it has been read.
+        sequence_length: L that the model expects; rows of another length are refused. None takes any.
+
+    Returns:
+        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; for several
+        datasets also with `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
+        position and the fingerprints of dataset and ordering; it may be restored with another batch size, or another
+        number of hosts, threads or workers.
+
+    Raises:
+        UserError: a setting that is not valid, an unknown ordering, one made for another number of sequences or
+            that lies in another dataset, sequences of another length than the model expects.
+
+    When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with
+    a warning: it may be one by your own weights or matrices.
+
+    Example:
+        >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
+        ...     batch["inputs"].shape
+        (64, 512)
+    """
+    settings = LoaderSettings.checked(
+        global_batch_size=global_batch_size,
+        num_epochs=num_epochs,
+        start_position=start_position,
+        drop_remainder=drop_remainder,
+        host_index=host_index,
+        num_hosts=num_hosts,
+        sharding=sharding,
+        fields=fields,
+        names=names,
+        dtype=dtype,
+        merge_segments=merge_segments,
+        num_prefetch=num_prefetch,
+        num_threads=num_threads,
+        num_workers=num_workers,
+    )
+    source, order = _open(dataset, ordering, cache_folder)
+    if sequence_length is not None and source.width != whole_number("sequence_length", sequence_length, 1):
+        raise UserError(
+            f"Expected sequences of {sequence_length} tokens, found {source.width} in {source!r}; pack with "
+            f"packing.sequence_length={sequence_length}, or give the model that length."
+        )
+    return Loader(source, order, settings)
+
+
+class Loader(grain.IterDataset[Batch]):
+    """Batches of an order, made ahead in the background; iterate over it, or build on it with Grain.
+
+    Args:
+        source: where sequences are read from.
+        order: which sequence comes at every position.
+        settings: how batches are made.
+
+    Attributes:
+        batches: the batches by number.
+
+    Raises:
+        UserError: settings that do not fit the source or the order.
+    """
+
+    def __init__(self, source: SequenceSource, order: Order, settings: LoaderSettings) -> None:
+        windows, self._placement = Windows(len(order), settings), None
+        if settings.sharding is not None:
+            self._placement = DevicePlacement(settings.sharding, (settings.global_batch_size, source.width))
+            windows = Windows(len(order), settings, self._placement.row_numbers)
+        self.batches = OrderedBatches(source, order, windows)
+        super().__init__(self.batches)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches from the start position on; None without a last epoch."""
+        return None if self.batches.windows.end == ENDLESS else len(self.batches)
+
+    def __iter__(self) -> BatchIterator:
+        batches = copy(self.batches)
+        batches.source = batches.source.for_iterator()
+        return BatchIterator(batches, self._placement)
+
+    def __str__(self) -> str:
+        return f"Loader({self.batches})"
+
+
+def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple[SequenceSource, Order]:
+    """What is read, and in which order."""
+    is_blend = hasattr(ordering, "to_schedule")  # a `Blend` is known by its method: the loader does not import ordering
+    if isinstance(dataset, str | Path | Dataset):
+        if is_blend:
+            raise UserError(
+                f"Expected the list of the datasets that were blended, found one dataset with {ordering!r}; give "
+                "make_loader([first, second, ...], ordering=blend)."
+            )
+        single = opened(dataset, cache_folder)
+        order = resolve_order(ordering, single.num_sequences, single)
+        return record_source(single, order), order
+    if not isinstance(dataset, Iterable):
+        raise UserError(f"Expected a dataset, its folder or address, or several of them, found {dataset!r}.")
+    sources = [record_source(opened(each, cache_folder)) for each in dataset]
+    if not sources:
+        raise UserError("Expected at least one dataset, found none.")
+    widths = sorted({source.width for source in sources})
+    if len(widths) > 1:
+        raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
+    sizes = [len(source) for source in sources]
+    if is_blend:
+        _check_blended(ordering.num_sequences, sizes)
+        ordering = ordering.to_schedule()
+    if isinstance(ordering, str) and not is_file_name(ordering):
+        raise UserError(
+            f"Expected a blend, a schedule or an ordering over all {sum(sizes)} sequences of several datasets, "
+            f"found the name {ordering!r}; make one with jax_diversity.blend."
+        )
+    return ConcatenatedSource(sources), resolve_order(ordering, sum(sizes))
+
+
+def _check_blended(blended: Sequence[int], sizes: Sequence[int]) -> None:
+    if len(blended) != len(sizes):
+        raise UserError(f"Expected the {len(blended)} datasets of the blend, in its order, found {len(sizes)}.")
+    for index, (expected, found) in enumerate(zip(blended, sizes, strict=True)):
+        if expected != found:
+            raise UserError(
+                f"Expected a blend of these datasets, in this order; dataset {index} has {found} sequences, the "
+                f"blend's {expected}. Blend them again, or give those that were blended."
+            )
