@@ -48,8 +48,7 @@ class InputFile:
     def stem(self) -> str:
         """The base name without endings and without `-00000-of-00512`."""
         base = without_compression(PurePosixPath(self.name).name)
-        ending = PurePosixPath(base).suffix
-        return _PART.sub("", base.removesuffix(ending)) or base
+        return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
 
     @property
     def format(self) -> Literal["jsonl", "parquet", "text"]:
@@ -178,12 +177,8 @@ def _find_remote(pattern: str) -> list[InputFile]:
     protocol = pattern.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
-        if _MAGIC.search(path):
-            matches = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
-            root = _fixed_folder(path)
-        else:
-            matches = [path] if filesystem.isfile(path) else []
-            root = path.rpartition("/")[0]
+        matches = filesystem.glob(path) if _MAGIC.search(path) else [path]
+        matches = [match for match in matches if filesystem.isfile(match)]
     except ImportError as error:
         what = f"pip install 'jax-diversity[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
         raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
@@ -191,6 +186,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions for refused access and lost connections
         raise UserError(f"Could not list {pattern}: {' '.join(str(error).split()) or repr(error)}.") from None
+    root = _fixed_folder(path)
     return [
         InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)
         for match in matches
@@ -198,7 +194,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
 
 
 def _fixed_folder(pattern: str) -> str:
-    """The folders of a glob before its first wildcard."""
+    """The folders of a path, or of a glob before its first wildcard."""
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
