@@ -32,7 +32,7 @@ import numpy as np
 import results_file
 
 from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.report import ReadReport
+from jax_diversity.corpus.records import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
 from jax_diversity.tokenization import workers

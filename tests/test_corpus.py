@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.reading import input_fingerprint, input_size, read_documents
-from jax_diversity.corpus.report import ReadReport
+from jax_diversity.corpus.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
 from jax_diversity.foundation import artifacts
@@ -236,7 +236,7 @@ _HUGE = """
 import json, resource, sys
 from pathlib import Path
 from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.report import ReadReport
+from jax_diversity.corpus.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import write_documents
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from jax_diversity.corpus.array_record import decode_example
 from jax_diversity.corpus.files import find_files
 from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import TokenDocument, token_ids
-from jax_diversity.corpus.report import ReadReport
+from jax_diversity.corpus.records import ReadReport, TokenDocument, token_ids
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import Dataset

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.corpus.files import InputFile, local_path, reading_faults
-from jax_diversity.corpus.records import TOKENS, Found
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.records import TOKENS, Found, Place, Problem, Records
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -27,17 +26,11 @@ _Feature = Int64[np.ndarray, " value"] | list[float] | list[bytes]
 
 
 def read_array_records(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
-    """A reader: the documents of the records, about 8 MB at a time; each counts as an equal part of the file.
-
-    Raises:
-        UserError: a damaged file, one that lies elsewhere, or one in which no record has the token ids.
-    """
+    """A reader: the documents of the records, about 8 MB at a time; each counts as an equal part of the file."""
     return TOKENS.documents(file, config, _records(file, config, advance))
 
 
-def _records(
-    file: InputFile, config: CorpusConfig, advance: Advance
-) -> Iterator[tuple[Place, dict[str, Any] | Problem]]:
+def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records:
     from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
     path = local_path(file)
@@ -84,23 +77,15 @@ def _text(value: float | bytes) -> Any:
         return value
 
 
-def decode_example(record: bytes) -> dict[str, Int64[np.ndarray, " value"] | list[float] | list[bytes]]:
-    """The features of one Example: integers as an array, floats and bytes as lists.
-
-    Raises:
-        ValueError: no Example, or a damaged one.
-    """
+def decode_example(record: bytes) -> dict[str, _Feature]:
+    """The features of one Example: integers as an array, floats and bytes as lists; ValueError if it is none."""
     features: dict[str, _Feature] = {}
     for _, content in _parts(record, (1,), "it has"):
         for _, entry in _parts(content, (1,), "its features have"):
-            name, feature = "", memoryview(b"")
-            for number, value in _parts(entry, (1, 2), "an entry of its map has"):
-                if number == 1:
-                    name = bytes(value).decode("utf-8")
-                else:
-                    feature = value
+            parts = dict(_parts(entry, (1, 2), "an entry of its map has"))
+            name = bytes(parts.get(1, b"")).decode("utf-8")
             features[name] = []  # an entry without values
-            for number, value in _parts(feature, (1, 2, 3), f"feature {name!r} has"):
+            for number, value in _parts(parts.get(2, b""), (1, 2, 3), f"feature {name!r} has"):
                 features[name] = (_bytes_list, _float_list, _integer_list)[number - 1](value)
     return features
 

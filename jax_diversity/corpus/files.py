@@ -22,18 +22,10 @@ import pyarrow as pa
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.foundation.errors import UserError
 
-Format = Literal["jsonl", "parquet", "text"]
 MAX_DOCUMENT_BYTES = 2**30
 """Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
 
 _COMPRESSIONS = (".gz", ".zst")
-_FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
@@ -41,14 +33,11 @@ _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of a corpus.
+    """One file of a corpus; `filesystem` is the fsspec file system of a remote one.
 
-    Attributes:
-        address: its path, or its address with the protocol.
-        name: the part of the address that is the same in every copy of the corpus: what is below the fixed folders of
-            the glob that found it, or the base name. If two files of a corpus would share a name, all files are named
-            from the folder on that they have in common.
-        filesystem: the fsspec file system of a remote file.
+    `name` is the part of the address that is the same in every copy of the corpus: what is below the fixed folders of
+    the glob that found it, or the base name. If two files of a corpus would share a name, all files are named from the
+    folder on that they have in common.
     """
 
     address: str
@@ -59,13 +48,15 @@ class InputFile:
     def stem(self) -> str:
         """The base name without endings and without `-00000-of-00512`."""
         base = without_compression(PurePosixPath(self.name).name)
-        ending = PurePosixPath(base).suffix
-        return _PART.sub("", base.removesuffix(ending)) or base
+        return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
 
     @property
-    def format(self) -> Format:
+    def format(self) -> Literal["jsonl", "parquet", "text"]:
         """The format by the name's ending; text for unknown ones."""
-        return _FORMATS.get(PurePosixPath(without_compression(self.name)).suffix.lower(), "text")
+        ending = PurePosixPath(without_compression(self.name)).suffix.lower()
+        if ending in (".jsonl", ".ndjson", ".json"):
+            return "jsonl"
+        return "parquet" if ending in (".parquet", ".pq") else "text"
 
     @property
     def stores_array_records(self) -> bool:
@@ -86,11 +77,7 @@ class InputFile:
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """The stored bytes and, decompressed by the file's ending, its content.
-
-        Raises:
-            UserError: the file cannot be opened or read, is cut off, or is not compressed as its name says.
-        """
+        """The stored bytes and, decompressed by the file's ending, its content; faults are `UserError`s."""
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
                 if not stored.read(1):  # the decompressors take no bytes for a file without content
@@ -123,11 +110,7 @@ def reading_faults(file: InputFile) -> Iterator[None]:
 
 
 def local_path(file: InputFile) -> Path:
-    """The path of a file on this machine.
-
-    Raises:
-        UserError: it lies elsewhere.
-    """
+    """The path of a file; a `UserError` if it is not on this machine."""
     if file.filesystem is not None:
         raise UserError(
             f"Expected Megatron and ArrayRecord files on this machine, found {file.address}; copy them first."
@@ -136,17 +119,13 @@ def local_path(file: InputFile) -> Path:
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
-    """All files that `config.paths` names, each once, sorted by their addresses.
-
-    Raises:
-        UserError: a path or glob that no file matches, a folder, an unknown protocol, or one whose package is
-            missing.
-    """
+    """All files that `config.paths` names, each once, sorted by their addresses."""
     found: dict[str, InputFile] = {}
     for pattern in config.paths:
         if pattern == PYTHON_ENVIRONMENT:
             continue
-        for part in _pair(pattern) if config.format == "megatron" else (pattern,):
+        prefix = pattern.removesuffix(".idx").removesuffix(".bin")
+        for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)
             if not files and config.format == "megatron" and _is_number(pattern):
                 raise UserError(
@@ -159,12 +138,6 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             for file in files:  # a file that two patterns match is read once
                 found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
     return _with_own_names({address: found[address] for address in sorted(found)})
-
-
-def _pair(prefix: str) -> tuple[str, str]:
-    """Both files of a Megatron dataset, or the globs of both, by their prefix or the name of one of them."""
-    prefix = prefix.removesuffix(".idx").removesuffix(".bin")
-    return f"{prefix}.idx", f"{prefix}.bin"
 
 
 def _is_number(word: str) -> bool:
@@ -182,7 +155,7 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
     folders = zip(*(path[:-1] for path in parts), strict=False)
     num_common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, folders))
     return [
-        dataclasses.replace(file, name=_valid("/".join(path[num_common:])))
+        dataclasses.replace(file, name=valid_name("/".join(path[num_common:])))
         for file, path in zip(files.values(), parts, strict=True)
     ]
 
@@ -190,12 +163,12 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
 def _find_local(pattern: str) -> list[InputFile]:
     path = os.path.expanduser(pattern)
     if os.path.isfile(path):
-        return [InputFile(path, _valid(os.path.basename(path)))]
+        return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
     root = _fixed_folder(path)  # names leave it out: the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
-    return [InputFile(match, _valid(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
+    return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
 
 def _find_remote(pattern: str) -> list[InputFile]:
@@ -204,20 +177,16 @@ def _find_remote(pattern: str) -> list[InputFile]:
     protocol = pattern.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
-        if _MAGIC.search(path):
-            matches = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
-            root = _fixed_folder(path)
-        else:
-            matches = [path] if filesystem.isfile(path) else []
-            root = path.rpartition("/")[0]
+        matches = filesystem.glob(path) if _MAGIC.search(path) else [path]
+        matches = [match for match in matches if filesystem.isfile(match)]
     except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        what = f"pip install 'jax-diversity[{extra}]'" if extra else str(error)
+        what = f"pip install 'jax-diversity[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
         raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions for refused access and lost connections
         raise UserError(f"Could not list {pattern}: {' '.join(str(error).split()) or repr(error)}.") from None
+    root = _fixed_folder(path)
     return [
         InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)
         for match in matches
@@ -225,7 +194,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
 
 
 def _fixed_folder(pattern: str) -> str:
-    """The folders of a glob before its first wildcard."""
+    """The folders of a path, or of a glob before its first wildcard."""
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
@@ -236,6 +205,6 @@ def without_compression(name: str) -> str:
     return name
 
 
-def _valid(name: str) -> str:
+def valid_name(name: str) -> str:
     """A file's name as text that can be stored; names on disk may be any bytes."""
     return os.fsencode(name).decode("utf-8", "replace")

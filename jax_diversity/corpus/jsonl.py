@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile
-from jax_diversity.corpus.records import TEXT, Found, RecordForm
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.records import TEXT, Found, Place, Problem, RecordForm, Records
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -20,15 +18,11 @@ _LINES_PER_STEP = 64
 
 
 def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A reader: the documents of the lines; blank lines are left out.
-
-    Raises:
-        UserError: the file is damaged, holds no JSON object or no record with the form's field.
-    """
+    """A reader: the documents of the lines; blank lines are left out."""
     return form.documents(file, config, _objects(file, advance))
 
 
-def _objects(file: InputFile, advance: Advance) -> Iterator[tuple[Place, dict[str, Any] | Problem]]:
+def _objects(file: InputFile, advance: Advance) -> Records:
     number, position, num_lines, num_objects = 0, 0, 0, 0
     with file.stream() as (stored, content):
         # With a limit for `readline`: a file without line ends would be read into memory whole.
@@ -58,7 +52,6 @@ def _objects(file: InputFile, advance: Advance) -> Iterator[tuple[Place, dict[st
 
 
 def _parse(line: bytes) -> dict[str, Any] | Problem:
-    """A line's object, or why there is none."""
     try:
         record = json.loads(line.decode("utf-8"))
         if not isinstance(record, dict):

@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.files import InputFile, local_path
-from jax_diversity.corpus.records import Found, TokenDocument, token_ids
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.records import Found, Place, Problem, TokenDocument, token_ids
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.token_store.megatron import TokenFile
@@ -17,9 +16,6 @@ def read_megatron(file: InputFile, advance: Advance) -> Found:
     """A reader: the documents of an `.idx` and its `.bin`; none for the `.bin`, which is a file of the corpus too.
 
     Their source is the prefix's base name, their ids are prefix and number: `web_text_document:17`.
-
-    Raises:
-        UserError: files that lie elsewhere than on this machine, that do not fit one another, or are damaged.
     """
     path = local_path(file)
     if path.suffix == ".bin":

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.corpus.files import InputFile, reading_faults
-from jax_diversity.corpus.records import TEXT, Found, RecordForm
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.records import TEXT, Found, Place, Problem, RecordForm
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -22,11 +21,7 @@ _BATCH_ROWS = 1000
 
 
 def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file.
-
-    Raises:
-        UserError: no Parquet, damaged, without the form's column, or a column of token ids that holds none.
-    """
+    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file."""
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
         column = form.field(config)
@@ -51,7 +46,6 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
-    """A batch's rows as plain Python."""
     batch = _without_nanoseconds(batch)
     try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
         yield from batch.to_pylist(maps_as_pydicts="lossy")
@@ -68,11 +62,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
 
 
 def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
-    """The column of token ids and all columns that are no lists of numbers (attention masks, positions).
-
-    Raises:
-        UserError: the column holds something else than lists of whole numbers.
-    """
+    """The column of token ids and all columns that are no lists of numbers (attention masks, positions)."""
     entries = {field.name: _entry_type(field.type) for field in schema}
     entry = entries[column]
     if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):

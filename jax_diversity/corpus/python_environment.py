@@ -12,6 +12,7 @@ import csv
 import hashlib
 import importlib.metadata
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -21,8 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.corpus.records import Found
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.records import Found, Place, Problem
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
@@ -32,8 +32,6 @@ _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
 # The share of docstrings in source by size, measured over some 600 modules: to estimate sizes without reading files.
 _DOCSTRING_SHARE = 0.2
-
-Kind = Literal["source", "docstrings", "readme", "licence"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ class Package:
             rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
             sizes = {path: int(size) for path, _, size in rows if size.isdigit()}
         else:  # older or distribution-made installs
-            paths = [str(path) for path in self.distribution.files or ()]
-            sizes = {path: _size(Path(str(self.distribution.locate_file(path)))) for path in paths}
+            paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
+            sizes = {path: os.path.getsize(at) if os.path.exists(at) else 0 for path, at in paths.items()}
         return sorted((path, size) for path, size in sizes.items() if not path.startswith(("..", "/")))
 
     @cached_property
@@ -81,7 +79,7 @@ class Candidate(NamedTuple):
     """A document that could be read, and about how long it is."""
 
     package: Package
-    kind: Kind
+    kind: Literal["source", "docstrings", "readme", "licence"]
     path: str
     text_bytes: int
 
@@ -92,10 +90,7 @@ class Candidate(NamedTuple):
 
 
 def find_packages() -> list[Package]:
-    """Installed distributions, sorted by name; the first on the path where several versions are.
-
-    This package and editable installs are left out: their files change from one build to the next.
-    """
+    """Installed distributions, sorted by name; the first on the path where several versions are."""
     found: dict[str, Package] = {}
     # Read once as `message`: the property `metadata` parses the file each time it is asked for.
     for distribution in importlib.metadata.distributions():
@@ -106,6 +101,7 @@ def find_packages() -> list[Package]:
         if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
             continue
         name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
+        # Files of this package and of editable installs change from one build to the next.
         if name != "jax-diversity" and not _is_editable(distribution):
             found.setdefault(name, Package(distribution, message, name))
     return [found[name] for name in sorted(found)]
@@ -123,15 +119,7 @@ def select_documents(max_bytes: int | None) -> list[Candidate]:
 
 
 def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
-    """The chosen documents of the installed packages.
-
-    `source` is the package, `language` `code:python` for source and `en` for prose, the title a module's dotted
-    name or `NAME README`; metadata hold kind, version, summary and topics.
-
-    Args:
-        max_bytes: about how many bytes of text; None for all.
-        advance: told the estimated text bytes that are done.
-    """
+    """The documents of about `max_bytes` of text, or all; `advance` is told the estimated text bytes that are done."""
     for candidate in select_documents(max_bytes):
         path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
         place = Place(InputFile(str(path), candidate.id), None)
@@ -165,12 +153,10 @@ def _candidates(package: Package) -> Iterator[Candidate]:
 def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
     # By a hash and not by a random draw: a package that is added or removed leaves the choice of the others as it was.
     by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
-    first_of_package: dict[str, Candidate] = {}
-    for candidate in by_hash:
-        first_of_package.setdefault(candidate.package.name, candidate)
-    firsts = {candidate.id for candidate in first_of_package.values()}
+    firsts = {candidate.package.name: candidate for candidate in reversed(by_hash)}
     chosen, total = [], 0
-    for candidate in sorted(by_hash, key=lambda candidate: candidate.id not in firsts):  # stable: in the hashes' order
+    # The first of every package comes before all others; both parts stay in the hashes' order, since sorting is stable.
+    for candidate in sorted(by_hash, key=lambda candidate: candidate is not firsts[candidate.package.name]):
         if total >= max_bytes:
             break
         chosen.append(candidate)
@@ -186,10 +172,7 @@ def _text(candidate: Candidate, path: Path) -> str:
 
 
 def _docstrings(source: str, module: str) -> str:
-    """The docstrings of a module and of its public classes and functions, each under its dotted name.
-
-    Empty where the source does not parse (a template, another Python's syntax).
-    """
+    """A module's docstrings, each under its dotted name; empty where the source is a template or of another Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of invalid escapes, in other people's source
@@ -212,17 +195,14 @@ def _walk_docstrings(
 
 
 def _document(candidate: Candidate, text: str) -> Document:
-    package = candidate.package
-    titles = {
-        "readme": f"{package.name} README",
-        "licence": f"{package.name} {PurePosixPath(candidate.path).name}",
-    }
+    package, path = candidate.package, candidate.path
+    titles = {"readme": f"{package.name} README", "licence": f"{package.name} {PurePosixPath(path).name}"}
     return Document(
         id=candidate.id,
         text=text,
         source=package.name,
         language="code:python" if candidate.kind == "source" else "en",
-        title=titles.get(candidate.kind) or _module_name(candidate.path),
+        title=titles.get(candidate.kind) or _module_name(path),
         metadata={"kind": candidate.kind, **package.about},
     )
 
@@ -233,15 +213,6 @@ def _module_name(path: str) -> str:
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
     try:
-        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-    except ValueError:
+        return bool(json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):  # no JSON, or no objects in it
         return False
-    about = origin.get("dir_info") if isinstance(origin, dict) else None
-    return isinstance(about, dict) and bool(about.get("editable"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

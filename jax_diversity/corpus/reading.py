@@ -1,9 +1,7 @@
 """Files, or the installed Python packages -> documents, one after another, never all in memory.
 
-Every format has a reader, `read_FORMAT`. It takes a file, perhaps the settings that name its fields (`config`) and
-what its records hold (`form`), and gives what `Found` says. It tells `advance` the stored bytes it has read, and raises
-`UserError` for a file that is damaged or not what its name says. What happens to a single broken record is decided
-here, in one place for all formats.
+Every format has a reader, `read_FORMAT`. It tells `advance` the stored bytes it has read, and raises `UserError` for a
+file that is damaged or not what its name says. A broken record is a `Problem`; what happens to it is decided here.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from jax_diversity.corpus.jsonl import read_jsonl
 from jax_diversity.corpus.megatron import read_megatron
 from jax_diversity.corpus.parquet import read_parquet
 from jax_diversity.corpus.python_environment import find_packages, read_python_environment, select_documents
-from jax_diversity.corpus.records import TEXT, TOKENS, Found, TokenDocument
-from jax_diversity.corpus.report import Place, Problem, ReadReport
+from jax_diversity.corpus.records import TEXT, TOKENS, Found, Place, Problem, ReadReport, TokenDocument
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.text import read_text
 from jax_diversity.foundation.artifacts import HashMemory, fingerprint
@@ -36,35 +33,25 @@ _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation"
 def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
     """Read a corpus: files sorted by address, their documents in order, then the Python environment's.
 
-    Args:
-        config: what to read and how.
-        report: counts the documents and what is skipped; pass a new one.
-        advance: told the stored bytes read, which sum up to about `input_size(config)`.
-
-    Raises:
-        UserError: nothing to read, a file that is not what its name says, an id that comes twice (unless they are
-            renamed), no usable document at all; with `config.strict` the first broken record.
-
-    Example:
-        >>> report = ReadReport()
-        >>> documents = list(read_documents(CorpusConfig(paths=("texts/*.jsonl.gz",)), report))
-        >>> report.num_documents == len(documents)
-        True
+    `report` is new; it counts. `advance` is told the stored bytes read, which sum up to about `input_size(config)`.
     """
     ids = IdRegistry()
     # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
     # runs only when its next value is asked for.
     for place, found in _read_sources(config, report, advance):
+        try:
+            text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
+        except UnicodeEncodeError as error:
+            text_bytes, found = 0, Problem.of_unicode(error)
         if isinstance(found, Problem):
-            _skip(place, found, config, report)
+            if config.strict:
+                raise UserError(
+                    f"{place}: {found.what}; correct the record, or read without corpus.strict to skip such records."
+                )
+            report.skip(place, found)
             continue
         if _is_empty(found):
             report.num_empty_documents += 1
-            continue
-        try:
-            text_bytes = len(found.text.encode())
-        except UnicodeEncodeError as error:
-            _skip(place, Problem.of_unicode(error), config, report)
             continue
         document = found if ids.add(found.id) else _with_other_id(found, place, ids, config, report)
         report.num_documents += 1
@@ -80,11 +67,7 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 
 
 def input_size(config: CorpusConfig) -> int:
-    """About how many stored bytes `read_documents` reports to its `advance`: the total of a progress bar.
-
-    Raises:
-        UserError: see `read_documents`.
-    """
+    """About how many stored bytes `read_documents` reports to its `advance`: the total of a progress bar."""
     size = sum(file.size() for file in find_files(config))
     if PYTHON_ENVIRONMENT in config.paths:
         size += sum(candidate.text_bytes for candidate in select_documents(config.max_bytes))
@@ -95,18 +78,8 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
     """Hash of the input files' names, sizes and contents, and of the Python environment's packages and version.
 
     Folders and settings are left out: the same files elsewhere have the same fingerprint, and the caller adds the
-    settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation).
-
-    Args:
-        config: names the files.
-        cache: a small JSON file that remembers content hashes by path, size and time of change; made if absent.
-        advance: told the stored bytes that were looked at.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        UserError: no such files, or one that cannot be read.
+    settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation). `cache` is a
+    small JSON file that remembers content hashes by path, size and time of change.
     """
     memory = HashMemory(cache)  # hashing takes as long as reading: only files that changed are read again
     files = []
@@ -158,14 +131,6 @@ def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found
     return read_text(file, advance)
 
 
-def _skip(place: Place, problem: Problem, config: CorpusConfig, report: ReadReport) -> None:
-    if config.strict:
-        raise UserError(
-            f"{place}: {problem.what}; correct the record, or read without corpus.strict to skip such records."
-        )
-    report.skip(place, problem)
-
-
 def _is_empty(document: Document) -> bool:
     if isinstance(document, TokenDocument):
         return not len(document.tokens)
@@ -175,11 +140,7 @@ def _is_empty(document: Document) -> bool:
 def _with_other_id(
     document: Document, place: Place, ids: IdRegistry, config: CorpusConfig, report: ReadReport
 ) -> Document:
-    """A document whose id has come before, with a number after it.
-
-    Raises:
-        UserError: ids are not to be renamed.
-    """
+    """A document whose id has come before, with a number after it; a `UserError` if ids are not to be renamed."""
     if config.duplicate_ids == "rename":
         report.num_renamed_ids += 1
         return dataclasses.replace(document, id=ids.add_renamed(document.id))

@@ -1,4 +1,4 @@
-"""Records with named fields (lines of JSON, rows, examples) -> documents of text, or documents of token ids."""
+"""Records with named fields (lines of JSON, rows, examples) -> documents of text or of token ids, or what is wrong."""
 
 from __future__ import annotations
 
@@ -7,21 +7,80 @@ import datetime
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.corpus.report import Place, Problem
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
-Found = Iterator[tuple[Place, Document | Problem]]
-"""What every reader of a file gives, in the file's order: its documents, and the records that are none."""
+MAX_PROBLEMS = 20
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100
+
+
+class Place(NamedTuple):
+    """The place of a record: its file and its line or row, counted from 1 (None: the file is one document)."""
+
+    file: InputFile
+    line: int | None
+
+    @property
+    def name(self) -> str:
+        """The place without the corpus's own folder: the same on every machine."""
+        return self.file.name if self.line is None else f"{self.file.name}:{self.line}"
+
+    def __str__(self) -> str:
+        return self.file.address if self.line is None else f"{self.file.address}:{self.line}"
+
+
+class Problem(NamedTuple):
+    """Why a record gives no document: the count of `ReadReport` that it belongs to, and a sentence."""
+
+    kind: Literal["num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8"]
+    what: str
+
+    @classmethod
+    def of_unicode(cls, error: UnicodeDecodeError | UnicodeEncodeError) -> Problem:
+        """The problem of bytes that are no UTF-8, or of a string that cannot be written as UTF-8."""
+        unit = "byte" if isinstance(error, UnicodeDecodeError) else "character"
+        return cls("num_invalid_utf8", f"no valid UTF-8: {error.reason} at {unit} {error.start + 1}")
+
+
+@dataclass
+class ReadReport:
+    """Counts that grow while a corpus is read; a record that is skipped is counted in exactly one of the kinds."""
+
+    num_documents: int = 0
+    text_bytes: int = 0
+    num_tokens: int = 0  # that came with the documents; 0 for a corpus of texts
+    num_empty_documents: int = 0  # blank texts and records without a token included
+    num_broken_records: int = 0  # no JSON object, rows that cannot be read, token ids that are missing or invalid
+    num_without_text: int = 0
+    num_text_not_string: int = 0
+    num_invalid_utf8: int = 0  # lone surrogates ("\ud800" in JSON) included
+    num_renamed_ids: int = 0
+    problems: list[str] = field(default_factory=list)  # the first ones, as `file:line: what`
+
+    @property
+    def num_problems(self) -> int:
+        """Records skipped because something is wrong with them."""
+        return self.num_broken_records + self.num_without_text + self.num_text_not_string + self.num_invalid_utf8
+
+    def skip(self, place: Place, problem: Problem) -> None:
+        """Count a record that is skipped."""
+        setattr(self, problem.kind, getattr(self, problem.kind) + 1)
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(f"{place.name}: {problem.what}")
+
+
+Found = Iterator[tuple[Place, Document | Problem]]
+"""What every reader of a file gives, in the file's order: its documents, and the records that are none."""
+Records = Iterator[tuple[Place, dict[str, Any] | Problem]]
+"""A file's records by their fields' names, and what could not be read as a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +92,11 @@ class TokenDocument(Document):
 
 @dataclass(frozen=True)
 class RecordForm:
-    """What records hold: the field that every record needs, and how its fields become a document.
-
-    Attributes:
-        setting: the setting of `CorpusConfig` that names the field.
-        content: what the field holds, in words.
-        make: the document of a record, or what is wrong with the record.
-    """
+    """The field that every record needs (a setting of `CorpusConfig` names it), and how a record becomes a document."""
 
     setting: str
     content: str
-    make: Callable[[Mapping[str, Any], Place, CorpusConfig], Document | Problem]
+    make: Callable[[dict[str, Any], Place, CorpusConfig], Document | Problem]
 
     def field(self, config: CorpusConfig) -> str:
         """The field's name."""
@@ -57,14 +110,8 @@ class RecordForm:
             f"set corpus.{self.setting}."
         )
 
-    def documents(
-        self, file: InputFile, config: CorpusConfig, records: Iterable[tuple[Place, Mapping[str, Any] | Problem]]
-    ) -> Found:
-        """The documents of a file's records.
-
-        Raises:
-            UserError: no record has the field.
-        """
+    def documents(self, file: InputFile, config: CorpusConfig, records: Records) -> Found:
+        """The documents of a file's records; a `UserError` if no record has the field."""
         num_records, num_with_field = 0, 0
         fields_found: dict[str, None] = {}
         for place, record in records:
@@ -81,8 +128,8 @@ class RecordForm:
             raise self.missing(file, config, fields_found)
 
 
-def _make_document(record: Mapping[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
-    fields = dict(record)
+# Both take the fields that they know out of the record: what is left of it is the metadata.
+def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
     if config.text_field not in fields:
         return Problem("num_without_text", _no_field(config.text_field, fields))
     text = fields.pop(config.text_field)
@@ -92,8 +139,7 @@ def _make_document(record: Mapping[str, Any], place: Place, config: CorpusConfig
     return Document(text=text, **_labels(fields, place, config))
 
 
-def _make_token_document(record: Mapping[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
-    fields = dict(record)
+def _make_token_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
     if config.tokens_field not in fields:
         return Problem("num_broken_records", _no_field(config.tokens_field, fields))
     try:
@@ -113,11 +159,7 @@ TOKENS = RecordForm("tokens_field", "token ids", _make_token_document)
 
 
 def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
-    """Token ids from a list of Python's integers or an integer array.
-
-    Raises:
-        ValueError: something else, or an id that is negative or above 2^31 - 1.
-    """
+    """Token ids from a list of Python's integers or an integer array; a ValueError says what is wrong with them."""
     if isinstance(values, list | tuple):
         if not set(map(type, values)) <= {int}:  # `True` is an int to isinstance, but no token
             bad = next(value for value in values if type(value) is not int)
@@ -141,8 +183,7 @@ def _out_of_range(token: int) -> str:
 
 
 def _no_field(name: str, fields: Mapping[str, Any]) -> str:
-    names = sorted(fields)
-    listed = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") if names else "no fields"
+    listed = ", ".join(sorted(fields)[:20]) + (" ..." if len(fields) > 20 else "") if fields else "no fields"
     return f"no field {name!r} among {listed}"
 
 
@@ -153,10 +194,7 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
-    """A document's id, source, language and title, taken from `fields`, and its metadata: all other fields.
-
-    A missing id becomes `file:line`, a missing source the file's name without endings.
-    """
+    """A document's id, source, language and title, taken from `fields`, and its metadata: all other fields."""
     return {
         "id": _take_label(fields, config.id_field) or place.name,
         "source": _take_label(fields, config.source_field) or place.file.stem,
@@ -175,11 +213,7 @@ def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
 
 
 def _plain_value(value: Any) -> Any:
-    """A value as JSON can hold it.
-
-    NaN and the infinities become null, dates and times ISO 8601 text, durations seconds, bytes Base64 text,
-    decimals and all other values their text; keys become text.
-    """
+    """A value as JSON can hold it: NaN and infinities as null, decimals and other unknown types as their text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

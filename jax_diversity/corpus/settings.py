@@ -50,11 +50,7 @@ class CorpusConfig:
     at a time."""
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
-
-        Raises:
-            UserError: the first such setting.
-        """
+        """Refuse settings that no corpus could satisfy, with a `UserError`."""
         if not self.paths:
             raise UserError(
                 "Expected corpus.paths to name files or `python-environment`, found nothing; "

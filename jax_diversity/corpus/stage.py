@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 # Counts of records that are no documents.
-_SKIPPED = (
-    "num_empty_documents",
-    "num_broken_records",
-    "num_without_text",
-    "num_text_not_string",
-    "num_invalid_utf8",
-)
+_SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8")
 
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus and store its documents, and which of them are copies of one text."""
     from jax_diversity.corpus.reading import input_size, read_documents
-    from jax_diversity.corpus.report import ReadReport
+    from jax_diversity.corpus.records import ReadReport
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
@@ -43,10 +36,6 @@ def summary(counts: Counts) -> str:
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text
 
 
-def _settings(config: Any) -> dict[str, Any]:
-    return {"corpus": dataclasses.asdict(config.corpus)}
-
-
 def _corpus_fingerprint(context: Context) -> str:
     from jax_diversity.corpus.reading import input_fingerprint
 
@@ -62,7 +51,7 @@ PREPARE = Stage(
     destination="documents",
     run=prepare,
     summary=summary,
-    settings=_settings,
+    settings=lambda config: {"corpus": dataclasses.asdict(config.corpus)},
     outside=_corpus_fingerprint,
     packages=("pyarrow",),
 )

@@ -49,29 +49,17 @@ _MOST_FIELDS = 10_000
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """What was stored.
-
-    Attributes:
-        num_files: Parquet files.
-        has_text: whether all documents have a text.
-        metadata_fields: metadata field -> documents that have it, the first ten thousand by name.
-    """
+    """What was stored: how many files, whether every document has a text, how many documents have a metadata field."""
 
     num_files: int
     has_text: bool
-    metadata_fields: dict[str, int]
+    metadata_fields: dict[str, int]  # the first ten thousand by name
 
 
 def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
     """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
 
-    Args:
-        documents: read once.
-        folder: takes the files; made if absent.
-        file_bytes: text bytes a file; a document that is longer has a file of its own.
-
-    Example:
-        >>> stored = write_documents(read_documents(config, ReadReport()), Path("documents"), 16 * 2**20)
+    A file takes `file_bytes` bytes of text; a document that is longer has a file of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_file:
@@ -84,14 +72,11 @@ def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int
 
 
 class _Writer:
-    """The file that is being written and the row group that is being gathered.
-
-    `open_file` holds the file's temporary path and its Parquet writer: closed well it publishes the file, closed by
-    an error it removes it.
-    """
+    """The file that is being written and the row group that is being gathered."""
 
     def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
         self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
+        # `open_file` holds the file's temporary path and its writer: an error that closes it removes the file.
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
@@ -110,7 +95,11 @@ class _Writer:
             self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
-        self._rows.append(_row(document, hashlib.blake2b(hashed, digest_size=16).digest()))
+        # Sorted keys: the stored bytes depend on the fields alone, not on the order in which a record names them.
+        metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        text_hash = hashlib.blake2b(hashed, digest_size=16).digest()
+        row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
+        self._rows.append((*row, document.tokens) if isinstance(document, TokenDocument) else row)
         self.fields.update(name for name, value in document.metadata.items() if value is not None)
         self.has_text &= bool(encoded)
         self._group_bytes += size
@@ -149,15 +138,7 @@ class _Writer:
         self._rows, self._group_bytes = [], 0
 
 
-def _row(document: Document, text_hash: bytes) -> tuple:
-    # Sorted keys: the stored bytes depend on the fields alone, not on the order in which a record names them.
-    metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
-    row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
-    return (*row, document.tokens) if isinstance(document, TokenDocument) else row
-
-
 def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
-    """Token ids as a column of lists."""
     offsets = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
     return pa.ListArray.from_arrays(offsets, np.concatenate(arrays), type=_TOKENS.type)
 
@@ -166,26 +147,14 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
 class DocumentStore:
     """Stored documents in their order; as small as its paths, so that it can be sent to worker processes.
 
-    All that reads raises `UserError` where a file is absent or damaged.
-
-    Attributes:
-        paths: the files that `write_documents` made, in order.
-
-    Example:
-        >>> store = DocumentStore.of_folder("out/documents")
-        >>> store.columns(["id", "source"]).num_rows == store.num_documents
-        True
+    All that reads raises `UserError` where a file is absent or damaged; with a `path` it reads that file alone.
     """
 
     paths: tuple[Path, ...]
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> DocumentStore:
-        """The documents of a folder.
-
-        Raises:
-            UserError: there are none.
-        """
+        """The documents of a folder; a `UserError` if there are none."""
         # By length first: the file after documents-99999 is documents-100000.
         paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
         if not paths:
@@ -207,12 +176,7 @@ class DocumentStore:
         return int(self.first_documents[-1])
 
     def texts(self, path: Path | None = None, max_characters: int | None = None) -> Iterator[list[str]]:
-        """The texts, in lists of at most 1,000 documents and some 4 MB (or one document).
-
-        Args:
-            path: one of `paths`; None reads all of them.
-            max_characters: give only so many first characters of each text.
-        """
+        """The texts, or their first characters, in lists of at most 1,000 documents and some 4 MB (or one document)."""
         for group in self._groups("text", path):
             texts = group["text"]
             if max_characters is not None:  # cut by Arrow, before the texts are objects of Python
@@ -222,14 +186,7 @@ class DocumentStore:
     def token_lists(
         self, path: Path | None = None
     ) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
-        """The documents' own tokens end to end and their numbers of tokens, some 4 MB at a time.
-
-        Args:
-            path: one of `paths`; None reads all of them.
-
-        Raises:
-            UserError: a corpus of texts.
-        """
+        """The documents' own tokens end to end and their numbers of tokens, some 4 MB at a time."""
         for group in self._groups("tokens", path):
             if "tokens" not in group.column_names:
                 raise UserError(
@@ -240,12 +197,7 @@ class DocumentStore:
                 yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
-        """Some columns of all documents in order, as Arrow holds them: meant for the light ones.
-
-        Args:
-            names: which columns.
-            path: one of `paths`; None reads all of them.
-        """
+        """Some columns of all documents in order, as Arrow holds them: meant for the light ones."""
         tables = []
         for each in self.paths if path is None else (path,):
             with _stored_file(each) as table:
@@ -264,15 +216,7 @@ class DocumentStore:
             yield {name: [record.get(name) for record in records] for name in names}
 
     def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Some columns of some documents; only the groups of at most 1,000 documents that hold any are read.
-
-        Args:
-            indices: which documents, counted over all files, ascending.
-            names: which columns.
-
-        Example:
-            >>> store.rows(np.array([3, 70_000]), ["id", "title"])
-        """
+        """Some columns of some documents, whose indices ascend; only the stored groups that hold any are read."""
         rows: list[dict[str, Any]] = []
         start = 0
         for path in self.paths:

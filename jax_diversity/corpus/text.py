@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import PurePosixPath
 
-from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
-from jax_diversity.corpus.records import Found
-from jax_diversity.corpus.report import Place, Problem
+from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
+from jax_diversity.corpus.records import Found, Place, Problem
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -43,11 +42,7 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     """A reader: the file as one document.
 
     Its id and title are its name below the glob's fixed folders. Its language is `code:python` and the like for the
-    endings of programming languages. Its source is the folder that holds it: with a source for each file, every
-    document would be a group of its own.
-
-    Raises:
-        UserError: the file cannot be read, or is longer than `MAX_DOCUMENT_BYTES`.
+    endings of programming languages.
     """
     place = Place(file, None)
     with file.stream() as (stored, content):
@@ -60,20 +55,9 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     except UnicodeDecodeError as error:
         yield place, Problem.of_unicode(error)
         return
-    ending = PurePosixPath(without_compression(file.name)).suffix.lower()
-    language = _PROGRAMMING_LANGUAGES.get(ending)
-    yield (
-        place,
-        Document(
-            id=place.name,
-            text=text,
-            source=_folder(file) or file.stem,
-            language=f"code:{language}" if language else None,
-            title=file.name,
-        ),
-    )
-
-
-def _folder(file: InputFile) -> str:
-    parent = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
-    return os.fsencode(PurePosixPath(parent).parent.name).decode("utf-8", "replace")
+    language = _PROGRAMMING_LANGUAGES.get(PurePosixPath(without_compression(file.name)).suffix.lower())
+    path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
+    # The source is the file's folder: with a source for each file, every document would be a group of its own.
+    source = valid_name(PurePosixPath(path).parent.name) or file.stem
+    code = f"code:{language}" if language else None
+    yield place, Document(id=place.name, text=text, source=source, language=code, title=file.name)

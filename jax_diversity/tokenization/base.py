@@ -29,17 +29,16 @@ USUAL_END_TOKENS = (
     "[EOS]",
     "[SEP]",
 )
-MAX_VOCAB_SIZE = 2**31
+_MAX_VOCAB_SIZE = 2**31
 _MAX_UINT16_VOCAB = 65_500
 
 
 class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
-    All libraries share this class: long texts are encoded in pieces, no text turns into the end token, and texts may
-    be brought into a Unicode normal form first. A subclass implements how pieces are encoded (`_encode`), how ids are
-    decoded (`_decode`), how its file is written (`save_file`), what decides its ids (`_identity`), and perhaps where
-    its texts may be cut (`_cut`).
+    Long texts are encoded in pieces, no text turns into the end token, and texts may be brought into a Unicode normal
+    form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how its file is
+    written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut (`_cut`).
 
     Attributes:
         kind: the setting by which `load_saved` knows how to read the tokenizer's file.
@@ -53,13 +52,7 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        kind: str,
-        vocab_size: int,
-        end_token: str,
-        end_id: int,
-        unknown_id: int | None,
-        implementation: str,
+        self, kind: str, vocab_size: int, end_token: str, end_id: int, unknown_id: int | None, implementation: str
     ) -> None:
         self.kind = kind
         self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
@@ -70,14 +63,7 @@ class Tokenizer:
         self._text_may_hold_end = True
 
     def with_normalization(self, form: str) -> Tokenizer:
-        """The same tokenizer, its texts brought into a normal form first by tensorflow-text.
-
-        Args:
-            form: `NFC`, `NFD`, `NFKC` or `NFKD`; `none` changes nothing.
-
-        Raises:
-            UserError: tensorflow-text is not installed.
-        """
+        """The same tokenizer, its texts brought into a normal form first by tensorflow-text; `none` changes nothing."""
         if form == "none":
             return self
         other = copy.copy(self)  # shares the library's tokenizer, which no call changes
@@ -94,19 +80,13 @@ class Tokenizer:
     @property
     def settings(self) -> dict[str, Any]:
         """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
-        return {
-            "kind": self.kind,
-            "end_token": self.end_token,
-            "implementation": self.implementation,
-            "normalization": self.normalization,
-        }
+        return {name: getattr(self, name) for name in ("kind", "end_token", "implementation", "normalization")}
 
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
         """Tokens of every text, each ending in `end_id`.
 
-        The library encodes many texts at a time. Texts longer than a piece are cut where a new word begins anyway,
-        so that memory stays a small multiple of a piece and the ids are those of the whole; each subclass states the
-        exceptions.
+        Texts longer than a piece are cut where a new word begins anyway, so that memory stays a small multiple of a
+        piece and the ids are those of the whole; each subclass states the exceptions.
 
         Args:
             texts: valid text (no lone surrogates).
@@ -147,11 +127,9 @@ class Tokenizer:
         return self._decode(ids[ids != self.end_id].tolist())
 
     def save(self, folder: Path) -> None:
-        """Write what `load_saved` makes the same tokenizer of: its file, then `tokenizer.meta.json`.
-
-        The second is written once and last. If it is there, the whole tokenizer is.
-        """
+        """Write what `load_saved` makes the same tokenizer of: its file, then `tokenizer.meta.json`."""
         self.save_file(folder)
+        # Last: if this file is there, the whole tokenizer is.
         write_json(folder / SETTINGS_NAME, self.settings)
 
     def save_file(self, folder: Path) -> None:
@@ -172,11 +150,7 @@ class Tokenizer:
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str) -> np.ndarray:
-        """Tokens of text that holds the end token's letters as a word of the model: the word is cut in two.
-
-        Raises:
-            UserError: the end token stands for other text too, as an unknown token does.
-        """
+        """Tokens of text that holds the end token's letters as a word of the model: the word is cut in two."""
         half = len(self.end_token) // 2
         head, tail = self.end_token[:half], self.end_token[half:]
         # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
@@ -192,29 +166,19 @@ class Tokenizer:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise (Megatron's rule).
-
-    Raises:
-        UserError: the ids do not fit int32, or there are none.
-    """
-    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise (Megatron's rule)."""
+    if not 1 <= vocab_size <= _MAX_VOCAB_SIZE:
         raise UserError(
-            f"Expected a vocabulary of 1 to {MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "
+            f"Expected a vocabulary of 1 to {_MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "
             "use another tokenizer."
         )
     return np.dtype(np.uint16 if vocab_size < _MAX_UINT16_VOCAB else np.int32)
 
 
 def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str:
-    """The end-of-document token of a vocabulary.
+    """The end-of-document token of a vocabulary: the `wanted` one, or the first of the usual names that it has.
 
-    Args:
-        vocabulary: its tokens.
-        wanted: the token that the settings name; None takes the first of `USUAL_END_TOKENS` that there is.
-        name: what messages call the tokenizer.
-
-    Raises:
-        UserError: it has no such token.
+    Messages call the tokenizer by `name`.
     """
     tokens = set(vocabulary)
     for token in USUAL_END_TOKENS if wanted is None else (wanted,):

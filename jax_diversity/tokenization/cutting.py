@@ -16,18 +16,12 @@ _BLANK = re.compile(r"(?<=\S)(?= \S)")
 
 
 def lines_and_blanks(text: str, size: int | None = None) -> Iterator[str]:
-    """The text in pieces of at most `size` characters (`PIECE_CHARACTERS`), cut at a line's end if there is one.
-
-    Otherwise before a single blank, otherwise after `size` characters.
-    """
+    """Pieces of at most `size` characters (`PIECE_CHARACTERS`), cut at a line's end, or else before a single blank."""
     return _pieces(text, size or PIECE_CHARACTERS, (_LINE_END, _BLANK))
 
 
 def blanks(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of at most `size` characters, cut before a single blank if there is one.
-
-    Otherwise at a line's end, otherwise after `size` characters.
-    """
+    """Pieces of at most `size` characters, cut before a single blank, or else at a line's end."""
     return _pieces(text, size, (_BLANK, _LINE_END))
 
 
@@ -41,11 +35,9 @@ def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterat
 
 
 def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ...]) -> int:
-    """The last good place between `start` and `end`.
-
-    A regular expression searches forwards only. It is applied to a short part before the end first, then to longer
-    ones: the last place of a piece of a million characters is mostly among its last hundred.
-    """
+    """The last place between `start` and `end` of the first kind that there is; without any, the end."""
+    # A regular expression searches forwards only. It is applied to a short part before the end first, then to longer
+    # ones: the last place of a piece of a million characters is mostly among its last hundred.
     for pattern in places:
         window, low = 1024, end
         while low > start + 1:
@@ -58,12 +50,7 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
 
 
 def batches(texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces, each with whether it is its text's last, in lists of at most about `BATCH_CHARACTERS`.
-
-    Args:
-        texts: read once.
-        cut: gives a text's pieces, at least one.
-    """
+    """Pieces, each with whether it is its text's last, in lists of at most about `BATCH_CHARACTERS`."""
     batch: list[tuple[str, bool]] = []
     num_characters = 0
     for text in texts:

@@ -6,7 +6,7 @@ The libraries are imported inside the functions: each takes time and memory, and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,19 @@ _FILE_NAMES = {"file": "tokenizer.json", "sentencepiece": "tokenizer.model", "te
 def make_tokenizer(
     config: TokenizerConfig, training_texts: Iterable[str] = (), num_threads: int | None = None
 ) -> Tokenizer:
-    """The tokenizer that the settings ask for.
+    """The tokenizer that the settings ask for; `training_texts` are read once, and by the kind `bpe` alone.
 
-    Args:
-        config: its kind and what the kind needs.
-        training_texts: what a `bpe` is trained on, read once; the other kinds do not read it.
-        num_threads: threads that encode side by side, where the library lets one choose; None takes all cores.
-
-    Raises:
-        UserError: no such file, none that can be read, no end token in it, a library that is not installed, the
-            kind `stored`, which needs no tokenizer.
-
-    Example:
-        >>> tokenizer = make_tokenizer(TokenizerConfig(kind="sentencepiece", path="tokenizer.model"))
-        >>> tokenizer.encode_documents(["two words"])[0]
-        array([ 312, 1045,    2], dtype=uint16)
+    `num_threads` encode side by side, where the library lets one choose; None takes all cores.
     """
-    if config.kind == "stored":
-        raise UserError("Expected a tokenizer.kind that makes tokens, found stored; choose another one.")
     if config.kind in ("bpe", "bytes"):
         from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, train_bpe
 
         if config.kind == "bytes":
             tokenizer: Tokenizer = byte_tokenizer()
         else:
-            tokenizer = train_bpe(_normalized(training_texts, config.normalization), config.vocab_size)
+            form = config.normalization
+            texts = training_texts if form == "none" else (normalize_texts([text], form)[0] for text in training_texts)
+            tokenizer = train_bpe(texts, config.vocab_size)
     else:
         tokenizer = _read(config.kind, Path(config.path or ""), config.end_token, config.cut_at, num_threads)
     return tokenizer.with_normalization(config.normalization)
@@ -76,12 +64,10 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
 
 
 def load_unchanged(folder: str | Path) -> Tokenizer | None:
-    """The tokenizer that an unfinished build left in a folder; None where a new one has to be made.
-
-    The engine resumes a folder only with the same settings, tokenizer's file and version of `tokenizers`. It does not
-    know the versions of the optional libraries: a tokenizer that another version saved is not used, since its ids may
-    differ.
-    """
+    """The tokenizer that an unfinished build left in a folder; None where a new one has to be made."""
+    # The engine resumes a folder only with the same settings, tokenizer's file and version of `tokenizers`. It does not
+    # know the versions of the optional libraries, which the tokenizer's own settings record: other versions' ids may
+    # differ.
     try:
         recorded = _read_settings(Path(folder))
         tokenizer = None if recorded is None else load_saved(folder)
@@ -91,11 +77,7 @@ def load_unchanged(folder: str | Path) -> Tokenizer | None:
 
 
 def _read_settings(folder: Path) -> dict[str, Any] | None:
-    """The content of `tokenizer.meta.json`; None where there is no such file.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The content of `tokenizer.meta.json`; None where there is no such file."""
     path = folder / SETTINGS_NAME
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -113,16 +95,7 @@ def _read(kind: str, path: Path, end_token: str | None, cut_at: str, num_threads
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
         return load_tokenizer(path, end_token)
-    from jax_diversity.tokenization.sentencepiece_model import (
-        SentencePieceTokenizer,
-        TensorflowTextTokenizer,
-        read_model,
-    )
+    from jax_diversity.tokenization import sentencepiece_model as models
 
-    make = SentencePieceTokenizer if kind == "sentencepiece" else TensorflowTextTokenizer
-    return make(read_model(path, end_token), num_threads, cut_at)
-
-
-def _normalized(texts: Iterable[str], form: str) -> Iterator[str]:
-    for text in texts:
-        yield from [text] if form == "none" else normalize_texts([text], form)
+    make = models.SentencePieceTokenizer if kind == "sentencepiece" else models.TensorflowTextTokenizer
+    return make(models.read_model(path, end_token), num_threads, cut_at)

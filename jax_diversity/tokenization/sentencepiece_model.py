@@ -2,8 +2,7 @@
 
 The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto: field 1 the pieces (text, score, type),
 field 2 how it was trained (its field 47 the end token's name), field 3 how text is normalised (its field 3 whether
-a blank is put before it). It is read here, so that both libraries get the same bytes and the same end token, and a
-damaged file is reported in one sentence before either library reads it.
+a blank is put before it). It is read here, so that both libraries get the same bytes and the same end token.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
-FILE_NAME = "tokenizer.model"
 # A BPE model holds some hundred bytes a character while it merges.
 PIECE_CHARACTERS = 2**18
 # Large enough that a call's fixed cost does not show, and small enough that every thread has some.
@@ -36,41 +35,21 @@ _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The content of a .model file.
-
-    Attributes:
-        content: its bytes.
-        pieces: the vocabulary; a piece's place is its id.
-        types: every piece's type. Text never turns into a piece of the type control.
-        end_token: the end-of-document token.
-        adds_blank: whether a blank is put before every text.
-        name: what messages call it.
-    """
+    """The content of a .model file; a piece's place is its id, and messages call the model by `name`."""
 
     content: bytes
     pieces: tuple[str, ...]
     types: tuple[int, ...]
     end_token: str
-    adds_blank: bool
+    end_id: int
+    adds_blank: bool  # before every text
     name: str
-
-    @property
-    def end_id(self) -> int:
-        """The end token's id."""
-        return self.pieces.index(self.end_token)
 
 
 def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceModel:
     """Read a .model file.
 
-    Args:
-        path: the file.
-        end_token: its end-of-document token; None takes the one that it was trained with (`eos_piece`), or else one
-            of the usual names.
-
-    Raises:
-        UserError: no such file, no model in it, a part of one, no such token, an end token that unknown text
-            becomes.
+    Without an `end_token` documents end with the one that it was trained with (`eos_piece`), or else a usual name.
     """
     name = str(path)
     try:
@@ -85,21 +64,18 @@ def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceM
         ) from None
     if end_token is None and trained_end in pieces:
         end_token = trained_end
-    model = SentencePieceModel(content, pieces, types, find_end_token(pieces, end_token, name), adds_blank, name)
-    if types[model.end_id] == _UNKNOWN:
+    end_token = find_end_token(pieces, end_token, name)
+    end_id = pieces.index(end_token)
+    if types[end_id] == _UNKNOWN:
         raise UserError(
-            f"Expected an end token that no text turns into, found {model.end_token!r}, which {name} writes for "
+            f"Expected an end token that no text turns into, found {end_token!r}, which {name} writes for "
             "unknown text; name another one in tokenizer.end_token."
         )
-    return model
+    return SentencePieceModel(content, pieces, types, end_token, end_id, adds_blank, name)
 
 
 def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
-    """Pieces, their types, the trained end token's name, whether a blank is put before texts.
-
-    Raises:
-        ValueError: not a whole model.
-    """
+    """Pieces, their types, the trained end token's name, whether a blank is put before texts."""
     pieces: list[str] = []
     types: list[int] = []
     parts: dict[int, dict[int, int | memoryview]] = {}
@@ -140,16 +116,9 @@ def _number(value: int | memoryview) -> int:
 class ModelTokenizer(Tokenizer):
     """What both libraries that read .model files share.
 
-    Texts of more than 262,144 characters are encoded in pieces, cut before a single blank, or else at a line's end.
-    A model that puts a blank before every text is not given the blank of the cut again: the ids are then those of
-    the whole, for all models whose tokens do not reach over a blank (the trainer's default). A text without any
-    such place gets a blank's mark at the cut.
-
-    Args:
-        model: the .model file.
-        kind: the setting that asks for the library.
-        implementation: library and version.
-        cut_at: where long texts are cut: `blanks` or `sentences`.
+    Texts of more than 262,144 characters are encoded in pieces. A model that puts a blank before every text is not
+    given the blank of the cut again: the ids are then those of the whole, for all models whose tokens do not reach over
+    a blank (the trainer's default). A text without any such place gets a blank's mark at the cut.
     """
 
     def __init__(self, model: SentencePieceModel, kind: str, implementation: str, cut_at: str) -> None:
@@ -166,7 +135,7 @@ class ModelTokenizer(Tokenizer):
 
     def save_file(self, folder: Path) -> None:
         """Write the model, a file that any reader of SentencePiece models takes."""
-        with atomic_path(folder / FILE_NAME) as temporary:
+        with atomic_path(folder / "tokenizer.model") as temporary:
             temporary.write_bytes(self.model.content)
 
     def _identity(self) -> bytes:
@@ -184,18 +153,9 @@ class ModelTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(ModelTokenizer):
-    """A .model file read by the sentencepiece package.
+    """A .model file read by the sentencepiece package."""
 
-    Args:
-        model: the .model file.
-        num_threads: threads that encode side by side; None takes as many as there are cores.
-        cut_at: where long texts are cut: `blanks` or `sentences`.
-
-    Raises:
-        UserError: the package is not installed, or cannot read the model.
-    """
-
-    def __init__(self, model: SentencePieceModel, num_threads: int | None = None, cut_at: str = "blanks") -> None:
+    def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
         try:
             import sentencepiece
         except ImportError:
@@ -224,17 +184,9 @@ class TensorflowTextTokenizer(ModelTokenizer):
 
     Its ids are those of the sentencepiece package, except where several ways of cutting a word have the same score:
     a unigram model then takes one or the other, as in `***`, which may be `* **` or `** *`.
-
-    Args:
-        model: the .model file.
-        num_threads: threads that encode side by side; None takes as many as there are cores.
-        cut_at: where long texts are cut: `blanks` or `sentences`.
-
-    Raises:
-        UserError: the library is not installed, or cannot read the model.
     """
 
-    def __init__(self, model: SentencePieceModel, num_threads: int | None = None, cut_at: str = "blanks") -> None:
+    def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
         tensorflow, text = import_libraries()
         super().__init__(model, "tensorflow-text", implementation(), cut_at)
         self._tensorflow = tensorflow
@@ -246,9 +198,12 @@ class TensorflowTextTokenizer(ModelTokenizer):
             raise self._unreadable(error.message) from None
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
+        starts = accumulate(map(len, pieces), initial=0)
+        groups = groupby(zip(starts, pieces, strict=False), lambda start: start[0] // _CALL_CHARACTERS)
+        calls = [[piece for _, piece in group] for _, group in groups]
         # The library encodes a call's texts one after another, but lets several calls run at once.
         with ThreadPoolExecutor(self._num_threads) as threads:
-            for values, splits in threads.map(self._call, _calls(pieces)):
+            for values, splits in threads.map(self._call, calls):
                 yield from (values[splits[i] : splits[i + 1]] for i in range(len(splits) - 1))
 
     def _call(self, pieces: list[str]) -> tuple[Integer[np.ndarray, " token"], Int64[np.ndarray, " boundary"]]:
@@ -260,17 +215,3 @@ class TensorflowTextTokenizer(ModelTokenizer):
             return ""
         text = self._library.detokenize(self._tensorflow.constant(ids, self._tensorflow.int32))
         return text.numpy().decode()
-
-
-def _calls(pieces: list[str]) -> Iterator[list[str]]:
-    """Pieces in lists of about `_CALL_CHARACTERS`."""
-    call: list[str] = []
-    num_characters = 0
-    for piece in pieces:
-        call.append(piece)
-        num_characters += len(piece)
-        if num_characters >= _CALL_CHARACTERS:
-            yield call
-            call, num_characters = [], 0
-    if call:
-        yield call

@@ -14,12 +14,7 @@ _FILE_KINDS = ("file", *_MODEL_KINDS)
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
-    """The files that `tokenizer.path` names: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`.
-
-    Example:
-        >>> [file.name for file in tokenizer_files("models/gpt2-vocab.json")]
-        ['gpt2-vocab.json', 'gpt2-merges.txt']
-    """
+    """The files that `tokenizer.path` names: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`."""
     path = Path(path)
     if not path.name.endswith("vocab.json"):
         return (path,)
@@ -49,9 +44,7 @@ class TokenizerConfig:
     the SentencePiece model; for kind `stored` a tokenizer of the first two sorts that turns tokens into text for
     embeddings and reports, where there is one."""
     end_token: str | None = _only_for(
-        (*_FILE_KINDS, "stored"),
-        None,
-        "leave the setting out: trained BPE and bytes bring an end token of their own",
+        (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes bring an end token of their own"
     )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
     end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
@@ -76,11 +69,7 @@ class TokenizerConfig:
     others would cost more than it saves. The result is the same."""
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
-
-        Raises:
-            UserError: the first such setting.
-        """
+        """Refuse settings that no corpus could satisfy, with a `UserError`."""
         at_least(1, "tokenizer", self, "train_bytes")
         at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
@@ -103,15 +92,7 @@ class TokenizerConfig:
             self._check_stored()
 
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
-        """Refuse a corpus of tokens without the kind `stored`, or that kind with anything else.
-
-        Args:
-            corpus_format: `corpus.format`.
-            has_environment: whether the corpus holds the Python environment, which is text.
-
-        Raises:
-            UserError: they do not go together.
-        """
+        """Refuse a corpus of tokens without the kind `stored`, or that kind with anything else."""
         if (corpus_format in ("megatron", "tokens")) != (self.kind == "stored"):
             raise UserError(
                 f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
@@ -142,8 +123,7 @@ class TokenizerConfig:
             raise UserError(
                 f"Expected tokenizer.path to be {what}, found no file at {self.path}; name a local one that exists."
             )
-        files = (Path(self.path),) if self.kind in _MODEL_KINDS else tokenizer_files(self.path)
-        for file in files[1:]:
+        for file in () if self.kind in _MODEL_KINDS else tokenizer_files(self.path)[1:]:
             if not file.is_file():
                 raise UserError(
                     f"Expected {file.name} beside {self.path}, found no such file; a vocabulary alone does "

@@ -72,8 +72,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     from jax_diversity.tokenization.factory import load_unchanged, make_tokenizer
 
     config: TokenizerConfig = context.config.tokenizer
-    tokenizer = load_unchanged(partial)
-    if tokenizer is not None:
+    if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
     # Tokens of a tokenizer that is made again would not fit it.
     for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or another version of its library
@@ -107,9 +106,8 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths
-    unknown = 0
-    if unknown_id is not None:
-        unknown = sum(int(np.count_nonzero(file.tokens == unknown_id)) for file in store.files)
+    files = () if unknown_id is None else store.files
+    unknown = sum(int(np.count_nonzero(file.tokens == unknown_id)) for file in files)
     counts: Counts = {
         "num_documents": store.num_documents,
         "num_tokens": num_tokens,
@@ -132,14 +130,12 @@ def _rounded(value: float) -> float:
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The settings that decide the tokens; the number of processes does not."""
     settings = dataclasses.asdict(config.tokenizer)
-    del settings["num_processes"]
+    del settings["num_processes"]  # any number of them makes the same tokens
     return {"tokenizer": settings}
 
 
 def _tokenizer_fingerprint(context: Context) -> str:
-    """A hash of the tokenizer's file, or files, that the settings name."""
     path = context.config.tokenizer.path
     files = tokenizer_files(path) if path else ()
     if not files or not all(file.is_file() for file in files):

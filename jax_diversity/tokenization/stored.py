@@ -25,19 +25,12 @@ if TYPE_CHECKING:
 _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 
-
 TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]]
 """Reads one file of documents, or all: their tokens end to end and their lengths, some documents at a time."""
 
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
-    """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them.
-
-    A document that lacks the end token gets it appended.
-
-    Raises:
-        UserError: a corpus of texts, no end token to be seen, ids that a given tokenizer does not have.
-    """
+    """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them."""
     config: TokenizerConfig = context.config.tokenizer
     prepared = context.counts("prepare")
     token_lists: TokenLists = context.dataset.document_store.token_lists
@@ -79,24 +72,25 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
     It is the id of the settings, or the one that nearly all documents end with. An id that stands inside many
     documents as well, such as that of a line's end, is not taken for an end token.
     """
-    if config.end_id is not None:
-        return config.end_id, _num_inside(token_lists, config.end_id)
-    if config.end_token is not None and config.path is not None:
+    given = config.end_id
+    if given is None and config.end_token is not None and config.path is not None:
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
-        end_id = load_tokenizer(config.path, config.end_token).end_id
-        return end_id, _num_inside(token_lists, end_id)
-    end_id = min(last_ids, key=lambda token: (-last_ids[token], token))  # the smallest of equally frequent ones
-    num_documents = last_ids.total()
-    share = last_ids[end_id] / num_documents
+        given = load_tokenizer(config.path, config.end_token).end_id
+    # The smallest of equally frequent ones.
+    end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
+    share = last_ids[end_id] / last_ids.total()
     how = "set tokenizer.end_id to the id that ends documents; those that lack it get it appended"
-    if share < _LEAST_SHARE_THAT_ENDS:
+    if given is None and share < _LEAST_SHARE_THAT_ENDS:
         raise UserError(
             f"Expected documents that end with one token, found documents without an end token: the most frequent "
             f"last id, {end_id}, ends {100 * share:.1f} % of them; {how}."
         )
-    num_inside = _num_inside(token_lists, end_id)
-    if num_inside > _MOST_SHARE_INSIDE * num_documents:
+    num_inside = 0
+    for tokens, lengths in token_lists():
+        found = tokens == end_id
+        num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
+    if given is None and num_inside > _MOST_SHARE_INSIDE * last_ids.total():
         raise UserError(
             f"Expected an end token that stands at documents' ends alone, found documents without an end token: "
             f"{end_id}, which ends {100 * share:.1f} % of them, stands inside them {num_inside} times; {how}."
@@ -104,21 +98,8 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
     return end_id, num_inside
 
 
-def _num_inside(token_lists: TokenLists, token: int) -> int:
-    """How often an id stands in documents elsewhere than at their ends."""
-    inside = 0
-    for tokens, lengths in token_lists():
-        found = tokens == token
-        inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
-    return inside
-
-
 def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> JsonTokenizer | None:
-    """The tokenizer that the settings name, its end token the documents' own.
-
-    Raises:
-        UserError: it has not all of the ids.
-    """
+    """The tokenizer that the settings name, its end token the documents' own."""
     if config.path is None:
         return None
     from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name
@@ -138,7 +119,7 @@ def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> J
 def _with_ends(
     tokens: Int32[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"], end_id: int
 ) -> tuple[Int32[np.ndarray, " _ended"], Int64[np.ndarray, " document"]]:
-    """Documents end to end, each of them ended."""
+    """Documents end to end; one that lacks the end token gets it appended."""
     ends = np.cumsum(lengths)
     lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` leaves those out
     return np.insert(tokens, ends[lacking], end_id), lengths + lacking

@@ -22,11 +22,7 @@ from jax_diversity.tokenization.cutting import blanks
 
 @cache
 def import_libraries() -> tuple[Any, Any]:
-    """TensorFlow and tensorflow-text, imported once.
-
-    Raises:
-        UserError: one of them is not installed.
-    """
+    """TensorFlow and tensorflow-text, imported once; a `UserError` if one of them is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise it writes notes about itself to standard error
     try:
         import tensorflow
@@ -42,29 +38,13 @@ def import_libraries() -> tuple[Any, Any]:
 
 
 def implementation() -> str:
-    """The library with its version.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The library with its version."""
     import_libraries()
     return f"tensorflow-text {version('tensorflow-text')}"
 
 
 def normalize_texts(texts: Sequence[str], form: str) -> list[str]:
-    """Texts in a Unicode normal form.
-
-    Args:
-        texts: valid text.
-        form: `NFC`, `NFD`, `NFKC` or `NFKD`; Unicode Standard Annex 15.
-
-    Raises:
-        UserError: tensorflow-text is not installed.
-
-    Example:
-        >>> normalize_texts(["ﬁre"], "NFKC")
-        ['fire']
-    """
+    """Texts in a normal form of Unicode Standard Annex 15: `NFC`, `NFD`, `NFKC` or `NFKD`."""
     _, text = import_libraries()
     if all(map(str.isascii, texts)):  # ASCII is its own normal form, in all four
         return list(texts)
@@ -98,13 +78,7 @@ def split_sentences(texts: Sequence[str]) -> list[Int64[np.ndarray, "sentence 2"
 
 
 def sentence_ends(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of at most `size` characters, cut after the last sentence that ends in the piece.
-
-    If none does, before a blank, otherwise at a line's end, otherwise after `size` characters.
-
-    Raises:
-        UserError: tensorflow-text is not installed.
-    """
+    """Pieces of at most `size` characters, cut after the last sentence that ends in the piece, or else as `blanks`."""
     start = 0
     while len(text) - start > size:
         spans = split_sentences([text[start : start + size]])[0]

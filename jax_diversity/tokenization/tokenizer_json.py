@@ -6,9 +6,8 @@ document never become the end token, and what a tokenizer.json says of truncatio
 ignored.
 
 GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, which tokens join to which. Both are written
-in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners").
-Vocabularies of Megatron and of older models come as such a pair. Every line is checked, since a list of merges that is
-cut off, or another vocabulary's, would make other tokens than the model was trained with.
+in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
+line is checked: a list of merges that is cut off, or another vocabulary's, would make other tokens than the model's.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from jax_diversity.tokenization.cutting import lines_and_blanks
 from jax_diversity.tokenization.settings import tokenizer_files
 
 END_TOKEN = "<|endoftext|>"
-FILE_NAME = "tokenizer.json"
 _TRAIN_PIECE = 2**16
 # Tokens that no merge makes: byte-level vocabularies have some (special tokens, unused ones), a cut file leaves many.
 _MOST_TOKENS_WITHOUT_MERGE = 100
@@ -42,15 +40,7 @@ class JsonTokenizer(Tokenizer):
     Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank that
     stands between other characters, where byte-level BPE starts a new word anyway: the ids are the same. A
     tokenizer that puts a mark before each text puts one at each cut, and a million characters without any such
-    place are cut after the million.
-
-    Args:
-        definition: the content of a tokenizer.json.
-        end_token: the end-of-document token, one of its tokens; None looks for the usual names.
-        name: what messages call the tokenizer.
-
-    Raises:
-        UserError: no tokenizer, no usual end token, no such token.
+    place are cut after the million. `definition` is the content of a tokenizer.json.
     """
 
     def __init__(self, definition: str, end_token: str | None = None, name: str = "The tokenizer") -> None:
@@ -59,7 +49,8 @@ class JsonTokenizer(Tokenizer):
         end_token = find_end_token(vocabulary, end_token, name)
         content = json.loads(definition)
         self._is_bytes = _is_byte_tokenizer(content)
-        unknown = _unknown_token(content["model"])
+        model = content["model"]  # of the kind Unigram if it has an `unk_id`
+        unknown = model["vocab"][model["unk_id"]][0] if isinstance(model.get("unk_id"), int) else model.get("unk_token")
         super().__init__(
             kind="file",
             vocab_size=max(vocabulary.values()) + 1,
@@ -79,7 +70,7 @@ class JsonTokenizer(Tokenizer):
 
     def save_file(self, folder: Path) -> None:
         """Write the definition, which any reader of the `tokenizers` library takes."""
-        write_text(folder / FILE_NAME, self.definition)
+        write_text(folder / "tokenizer.json", self.definition)
 
     def _identity(self) -> bytes:
         return json.dumps([self.definition, self.end_token]).encode()
@@ -97,19 +88,10 @@ class JsonTokenizer(Tokenizer):
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
-    """Byte-level BPE (GPT-2's words, no normalisation), trained on the texts.
+    """Byte-level BPE (GPT-2's words, no normalisation); the same texts in the same order give the same tokenizer.
 
-    The same texts in the same order give the same tokenizer.
-
-    Args:
-        texts: read once; `spread_texts` takes a part of a corpus.
-        vocab_size: 256 bytes, the end token (the last id) and merges; fewer where the texts have fewer to merge.
-
-    Raises:
-        UserError: `vocab_size` is below 257.
+    The vocabulary is 256 bytes, merges (fewer where the texts have fewer to merge) and the end token, the last id.
     """
-    if vocab_size < 257:
-        raise UserError(f"Expected a vocabulary of at least 257 (256 bytes and the end token), found {vocab_size}.")
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,  # the end token is added afterwards, so that it gets the last id
@@ -123,20 +105,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
 
 def byte_tokenizer() -> JsonTokenizer:
     """UTF-8 bytes as ids 0 .. 255, and 256 for the end of a document."""
-    vocabulary = {letter: byte for byte, letter in _byte_letters().items()}
-    return _with_end_token(_byte_level(models.BPE(vocab=vocabulary, merges=[])))
+    return _with_end_token(_byte_level(models.BPE(vocab=_byte_letters(), merges=[])))
 
 
 def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokenizer:
-    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` beside it.
-
-    Args:
-        path: the file, or the vocabulary of the two.
-        end_token: its end-of-document token; None looks for the usual names, `USUAL_END_TOKENS`.
-
-    Raises:
-        UserError: no such file, no tokenizer in it, no such token.
-    """
+    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` beside it."""
     files = tokenizer_files(path)
     if len(files) == 1:
         return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, str(path))
@@ -146,11 +119,7 @@ def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokeni
 
 
 def token_name(path: str | Path, token: int) -> str | None:
-    """The token with an id, in a file that `load_tokenizer` reads; None where there is none.
-
-    Raises:
-        UserError: no such file, no tokenizer in it.
-    """
+    """The token with an id, in a file that `load_tokenizer` reads; None where there is none."""
     files = tokenizer_files(path)
     if len(files) == 1:
         return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
@@ -158,13 +127,7 @@ def token_name(path: str | Path, token: int) -> str | None:
 
 
 def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Iterator[str]:
-    """Pieces of the texts, about `keep_bytes` in all, spread evenly over all of them: what BPE is trained on.
-
-    Args:
-        texts: read once.
-        total_bytes: bytes of all texts in UTF-8.
-        keep_bytes: bytes to keep; all pieces where it is `total_bytes` or more.
-    """
+    """Pieces of the texts, about `keep_bytes` of the `total_bytes`, spread evenly over them: what BPE is trained on."""
     seen, kept = 0, 0
     for text in texts:
         for piece in lines_and_blanks(text, _TRAIN_PIECE):
@@ -179,22 +142,13 @@ def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Ite
 def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
     try:
         content = json.loads(definition)
-        if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-            raise UserError(f"Expected a tokenizer.json in {name}, found JSON without a tokenizer's model.")
-        return tokenizers.Tokenizer.from_str(definition)
-    except UserError:
-        raise
+        if isinstance(content, dict) and isinstance(content.get("model"), dict):
+            return tokenizers.Tokenizer.from_str(definition)
     except json.JSONDecodeError as error:
         raise UserError(f"{name} is no tokenizer.json: no JSON, {error.msg} in line {error.lineno}.") from None
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{name} is no tokenizer.json that can be read: {' '.join(str(error).split())}.") from None
-
-
-def _unknown_token(model: dict[str, Any]) -> str | None:
-    """What the model writes for text it has no tokens for, if it has such a token."""
-    if isinstance(model.get("unk_id"), int):  # Unigram
-        return model["vocab"][model["unk_id"]][0]
-    return model.get("unk_token")
+    raise UserError(f"Expected a tokenizer.json in {name}, found JSON without a tokenizer's model.")
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
@@ -213,7 +167,7 @@ def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
     """Tell whether ids are bytes: then no library is needed to make them."""
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
-        model.get("vocab") == {letter: byte for byte, letter in _byte_letters().items()}
+        model.get("vocab") == _byte_letters()
         and not model.get("merges")
         and not content.get("normalizer")
         and words.get("type") == "ByteLevel"
@@ -236,21 +190,16 @@ def _read_text(path: Path, what: str) -> str:
         raise UserError(f"Expected {what} at {path}, found a file that is no UTF-8 text.") from None
 
 
-def _byte_letters() -> dict[int, str]:
+def _byte_letters() -> dict[str, int]:
     """The letter that byte-level BPE writes for each byte: itself where it is printable, else one past 255."""
     # GPT-2's own table. Blanks and control characters get a letter, so that no token holds white space.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)}
+    return {chr(byte if byte in printable else 256 + others.index(byte)): byte for byte in range(256)}
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """The tokens of a `vocab.json` and their ids.
-
-    Raises:
-        UserError: no such file, no vocabulary in it, or one without a token for each byte, which could not write
-            every text; also one of words that end in `</w>`, which are not split as GPT-2's are.
-    """
+    """The tokens of a `vocab.json` and their ids."""
     try:
         vocabulary = json.loads(_read_text(path, "a vocabulary"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -261,7 +210,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             f"Expected {path} to be a vocabulary, every token with an id of its own below 2^31, found other "
             "JSON; a tokenizer.json needs a name that does not end in vocab.json."
         )
-    letters = _byte_letters().values()
+    # Without a token for each byte it could not write every text; words that end in </w> are not split as GPT-2's are.
+    letters = _byte_letters()
     num_lacking = sum(letter not in vocabulary for letter in letters)
     if num_lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
         found = f"none for {num_lacking} of them" if num_lacking else "tokens that end in </w>"
@@ -273,11 +223,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The pairs of tokens of a `merges.txt`, the first to be joined first.
-
-    Raises:
-        UserError: no such file; a line that is no pair of tokens which make a third; far fewer lines than tokens.
-    """
+    """The pairs of tokens of a `merges.txt`, the first to be joined first."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(_read_text(path, "a list of merges").split("\n"), 1):
         if not line or line.startswith("#version"):

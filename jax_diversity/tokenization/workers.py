@@ -52,15 +52,6 @@ def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], ad
 
     Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
     its tokens written.
-
-    Args:
-        read: gives the texts of a file.
-        tokenizer: makes the ids.
-        pairs: what to read and where to write.
-        advance: told the documents done.
-
-    Raises:
-        UserError: a damaged file of documents, an end token that text turns into.
     """
     lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()
@@ -85,18 +76,7 @@ def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], ad
 def encode_in_processes(
     read: ReadTexts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
 ) -> None:
-    """Encode files in worker processes, which share the cores.
-
-    Args:
-        read: gives the texts of a file; sent to the processes.
-        folder: holds the tokenizer, as `Tokenizer.save` writes it.
-        pairs: what to read and where to write.
-        num_processes: workers.
-        advance: told the documents done.
-
-    Raises:
-        UserError: what a worker found wrong, or a worker that was killed.
-    """
+    """Encode files in worker processes, which share the cores and load the tokenizer that `folder` holds."""
     # The libraries' own threads would multiply with the processes otherwise.
     num_threads = max(1, num_cores() // num_processes)
     context = multiprocessing.get_context("spawn")
@@ -135,7 +115,6 @@ def _encode_file(read: ReadTexts, tokenizer: Tokenizer, path: Path, prefix: Path
 
 
 def _start_worker(lifeline: Connection, num_threads: int) -> None:
-    """What a worker does first."""
     # An interrupt of a terminal reaches all processes; the one that started the workers ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
