@@ -60,7 +60,12 @@ class TorchDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
-        torch = _torch()
+        try:
+            torch = import_module("torch")
+        except ImportError:
+            raise UserError(
+                "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
+            ) from None
         # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
         rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
         targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
@@ -154,12 +159,3 @@ class OrderedBatchSampler:
                     f"{str(state.get(name))[:16]}; open the one that the run began with."
                 )
         self.position = whole_number("the state's position", state.get("position"), 0, self.end)
-
-
-def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError:
-        raise UserError(
-            "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
-        ) from None
