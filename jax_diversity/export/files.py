@@ -13,10 +13,9 @@ from jax_diversity.foundation.errors import UserError
 
 
 class Written(NamedTuple):
-    """What an export left behind: the files, and one line that says what they are and how to use them."""
+    """What an export left behind: files, in the order in which they are read, and a line that says how to use them."""
 
     files: tuple[Path, ...]
-    """In the order in which they are read."""
     line: str
 
 

@@ -1,8 +1,4 @@
-"""Levanter's asynchronous dataset: sequences in an ordering's order, by duck typing.
-
-Levanter asks a dataset for `async_len`, `is_finite` and `get_batch`; nothing of it is imported here.
-docs/exports.md shows how such a dataset becomes a `DirectDatasetComponent`.
-"""
+"""Levanter's asynchronous dataset by duck typing: it asks for `async_len`, `is_finite` and `get_batch`."""
 
 from __future__ import annotations
 

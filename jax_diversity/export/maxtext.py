@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -126,12 +127,9 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
     make_folder(folder)
     mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
-    try:
-        same = json.loads(mark.read_bytes()) == about
-    except (OSError, ValueError):
-        same = False
-    if same:
-        return
+    with suppress(OSError, ValueError):  # no mark, or a broken one
+        if json.loads(mark.read_bytes()) == about:
+            return
     if (mark.exists() or found) and not overwrite:
         raise UserError(
             f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "

@@ -1,8 +1,4 @@
-"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering.
-
-Neither inherits from a class of torch: PyTorch's `DataLoader` does not need it. torch is imported when the first
-sequence is read.
-"""
+"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering, by duck typing."""
 
 from __future__ import annotations
 
