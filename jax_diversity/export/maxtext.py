@@ -25,8 +25,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 
-COLUMN = "tokens"
-"""The feature's name, MaxText's `train_data_columns`."""
+_COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
 _STEM = "train"
 _UNGROUPED = 65_536  # records a file up to which one record a group is as fast
 _GROUP_BYTES = 2**17
@@ -86,7 +85,7 @@ def write_maxtext(
         else:
             # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
             examples = (
-                encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64), COLUMN)
+                encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
                 for rows in sequences.stream(start, start + count, num_rows, fields, merge_segments=True)
             )
             write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
@@ -110,7 +109,7 @@ def _settings(folder: Path, sequence_length: int) -> str:
         "dataset_type: grain\n"
         "grain_file_type: arrayrecord\n"
         f"grain_train_files: {pattern}\n"
-        f"train_data_columns: ['{COLUMN}']\n"
+        f"train_data_columns: ['{_COLUMN}']\n"
         "tokenize_train_data: false\n"
         "enable_data_shuffling: false\n"
         "packing: false\n"
@@ -143,7 +142,7 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
 
 
 def encode_examples(
-    tokens: Int32[np.ndarray, "row token"], num_tokens: Int64[np.ndarray, " row"], feature: str = "tokens"
+    tokens: Int32[np.ndarray, "row token"], num_tokens: Int64[np.ndarray, " row"], feature: str = _COLUMN
 ) -> list[bytes]:
     """One serialised `tf.train.Example` a row, of the row's first `num_tokens` token ids."""
     # Example.features (1) > Features.feature (1, a map entry: key (1), value (2)) > Feature.int64_list (3) >
@@ -165,8 +164,7 @@ def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarra
     """All values' varints end to end, seven bits a byte, lowest first; and where each ends, from a 0 on."""
     # Column k of `digits` is every value's k-th byte; `kept` marks those that the value needs. Taking the kept ones
     # row by row gives the varints end to end without a loop over values.
-    longer = [values >= 1 << 7 * count for count in range(1, _MOST_BYTES)]
-    longer = [more for more in longer if more.any()]
+    longer = [more for count in range(1, _MOST_BYTES) if (more := values >= 1 << 7 * count).any()]
     digits = np.empty((len(values), len(longer) + 1), np.uint8)
     kept = np.ones(digits.shape, bool)
     for place in range(len(longer) + 1):

@@ -94,15 +94,11 @@ def split_matrix(split: str) -> list[tuple[float, float] | None]:
 
 
 def read_description(path: Path, *, sequence_length: int, num_sequences: int) -> str:
-    """The description that a run of Megatron left in its cache, checked against the dataset.
-
-    Args:
-        path: `<hash>-GPTDataset-train-description.txt`.
-        sequence_length: the dataset's.
-        num_sequences: samples that it holds.
+    """The description that a run of Megatron left in its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
-        UserError: no such file, not what its name says, of another part, length, or of more samples.
+        UserError: no such file, not what its name says, of another part or length than the dataset's, or of more
+            samples than its sequences.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -205,11 +201,8 @@ def write_megatron(
     _check_num_samples(json.loads(description)["num_samples"], num_samples)
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
     wide = num_samples >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
-    arrays = {
-        "document_index": document_index,
-        "sample_index": sample_index,
-        "shuffle_index": ordering.indices.astype(np.int64 if wide else np.uint32),
-    }
+    shuffle_index = ordering.indices.astype(np.int64 if wide else np.uint32)
+    arrays = {"document_index": document_index, "sample_index": sample_index, "shuffle_index": shuffle_index}
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
     with ExitStack() as files:

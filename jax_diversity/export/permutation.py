@@ -41,10 +41,7 @@ def document_order(
 
 
 def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, overwrite: bool = False) -> Written:
-    """Write indices as one .npy of int64, an axis of positions.
-
-    Raises:
-        UserError: another file is there already.
+    """Write indices as one .npy of int64, an axis of positions; UserError: another file is there already.
 
     Example:
         >>> write_permutation(ordering.indices, Path("order.npy"))

@@ -134,20 +134,12 @@ class OrderedBatchSampler:
                 yield self._sequences.at(positions % len(self._sequences)).tolist()
 
     def state(self, num_steps: int) -> dict[str, int | str]:
-        """Where training stands after so many steps of this sampler's batches; plain JSON.
-
-        Args:
-            num_steps: batches that training has taken since the sampler was made or resumed.
-        """
+        """Where training stands after the steps taken since the sampler was made or resumed; plain JSON."""
         position = min(self.position + num_steps * self.global_batch_size, self.end)
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state.
-
-        Raises:
-            UserError: a state of another dataset or ordering, or a position beyond the end.
-        """
+        """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end."""
         for name, own in self._fingerprints.items():
             if state.get(name) != own:
                 raise UserError(

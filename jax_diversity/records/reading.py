@@ -89,12 +89,7 @@ class RecordReader:
         return self.sequence_length - self.overlap
 
     def places_of(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """Where the records of some sequences lie.
-
-        Raises:
-            IndexError: no such sequence.
-            UserError: the layout's file cannot be read.
-        """
+        """Where the records of some sequences lie; IndexError: no such one; UserError: an unreadable layout."""
         self._check_range("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
@@ -114,11 +109,7 @@ class RecordReader:
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
     ) -> dict[str, Int32[np.ndarray, "row token"]]:
-        """The arrays of some sequences in the order asked for, wherever their records lie; see `read_batch`.
-
-        Raises:
-            IndexError: no such sequence.
-            UserError: as `read_batch`.
+        """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
@@ -155,10 +146,7 @@ class RecordReader:
     ) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
-        Rows are `sequence_length` tokens long. They are checked as those of a batch are.
-
-        Raises:
-            IndexError, UserError: as `read_batch`.
+        Rows are `sequence_length` tokens long. They are checked as those of a batch are; raises as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
@@ -170,10 +158,7 @@ class RecordReader:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches.
-
-        Raises:
-            IndexError, UserError: as `read_batch`.
+        It is slow, and meant for looking into a few batches. Raises as `read_batch`.
         """
         self._check_range("places", places)
         numbers = self.files_of(places)

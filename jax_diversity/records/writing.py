@@ -64,16 +64,6 @@ def write_records(
     chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
     count_of = partial(_num_sequences, sequence_length=segments.sequence_length, dtype=dtype, identity=identity)
 
-    def tokens_of(rows: Int64[np.ndarray, " row"]) -> np.ndarray:
-        length = segments.length[rows]
-        tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
-        if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-            # Packing ended these segments with an end token in the middle of their documents. The token gathered in
-            # that place is the document's next one, with which the next segment begins.
-            tokens = np.array(tokens)
-            tokens[np.cumsum(length)[inserted] - 1] = end_id
-        return np.asarray(tokens, dtype=dtype)
-
     def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
         for start in range(0, len(sequences), chunk_size):
             chunk = sequences[start : start + chunk_size]
@@ -81,13 +71,20 @@ def write_records(
             # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
             first = np.cumsum(num_segments) - num_segments
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+            documents, length = segments.document_index[rows], segments.length[rows]
+            tokens = gather(documents, segments.document_offset[rows], length)
+            if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
+                # Packing ended these segments with an end token in the middle of their documents. The token gathered
+                # in that place is the document's next one, with which the next segment begins.
+                tokens = np.array(tokens)
+                tokens[np.cumsum(length)[inserted] - 1] = end_id
             yield encode(
                 sequence_indices=chunk,
                 num_segments=num_segments,
                 position=segments.position[rows],
-                length=segments.length[rows],
-                document_index=segments.document_index[rows],
-                tokens=tokens_of(rows),
+                length=length,
+                document_index=documents,
+                tokens=np.asarray(tokens, dtype=dtype),
                 sequence_length=segments.sequence_length,
                 identity=identity,
             )
