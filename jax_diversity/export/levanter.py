@@ -52,7 +52,7 @@ class LevanterDataset:
         return True
 
     async def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """The examples at some positions, in one read on another thread than the event loop's; IndexError: none."""
+        """The examples at some positions, read on a thread beside the event loop's; IndexError: no such position."""
         return await asyncio.to_thread(self._read, indices)
 
     async def getitem_async(self, index: int) -> Any:

@@ -21,7 +21,6 @@ _FIELDS = {
     "targets": "targets",
     "inputs_segmentation": "segment_ids",
     "inputs_position": "positions",
-    "targets_segmentation": "",
 }
 
 
@@ -63,10 +62,10 @@ class TorchDataset:
                 "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
             ) from None
         # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
-        rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
-        targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
-        columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items() if name}
-        columns["targets"] = torch.from_numpy(targets.astype(np.int64))
+        fields = (*_FIELDS, "targets_segmentation")
+        rows = self.sequences.read(np.asarray(indices, np.int64), fields, self.merge_segments)
+        rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
+        columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
         return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]
 
 
@@ -134,7 +133,7 @@ class OrderedBatchSampler:
                 yield self._sequences.at(positions % len(self._sequences)).tolist()
 
     def state(self, num_steps: int) -> dict[str, int | str]:
-        """Where training stands after the steps taken since the sampler was made or resumed; plain JSON."""
+        """Where training stands after `num_steps` batches since the sampler was made or resumed; plain JSON."""
         position = min(self.position + num_steps * self.global_batch_size, self.end)
         return {"position": position, **self._fingerprints}
 
