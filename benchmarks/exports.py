@@ -24,10 +24,9 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from results_file import environment, write
 
-from jax_diversity.export.maxtext import write_maxtext
+from jax_diversity.export.maxtext import encode_examples, write_maxtext
 from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.export.rows import OrderedSequences
-from jax_diversity.export.tf_example import encode_examples
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments

@@ -17,7 +17,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.buffers import BufferPool
+from jax_diversity.records.decoding import BufferPool
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
 ROOT = Path(__file__).parent.parent

@@ -13,12 +13,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 class Written(NamedTuple):
-    """What an export left behind.
-
-    Attributes:
-        files: the files, in the order in which they are read.
-        line: one line that says what they are and how to use them.
-    """
+    """What an export left behind: files, in the order in which they are read, and a line that says how to use them."""
 
     files: tuple[Path, ...]
     line: str
@@ -28,11 +23,7 @@ class Written(NamedTuple):
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary path that becomes `path` when the block ends well.
 
-    An existing file stays unless it holds the same bytes or `overwrite` is set: it may be another ordering's, and a
-    training run may be reading it.
-
-    Raises:
-        UserError: another file is there; a folder that cannot be written.
+    A UserError refuses to replace another file unless `overwrite` is set: a training run may be reading it.
     """
     make_folder(path.parent)
     with atomic_path(path) as temporary:
@@ -46,11 +37,7 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it.
-
-    Raises:
-        UserError: a file is in the way, or no permission.
-    """
+    """Make a folder and those above it, or raise a UserError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,4 @@
-"""Levanter's asynchronous dataset: sequences in an ordering's order, by duck typing.
-
-Levanter asks a dataset for `async_len`, `is_finite` and `get_batch`; nothing of it is imported here.
-docs/exports.md shows how such a dataset becomes a `DirectDatasetComponent`.
-"""
+"""Levanter's asynchronous dataset by duck typing: it asks for `async_len`, `is_finite` and `get_batch`."""
 
 from __future__ import annotations
 
@@ -56,11 +52,7 @@ class LevanterDataset:
         return True
 
     async def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """The examples at some positions, in one read on another thread than the event loop's.
-
-        Raises:
-            IndexError: no such position.
-        """
+        """The examples at some positions, read on a thread beside the event loop's; IndexError: no such position."""
         return await asyncio.to_thread(self._read, indices)
 
     async def getitem_async(self, index: int) -> Any:

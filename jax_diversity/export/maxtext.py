@@ -11,29 +11,28 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int32, Int64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, make_folder
 from jax_diversity.export.rows import OrderedSequences
-from jax_diversity.export.settings import ExportConfig
-from jax_diversity.export.tf_example import encode_examples
 from jax_diversity.foundation.artifacts import write_json, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 
-COLUMN = "tokens"
-"""The feature's name, MaxText's `train_data_columns`."""
+_COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
 _STEM = "train"
 _UNGROUPED = 65_536  # records a file up to which one record a group is as fast
 _GROUP_BYTES = 2**17
 _LARGEST_GROUP = 64
 _TOKENS_AT_A_TIME = 2**19
+_LENGTH_DELIMITED = 2
+_MOST_BYTES = 5  # of a varint of 31 bits
 
 
 def write_maxtext(
@@ -61,33 +60,41 @@ def write_maxtext(
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
     """
-    if sequences_per_file is None:
-        sequences_per_file = max(len(sequences), 1)
-    per_file = whole_number("sequences_per_file", sequences_per_file, 1)
+    length, group_size = sequences.sequence_length, 1
+    per_file = max(len(sequences), 1)
+    if sequences_per_file is not None:
+        per_file = whole_number("sequences_per_file", sequences_per_file, 1)
+    if min(per_file, len(sequences)) > _UNGROUPED:
+        # A record has at most three bytes a token, below two million token ids.
+        group_size = max(1, min(_LARGEST_GROUP, _GROUP_BYTES // (3 * length)))
     counts = file_counts(len(sequences), per_file)
     paths = record_paths(folder, _STEM, len(counts))
-    group_size = _group_size(sequences, per_file)
     about = {
         "dataset": sequences.fingerprint,
         "ordering": sequences.ordering_fingerprint,
         "num_sequences": len(sequences),
-        "sequence_length": sequences.sequence_length,
+        "sequence_length": length,
         "sequences_per_file": per_file,
         "group_size": group_size,
     }
     _claim(folder, about, overwrite)
-    start = 0
+    start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
     for path, count in zip(paths, counts, strict=True):
         if path.is_file() and num_records(path) == count:
             advance(count)
         else:
-            examples = _examples(sequences, start, start + count)
+            # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
+            examples = (
+                encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
+                for rows in sequences.stream(start, start + count, num_rows, fields, merge_segments=True)
+            )
             write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
         start += count
     settings = folder / "maxtext.yml"
-    write_text(settings, maxtext_settings(folder, sequences.sequence_length))
+    write_text(settings, _settings(folder, length))
     line = f"{folder}: {len(sequences):,} records in {len(paths)} files; MaxText reads them by {settings}."
-    if not _listed_in_order(folder):
+    listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
+    if listed != sorted(listed):
         line += (
             " This file system lists the files in another order, and so would MaxText: copy them to a gs:// "
             "bucket, or write one file."
@@ -95,14 +102,14 @@ def write_maxtext(
     return Written((*paths, settings), line)
 
 
-def maxtext_settings(folder: Path, sequence_length: int) -> str:
+def _settings(folder: Path, sequence_length: int) -> str:
     """The part of a MaxText configuration that reads the files as they lie, as YAML."""
     pattern = json.dumps(str(folder.resolve() / f"{_STEM}-*.array_record"), ensure_ascii=False)
     return (
         "dataset_type: grain\n"
         "grain_file_type: arrayrecord\n"
         f"grain_train_files: {pattern}\n"
-        f"train_data_columns: ['{COLUMN}']\n"
+        f"train_data_columns: ['{_COLUMN}']\n"
         "tokenize_train_data: false\n"
         "enable_data_shuffling: false\n"
         "packing: false\n"
@@ -119,12 +126,9 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
     make_folder(folder)
     mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
-    try:
-        same = json.loads(mark.read_bytes()) == about
-    except (OSError, ValueError):
-        same = False
-    if same:
-        return
+    with suppress(OSError, ValueError):  # no mark, or a broken one
+        if json.loads(mark.read_bytes()) == about:
+            return
     if (mark.exists() or found) and not overwrite:
         raise UserError(
             f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "
@@ -137,33 +141,49 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
     write_json(mark, about)
 
 
-def _examples(sequences: OrderedSequences, start: int, stop: int) -> Iterator[list[bytes]]:
-    num_rows = max(1, _TOKENS_AT_A_TIME // sequences.sequence_length)
-    fields = ("inputs", "inputs_segmentation")
-    # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
-    for rows in sequences.stream(start, stop, num_rows, fields, merge_segments=True):
-        yield encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64), COLUMN)
+def encode_examples(
+    tokens: Int32[np.ndarray, "row token"], num_tokens: Int64[np.ndarray, " row"], feature: str = _COLUMN
+) -> list[bytes]:
+    """One serialised `tf.train.Example` a row, of the row's first `num_tokens` token ids."""
+    # Example.features (1) > Features.feature (1, a map entry: key (1), value (2)) > Feature.int64_list (3) >
+    # Int64List.value (1, packed varints). Every level but the innermost is a tag byte, a length and the bytes of the
+    # next. Source: the protocol buffers' encoding guide; TensorFlow's example.proto and feature.proto for the numbers.
+    name, values = feature.encode(), tokens[np.arange(tokens.shape[1]) < num_tokens[:, None]]
+    if len(values) and values.min() < 0:
+        raise ValueError(f"Expected token ids of 0 and above, found {values.min()}.")
+    packed, ends = _varints(values)
+    row_ends = ends[np.cumsum(num_tokens)].tolist()
+    records = []
+    for start, end in zip([0, *row_ends[:-1]], row_ends, strict=True):
+        integers = _field(3, _field(1, packed[start:end].tobytes()) if end > start else b"")
+        records.append(_field(1, _field(1, _field(1, name) + _field(2, integers))))
+    return records
 
 
-def _group_size(sequences: OrderedSequences, per_file: int) -> int:
-    if min(per_file, len(sequences)) <= _UNGROUPED:
-        return 1
-    bytes_of_record = 3 * sequences.sequence_length  # at most, below two million token ids
-    return max(1, min(_LARGEST_GROUP, _GROUP_BYTES // bytes_of_record))
+def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarray]:
+    """All values' varints end to end, seven bits a byte, lowest first; and where each ends, from a 0 on."""
+    # Column k of `digits` is every value's k-th byte; `kept` marks those that the value needs. Taking the kept ones
+    # row by row gives the varints end to end without a loop over values.
+    longer = [more for count in range(1, _MOST_BYTES) if (more := values >= 1 << 7 * count).any()]
+    digits = np.empty((len(values), len(longer) + 1), np.uint8)
+    kept = np.ones(digits.shape, bool)
+    for place in range(len(longer) + 1):
+        digits[:, place] = (values >> 7 * place) & 0x7F
+        if place < len(longer):
+            digits[:, place] |= longer[place].view(np.uint8) << 7  # one more byte follows
+            kept[:, place + 1] = longer[place]
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(kept.sum(axis=1, dtype=np.uint8), out=ends[1:])
+    return digits[kept], ends
 
 
-def _listed_in_order(folder: Path) -> bool:
-    listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
-    return listed == sorted(listed)
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(content)) + content
 
 
-def export_maxtext(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
-    """Write the sequences of a dataset in an ordering's order; the line also shows MaxText's settings."""
-    sequences, per_file = OrderedSequences(dataset.root, config.ordering), config.maxtext.sequences_per_file
-    with progress.task("export records", len(sequences), "sequences") as advance:
-        target = Path(config.target)
-        written = write_maxtext(
-            sequences, target, sequences_per_file=per_file, overwrite=config.overwrite, advance=advance
-        )
-    settings = written.files[-1].read_text(encoding="utf-8")
-    return [Written(written.files, f"{written.line}\n\n{settings.rstrip()}")]
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*written, value])

@@ -26,9 +26,8 @@ from jaxtyping import Int64, Integer
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
-from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.packing.split import validation_mask
 from jax_diversity.schema import Ordering
@@ -83,37 +82,23 @@ def description_hash(text: str) -> str:
 
 
 def split_matrix(split: str) -> list[tuple[float, float] | None]:
-    """Where the training, validation and test parts of a split begin and end, to the last bit as Megatron has it.
-
-    Raises:
-        UserError: no such split.
-
-    Example:
-        >>> split_matrix("99,1,0")
-        [(0, 0.99), (0.99, 1.0), None]
-    """
+    """Where the training, validation and test parts of a split such as "99,1,0" begin and end."""
     # Megatron's own expression and arithmetic: the matrix is part of the text whose hash names the cache, so one bit
     # of difference in a share makes Megatron build indices of its own.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
         raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
     values = np.array([*weights, *[0.0] * (3 - len(weights))], np.float64)
-    ends: list[float] = [0]  # an int, as it stands in Megatron's JSON
-    for share in (values / np.sum(values)).tolist():
-        ends.append(ends[-1] + share)
+    ends: list[float] = [0, *np.cumsum(values / np.sum(values)).tolist()]  # an int 0, as it stands in Megatron's JSON
     return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
 
 
 def read_description(path: Path, *, sequence_length: int, num_sequences: int) -> str:
-    """The description that a run of Megatron left in its cache, checked against the dataset.
-
-    Args:
-        path: `<hash>-GPTDataset-train-description.txt`.
-        sequence_length: the dataset's.
-        num_sequences: samples that it holds.
+    """The description that a run of Megatron left in its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
-        UserError: no such file, not what its name says, of another part, length, or of more samples.
+        UserError: no such file, not what its name says, of another part or length than the dataset's, or of more
+            samples than its sequences.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -129,8 +114,7 @@ def read_description(path: Path, *, sequence_length: int, num_sequences: int) ->
         raise UserError(
             f"Expected a text of hash {name[1]} in {path}, found {description_hash(text)}: restore the file."
         )
-    expected = {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}
-    for key, value in expected.items():
+    for key, value in {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}.items():
         if found[key] != value:
             raise UserError(f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads.")
     _check_num_samples(found["num_samples"], num_sequences)
@@ -146,11 +130,7 @@ def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths.
-
-    Raises:
-        UserError: absent or broken files, other documents.
-    """
+    """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths."""
     lengths = TokenFile(Path(prefix)).sequence_lengths
     if len(lengths) != len(document_lengths):
         raise UserError(
@@ -168,16 +148,7 @@ def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) 
 def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
     """Write all documents as one pair of `.bin` and `.idx`: a `GPTDataset` reads one.
 
-    Files that hold documents of the same lengths already are kept.
-
-    Args:
-        tokens: the documents.
-        prefix: path without `.bin` and `.idx`.
-        overwrite: replace other documents' files.
-        advance: told the tokens done.
-
-    Raises:
-        UserError: other documents' files are there.
+    Files that hold documents of the same lengths already are kept; a UserError refuses to replace others.
     """
     files = prefix.with_name(f"{prefix.name}.bin"), prefix.with_name(f"{prefix.name}.idx")
     if files[1].exists() and not overwrite:
@@ -230,11 +201,8 @@ def write_megatron(
     _check_num_samples(json.loads(description)["num_samples"], num_samples)
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
     wide = num_samples >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
-    arrays = {
-        "document_index": document_index,
-        "sample_index": sample_index,
-        "shuffle_index": ordering.indices.astype(np.int64 if wide else np.uint32),
-    }
+    shuffle_index = ordering.indices.astype(np.int64 if wide else np.uint32)
+    arrays = {"document_index": document_index, "sample_index": sample_index, "shuffle_index": shuffle_index}
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
     with ExitStack() as files:
@@ -250,55 +218,7 @@ def write_megatron(
     )
 
 
-def export_megatron(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
-    """Write the cache for a dataset that was packed with `packing.method=megatron`.
-
-    Raises:
-        UserError: another method's sequences; a prefix, description or tokenizer that does not fit.
-    """
-    ordering, target, options = dataset.find_ordering(config.ordering), Path(config.target), config.megatron
-    indices = _packed_indices(dataset)
-    lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
-    written = []
-    if options.description is not None:
-        about = read_description(Path(options.description), sequence_length=length, num_sequences=dataset.num_sequences)
-        check_prefix(str(json.loads(about).get("dataset_path")), lengths)
-    else:
-        tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
-        if prefix is not None:
-            check_prefix(prefix, lengths)
-        elif len(dataset.tokens.files) == 1:
-            prefix = str(dataset.tokens.files[0].prefix.resolve())
-        else:
-            prefix = str((target / "tokens").resolve())
-            with progress.task("export tokens", dataset.tokens.num_tokens, "tokens") as advance:
-                tokens = write_tokens(dataset.tokens, Path(prefix), overwrite=config.overwrite, advance=advance)
-            written.append(tokens)
-        seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
-        about = Description(prefix, options.num_samples, seed, length, options.split, tokenizer).text
-    arrays = indices.document_index, indices.sample_index
-    return [*written, write_megatron(ordering, *arrays, about, target, overwrite=config.overwrite)]
-
-
-def _identifiers(tokenizer: str | None) -> Mapping[str, Any]:
-    """The tokenizer's `unique_identifiers` from JSON or a file of it."""
-    hint = (
-        'give what its `unique_identifiers` holds, such as \'{"class": "...", "tokenizer_path": "..."}\', or the '
-        "description that a run of yours left, --megatron.description"
-    )
-    if tokenizer is None:
-        raise UserError(f"Expected --megatron.tokenizer, which decides the cache's name, found nothing; {hint}.")
-    try:
-        is_file = tokenizer.endswith(".json")
-        found = json.loads(Path(tokenizer).read_text(encoding="utf-8") if is_file else tokenizer)
-    except (OSError, ValueError) as error:
-        raise UserError(f"Expected JSON in --megatron.tokenizer, found {tokenizer!r} ({error}); {hint}.") from None
-    if not isinstance(found, dict):
-        raise UserError(f"Expected a JSON object in --megatron.tokenizer, found {found!r}; {hint}.")
-    return found
-
-
-def _packed_indices(dataset: Dataset) -> MegatronIndices:
+def packed_indices(dataset: Dataset) -> MegatronIndices:
     """The document and sample indices that the sequences were packed by, computed again and compared."""
     packing = dataset.settings["packing"]
     if packing["method"] != "megatron":
@@ -317,13 +237,13 @@ def _packed_indices(dataset: Dataset) -> MegatronIndices:
     # The stored sequences must begin where the samples do. The first sample is not compared: it may begin with an
     # empty document, of which no segment is stored.
     segments, num_samples = dataset.segments, len(indices.sample_index) - 1
-    fits = segments.num_sequences == num_samples
-    if fits:
-        first = np.searchsorted(segments.sequence_index, np.arange(1, num_samples))
-        place, offset = indices.sample_index[1:-1].T
-        fits = np.array_equal(segments.document_index[first], indices.document_index[place])
-        fits = fits and np.array_equal(segments.document_offset[first], offset)
-    if not fits:
+    first = np.searchsorted(segments.sequence_index, np.arange(1, num_samples))
+    place, offset = indices.sample_index[1:-1].T
+    if not (
+        segments.num_sequences == num_samples
+        and np.array_equal(segments.document_index[first], indices.document_index[place])
+        and np.array_equal(segments.document_offset[first], offset)
+    ):
         raise UserError(
             f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found others: the "
             "settings were changed after packing; run `jax-diversity pack` and what follows it again."

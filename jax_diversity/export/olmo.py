@@ -22,13 +22,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.export.rows import Sequences
-from jax_diversity.export.settings import ExportConfig, OlmoExportConfig
+from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Ordering
 
 _LARGEST = 2**32 - 1
@@ -36,14 +35,7 @@ _TOKENS_AT_A_TIME = 2**20
 
 
 def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: int, epoch: int) -> str:
-    """The file's name that a loader looks up for an epoch.
-
-    Args:
-        config: which loader, with its seed and batch size.
-        num_instances: N, instances of the loader's dataset.
-        sequence_length: L.
-        epoch: counted from 1.
-    """
+    """The file's name that a loader looks up for an epoch, counted from 1."""
     fields: dict[str, int | str] = {"epoch": epoch, "seed": config.seed}
     if config.loader == "numpy":
         fields |= {"dataset_size": num_instances, "v": 1}
@@ -79,20 +71,7 @@ def write_olmo(
     Example:
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
-    config = config or OlmoExportConfig()
-    _check(config, len(ordering))
-    epochs = range(1, config.num_epochs + 1)
-    paths = [folder / indices_name(config, len(ordering), sequence_length, epoch) for epoch in epochs]
-    indices = ordering.indices[: _num_indices(config, len(ordering))].astype("<u4")
-    with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
-        for path in paths:
-            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
-    more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
-    line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
-    return Written(tuple(paths), line)
-
-
-def _check(config: OlmoExportConfig, num_instances: int) -> None:
+    config, num_instances = config or OlmoExportConfig(), len(ordering)
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
     at_least(1, "olmo", config, "num_epochs")
@@ -103,6 +82,15 @@ def _check(config: OlmoExportConfig, num_instances: int) -> None:
             f"Expected a global batch size in 1 .. {num_instances} for the loader numpy_2024, whose file "
             f"is named after it, found {size}; give --olmo.global-batch-size."
         )
+    epochs = range(1, config.num_epochs + 1)
+    paths = [folder / indices_name(config, num_instances, sequence_length, epoch) for epoch in epochs]
+    indices = ordering.indices[: _num_indices(config, num_instances)].astype("<u4")
+    with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
+        for path in paths:
+            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
+    more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
+    line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
+    return Written(tuple(paths), line)
 
 
 def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
@@ -140,15 +128,3 @@ def write_olmo_tokens(
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))
     return Written((path,), f"{path}: {len(sequences):,} instances of {length} tokens, raw {dtype.name}.")
-
-
-def export_olmo(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
-    """Write an ordering of a dataset, and its tokens where the settings ask for them."""
-    ordering, target, length = dataset.find_ordering(config.ordering), Path(config.target), dataset.sequence_length
-    written = [write_olmo(ordering, target, config.olmo, sequence_length=length, overwrite=config.overwrite)]
-    if config.olmo.tokens:
-        sequences = Sequences(dataset.root)
-        with progress.task("export tokens", len(sequences), "sequences") as advance:
-            path = target / "sequences.npy"
-            written.append(write_olmo_tokens(sequences, path, overwrite=config.overwrite, advance=advance))
-    return written

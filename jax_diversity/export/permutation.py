@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
-from jax_diversity.export.settings import ExportConfig
-from jax_diversity.foundation.progress import Progress
 from jax_diversity.schema import Ordering
 
 
@@ -44,10 +41,7 @@ def document_order(
 
 
 def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, overwrite: bool = False) -> Written:
-    """Write indices as one .npy of int64, an axis of positions.
-
-    Raises:
-        UserError: another file is there already.
+    """Write indices as one .npy of int64, an axis of positions; UserError: another file is there already.
 
     Example:
         >>> write_permutation(ordering.indices, Path("order.npy"))
@@ -56,14 +50,3 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         np.save(file, np.ascontiguousarray(indices, "<i8"))
     return Written((path,), f"{path}: {len(indices):,} int64 indices; read it with numpy.load.")
-
-
-def export_permutation(dataset: Dataset, config: ExportConfig, progress: Progress) -> list[Written]:
-    """Write an ordering of a dataset, and the documents in its order where the settings ask for them."""
-    ordering, start = dataset.find_ordering(config.ordering), Path(config.target) / Path(config.ordering).stem
-    written = [write_permutation(ordering.indices, start.with_name(f"{start.name}.npy"), overwrite=config.overwrite)]
-    if config.documents:
-        documents = document_order(dataset.segments.sequence_index, dataset.segments.document_index, ordering)
-        path = start.with_name(f"{start.name}-documents.npy")
-        written.append(write_permutation(documents, path, overwrite=config.overwrite))
-    return written

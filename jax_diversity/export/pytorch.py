@@ -1,8 +1,4 @@
-"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering.
-
-Neither inherits from a class of torch: PyTorch's `DataLoader` does not need it. torch is imported when the first
-sequence is read.
-"""
+"""PyTorch's map-style dataset over the records, and a batch sampler that follows an ordering, by duck typing."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ _FIELDS = {
     "targets": "targets",
     "inputs_segmentation": "segment_ids",
     "inputs_position": "positions",
-    "targets_segmentation": "",
 }
 
 
@@ -60,12 +55,17 @@ class TorchDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
-        torch = _torch()
+        try:
+            torch = import_module("torch")
+        except ImportError:
+            raise UserError(
+                "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
+            ) from None
         # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
-        rows = self.sequences.read(np.asarray(indices, np.int64), tuple(_FIELDS), self.merge_segments)
-        targets = np.where(rows["targets_segmentation"] > 0, rows["targets"], IGNORED)
-        columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items() if name}
-        columns["targets"] = torch.from_numpy(targets.astype(np.int64))
+        fields = (*_FIELDS, "targets_segmentation")
+        rows = self.sequences.read(np.asarray(indices, np.int64), fields, self.merge_segments)
+        rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
+        columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
         return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]
 
 
@@ -133,20 +133,12 @@ class OrderedBatchSampler:
                 yield self._sequences.at(positions % len(self._sequences)).tolist()
 
     def state(self, num_steps: int) -> dict[str, int | str]:
-        """Where training stands after so many steps of this sampler's batches; plain JSON.
-
-        Args:
-            num_steps: batches that training has taken since the sampler was made or resumed.
-        """
+        """Where training stands after `num_steps` batches since the sampler was made or resumed; plain JSON."""
         position = min(self.position + num_steps * self.global_batch_size, self.end)
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state.
-
-        Raises:
-            UserError: a state of another dataset or ordering, or a position beyond the end.
-        """
+        """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end."""
         for name, own in self._fingerprints.items():
             if state.get(name) != own:
                 raise UserError(
@@ -154,12 +146,3 @@ class OrderedBatchSampler:
                     f"{str(state.get(name))[:16]}; open the one that the run began with."
                 )
         self.position = whole_number("the state's position", state.get("position"), 0, self.end)
-
-
-def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError:
-        raise UserError(
-            "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
-        ) from None

@@ -60,12 +60,7 @@ class Sequences:
     def read(
         self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str] = FIELDS, merge_segments: bool = False
     ) -> Rows:
-        """Some sequences, in the order asked for; see `RecordReader.read_sequences`.
-
-        Raises:
-            IndexError: no such sequence.
-            UserError: records that are missing, damaged or another build's.
-        """
+        """Some sequences, in the order asked for: the arrays and errors of `RecordReader.read_sequences`."""
         if self._process != os.getpid():
             # This process was forked off: another thread of the parent may have held a lock of the opened dataset.
             self.dataset, self._process = open_dataset(self.dataset.root), os.getpid()
@@ -118,11 +113,7 @@ class OrderedSequences(Sequences):
         return np.load(name if name.endswith(".npy") else self.dataset.orderings.paths[name], mmap_mode="r")
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions.
-
-        Raises:
-            IndexError: no such position.
-        """
+        """The sequences at some positions; IndexError: no such position."""
         if len(positions) and (positions.min() < 0 or positions.max() >= len(self)):
             raise IndexError(
                 f"Expected positions in 0 .. {len(self) - 1}, found {positions.min()} .. {positions.max()}."

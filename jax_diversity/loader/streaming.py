@@ -115,7 +115,7 @@ def stream_batches(
     layout = None if source.layout_ordering is None else named_order(source, source.layout_ordering)
     records = source.records
     order = StreamOrder(
-        records.counts,
+        tuple(records.counts),
         layout,
         end=settings.end(len(records)),
         shuffle_buffer=whole["shuffle_buffer"],

@@ -36,8 +36,7 @@ _HEADER = np.dtype(
         ("identity", "<u8"),
     ]
 )
-HEADER_BYTES = _HEADER.itemsize
-"""Where in a record the tokens begin."""
+HEADER_BYTES = _HEADER.itemsize  # where in a record the tokens begin
 _VERSION = 3
 _CHECKSUM_BYTES = 8
 
@@ -48,7 +47,6 @@ class CorruptRecordError(ValueError):
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
         self.row = row
-        self.reason = reason
 
 
 class OtherBuildError(CorruptRecordError):
@@ -56,17 +54,11 @@ class OtherBuildError(CorruptRecordError):
 
 
 class Bodies(NamedTuple):
-    """Bodies that passed the checks, as views of their matrix.
-
-    Attributes:
-        num_tokens: tokens of each record.
-        tokens: as stored, padding 0.
-        starts: one bit a token, lowest first: where a segment starts.
-    """
+    """Bodies that passed the checks, as views of their matrix."""
 
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
-    starts: UInt8[np.ndarray, "row byte"]
+    starts: UInt8[np.ndarray, "row byte"]  # one bit a token, lowest first: where a segment starts
 
 
 def identity_number(identity: str) -> int:
@@ -98,20 +90,9 @@ def encode(
     sequence_length: int,
     identity: str = "",
 ) -> list[bytes]:
-    """The records of some sequences.
+    """The records of some sequences, from their segments' tokens end to end (uint16 or int32).
 
-    Args:
-        sequence_indices: which sequences.
-        num_segments: how many of the segments are each sequence's, in turn.
-        position: where in its sequence each segment begins, in tokens.
-        length: tokens of each segment.
-        document_index: each segment's document.
-        tokens: all segments' tokens end to end, uint16 or int32.
-        sequence_length: L.
-        identity: fingerprint of the build, hexadecimal.
-
-    Raises:
-        ValueError: empty segments, or segments that do not follow one another from the sequence's start.
+    A ValueError refuses empty segments, and segments that do not follow one another from their sequence's start.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
@@ -124,18 +105,17 @@ def encode(
         raise ValueError(f"Segments of one sequence must hold at most {sequence_length} tokens, all of them given.")
 
     bodies = np.zeros((num_rows, body_bytes(sequence_length, tokens.dtype)), np.uint8)
-    header = np.zeros(num_rows, _HEADER)
+    header = bodies[:, :HEADER_BYTES].view(_HEADER)[:, 0]
     header["mark"] = _mark(tokens.dtype)
     header["num_tokens"], header["num_segments"] = num_tokens, num_segments
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
-    bodies[:, :HEADER_BYTES] = header.view(np.uint8).reshape(num_rows, -1)
     stored, starts = _tokens_and_starts(bodies, sequence_length, tokens.dtype)
     stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
     bits = np.zeros((num_rows, sequence_length), np.bool_)
     bits[row, position] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
-    bodies[:, -_CHECKSUM_BYTES:] = _checksums(bodies).view(np.uint8).reshape(num_rows, _CHECKSUM_BYTES)
+    bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     documents = document_index.astype("<i8").tobytes()
     bounds = np.cumsum([0, *num_segments]) * 8
     return [
@@ -155,18 +135,8 @@ def check_bodies(
     """Refuse bodies that are damaged, of another build, or of other sequences than expected.
 
     A body whose checksum fits is what `encode` made, so nothing else in it is compared but what tells one whole
-    record from another. Bodies of another length or type of tokens have their checksum at another place.
-
-    Args:
-        bodies: one record a row.
-        sequence_length: L, tokens that a record has place for.
-        dtype: the stored type of a token.
-        expected: the sequence index that each record must carry; None checks nothing.
-        identity: fingerprint of the build that the records must be of; None checks nothing.
-
-    Raises:
-        CorruptRecordError: the first record that is not what it should be; `OtherBuildError` where it is whole, but
-            another build's.
+    record from another. Bodies of another length or type of tokens have their checksum at another place. None for
+    `expected` (the sequences' indices) or `identity` checks nothing.
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
@@ -182,19 +152,8 @@ def check_bodies(
     return Bodies(header["num_tokens"].astype(np.int64), *_tokens_and_starts(bodies, sequence_length, dtype))
 
 
-def record_identity(record: bytes) -> int | None:
-    """The identity that a record carries; None where the bytes are no record of this format."""
-    if len(record) < HEADER_BYTES or record[:3] != b"JD" + bytes([_VERSION]):
-        return None
-    return int(np.frombuffer(record, _HEADER, 1)["identity"][0])
-
-
 def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
-    """The documents whose segments a record holds, and the segments' tokens, in the segments' order.
-
-    Args:
-        record: a whole record as `RecordReader.read` gives it, which has been checked.
-    """
+    """The document of each segment in a checked record, and the segment's number of tokens."""
     header = np.frombuffer(record, _HEADER, 1)[0]
     length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] == 2 else "<i4")
     num_bytes = body_bytes(length, dtype)

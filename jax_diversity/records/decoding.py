@@ -1,14 +1,15 @@
-"""The arrays that training takes, made of a batch of records."""
+"""The arrays that training takes, made of a batch of records, and the memory that they are made in."""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32
 
-from jax_diversity.records.buffers import BufferPool
 from jax_diversity.records.codec import Bodies
 
 FIELDS = (
@@ -22,6 +23,40 @@ FIELDS = (
 """What `decode` can make of a batch of records, all of it by default."""
 
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
+_MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
+_MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
+
+
+class BufferPool:
+    """Gives int32 arrays whose memory returns to the pool when nothing refers to it any more.
+
+    The system maps fresh memory page by page when it is first written, which costs several times as much as filling
+    it: with fresh memory a loader makes a third to four fifths as many batches. Views, and JAX arrays that alias the
+    memory, keep it in use. Any number of threads may take arrays. What returns beyond a few batches is freed.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[np.ndarray]] = {}
+        self._lock = threading.Lock()  # guards the sizes; memory returns without it, at any time in any thread
+
+    def empty(self, shape: tuple[int, int]) -> Int32[np.ndarray, "row token"]:
+        """An array of that shape, its values not set."""
+        size = shape[0] * shape[1]
+        if (free := self._free.get(size)) is None:
+            with self._lock:
+                free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
+                if len(self._free) > _MOST_SIZES:
+                    del self._free[next(iter(self._free))]  # the oldest
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = np.empty(size, np.int32)
+        if not size:
+            return memory.reshape(shape)
+        # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
+        lease = np.frombuffer(memory.data, np.int32)
+        weakref.finalize(lease, free.append, memory).atexit = False
+        return lease.reshape(shape)
 
 
 def decode(
@@ -31,21 +66,12 @@ def decode(
     merge_segments: bool = False,
     pool: BufferPool | None = None,
 ) -> dict[str, Int32[np.ndarray, "row token"]]:
-    """Turn records into a batch, many rows at a time.
+    """Turn records into a batch of int32 arrays (row, L).
 
-    Args:
-        bodies: the records.
-        fields: which of `FIELDS` to make.
-        merge_segments: make one segment of all of a sequence's, so that documents see those before them.
-        pool: gives the memory; None takes fresh memory.
-
-    Returns:
-        int32 arrays (row, L). `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a
-        sequence, 0 on padding. `inputs_position`: place within the segment, 0 on padding. `targets`: the
-        next token of the same segment; where there is none, 0 and `targets_segmentation` 0, which masks it.
-
-    Raises:
-        ValueError: a field that is none of `FIELDS`.
+    `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
+    `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; where
+    there is none, 0 and `targets_segmentation` 0, which masks it. `merge_segments` makes one segment of all of a
+    sequence's, so that documents see those before them. Without a pool, memory is fresh.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
         raise ValueError(f"Expected fields among {', '.join(FIELDS)}, found {', '.join(map(repr, unknown))}.")
@@ -56,20 +82,12 @@ def decode(
     for first in range(0, num_rows, num_piece_rows):
         rows = slice(first, first + num_piece_rows)
         piece = Bodies(*(values[rows] for values in bodies))
-        runs = None if batch.keys() == {"inputs"} else _runs(piece, merge_segments=merge_segments)
-        _fill({field: array[rows] for field, array in batch.items()}, piece.tokens, runs)
+        _fill({field: array[rows] for field, array in batch.items()}, piece, merge_segments)
     return batch
 
 
-class _Runs(NamedTuple):
-    """The rows of a batch end to end, cut into their segments and paddings."""
-
-    start: Int64[np.ndarray, " run"]
-    length: Int64[np.ndarray, " run"]
-    number: Int64[np.ndarray, " run"]  # 1, 2 ... in its sequence; 0: padding
-
-
-def _runs(bodies: Bodies, *, merge_segments: bool) -> _Runs:
+def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows end to end, cut into segments and paddings: start, length, and number (1, 2 ...; 0 for padding)."""
     num_rows, length = bodies.tokens.shape
     row_bytes = bodies.starts.shape[1]
     # Most bytes are zero: only the others are unpacked. A bit's place in the row is 8 times its byte's, plus its own.
@@ -86,31 +104,33 @@ def _runs(bodies: Bodies, *, merge_segments: bool) -> _Runs:
         start = np.concatenate([start, padded * length + bodies.num_tokens[padded]])
         by_start = np.argsort(start, kind="stable")
         start, number = start[by_start], np.concatenate([number, np.zeros(len(padded), np.int64)])[by_start]
-    return _Runs(start, np.diff(start, append=num_rows * length), number)
+    return start, np.diff(start, append=num_rows * length), number
 
 
-def _fill(batch: Mapping[str, np.ndarray], tokens: np.ndarray, runs: _Runs | None) -> None:
+def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool) -> None:
+    tokens = bodies.tokens
     if "inputs" in batch:
         batch["inputs"][:] = tokens
-    if runs is None:
+    if batch.keys() == {"inputs"}:
         return
+    run_start, run_length, run_number = _runs(bodies, merge_segments)
     if "targets" in batch:
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
     narrow = np.min_scalar_type(length)  # uint8 or uint16: less memory traffic than int32, widened last
     if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
-        number = np.repeat(runs.number.astype(narrow), runs.length).reshape(tokens.shape)
+        number = np.repeat(run_number.astype(narrow), run_length).reshape(tokens.shape)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        place = np.repeat((runs.start % length).astype(narrow), runs.length).reshape(tokens.shape)
+        place = np.repeat((run_start % length).astype(narrow), run_length).reshape(tokens.shape)
         np.subtract(np.arange(length, dtype=narrow), place, out=place)
-        if not runs.number.all():  # there is padding
-            place *= np.repeat(runs.number > 0, runs.length).reshape(tokens.shape)
+        if not run_number.all():  # there is padding
+            place *= np.repeat(run_number > 0, run_length).reshape(tokens.shape)
         for array in position:
             array[:] = place
     # A segment's last token has no next one. A row's last column of `targets` is set here, too: fresh memory holds
     # anything, and a run ends with every row.
-    last = runs.start + runs.length - 1
+    last = run_start + run_length - 1
     for field in batch.keys() & {"targets", "targets_segmentation"}:
         batch[field].reshape(-1)[last] = 0

@@ -4,7 +4,7 @@ An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block
 `write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
 of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
 record, and the last block says where the footer begins. Nothing else is read: whether a record is whole, its own
-checksum says (`records.codec`), so this file only has to make sure that no byte outside the file is touched.
+checksum says (`records.codec`), so this module only has to make sure that no byte outside the file is touched.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
 github.com/google/array_record/blob/main/cpp/layout.proto.
@@ -26,7 +26,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.protobuf import packed_integers
 
 REPAIR = "find what changed with `jax-diversity verify`, then restore the file or run `jax-diversity write` again"
-"""What to do about a damaged record file, for messages."""
 
 _BLOCK = 2**16
 _BLOCK_HEADER = 24
@@ -47,15 +46,8 @@ _FAILED = ctypes.c_void_p(-1).value
 class RecordFile:
     """An open record file. It stays the file that was opened, also when another one gets its name.
 
-    Args:
-        path: the file.
-        count: the number of records in it.
-        body_bytes: bytes of a record's body; no record is shorter.
-        in_sequence: the records will be read in the order in which they lie.
-
-    Raises:
-        UserError: the file is missing, cannot be opened or mapped, is damaged, holds another number of records, or
-            was not written by `write_records`.
+    A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
+    records or shorter ones, or was not written by `write_records`.
     """
 
     def __init__(self, path: Path, count: int, body_bytes: int, *, in_sequence: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -13,22 +14,15 @@ from array_record.python import array_record_module  # pyright: ignore[reportAtt
 from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.buffers import BufferPool
-from jax_diversity.records.codec import (
-    Bodies,
-    CorruptRecordError,
-    OtherBuildError,
-    body_bytes,
-    check_bodies,
-    checked_dtype,
-)
-from jax_diversity.records.decoding import FIELDS, decode
+from jax_diversity.records import codec
+from jax_diversity.records.decoding import FIELDS, BufferPool, decode
 from jax_diversity.records.files import REPAIR, RecordFile
 
 _LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
 _INVERTED_AT_A_TIME = 2**20
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RecordReader:
     """Reads sequences from record files, from any number of threads.
 
@@ -50,38 +44,20 @@ class RecordReader:
             one before it stay open.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        counts: Sequence[int],
-        *,
-        sequence_length: int,
-        dtype: np.dtype | str,
-        identity: str | None = None,
-        overlap: int = 0,
-        layout: Path | None = None,
-        fetch: Callable[[Path], object] | None = None,
-        in_sequence: bool = False,
-    ) -> None:
-        if len(paths) != len(counts):
-            raise ValueError(f"Expected one count a file, found {len(counts)} counts for {len(paths)} files.")
-        self.paths = tuple(Path(path) for path in paths)
-        self.counts = tuple(int(count) for count in counts)
-        self.sequence_length = sequence_length
-        self.dtype = checked_dtype(dtype)
-        self.identity = identity
-        self.overlap = overlap
-        self.layout = layout
-        self.in_sequence = in_sequence
-        self._fetch = fetch
-        self._settings: dict[str, Any] = {
-            "sequence_length": sequence_length,
-            "dtype": self.dtype.str,
-            "identity": identity,
-            "overlap": overlap,
-            "layout": layout,
-            "in_sequence": in_sequence,
-        }
+    paths: Sequence[Path]
+    counts: Sequence[int]
+    _: dataclasses.KW_ONLY
+    sequence_length: int
+    dtype: np.dtype | str
+    identity: str | None = None
+    overlap: int = 0
+    layout: Path | None = None
+    fetch: Callable[[Path], object] | None = None
+    in_sequence: bool = False
+
+    def __post_init__(self) -> None:
+        self._dtype = codec.checked_dtype(self.dtype)
+        self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
@@ -92,19 +68,20 @@ class RecordReader:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RecordReader, **self._settings, fetch=self._fetch), (self.paths, self.counts)
+        return partial(
+            RecordReader, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        ), ()
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
 
     def moved(self, paths: Sequence[Path]) -> RecordReader:
         """A reader of the same records in other files, which it does not fetch."""
-        return RecordReader(paths, self.counts, **self._settings)
+        return dataclasses.replace(self, paths=paths, fetch=None)
 
     def forward(self) -> RecordReader:
         """A reader of the same files for places that mostly follow one another."""
-        settings = dict[str, Any](self._settings, in_sequence=True)
-        return RecordReader(self.paths, self.counts, **settings, fetch=self._fetch)
+        return dataclasses.replace(self, in_sequence=True)
 
     @property
     def width(self) -> int:
@@ -112,12 +89,7 @@ class RecordReader:
         return self.sequence_length - self.overlap
 
     def places_of(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """Where the records of some sequences lie.
-
-        Raises:
-            IndexError: no such sequence.
-            UserError: the layout's file cannot be read.
-        """
+        """Where the records of some sequences lie; IndexError: no such one; UserError: an unreadable layout."""
         self._check_range("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
@@ -137,11 +109,7 @@ class RecordReader:
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
     ) -> dict[str, Int32[np.ndarray, "row token"]]:
-        """The arrays of some sequences in the order asked for, wherever their records lie; see `read_batch`.
-
-        Raises:
-            IndexError: no such sequence.
-            UserError: as `read_batch`.
+        """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
@@ -178,10 +146,7 @@ class RecordReader:
     ) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
-        Rows are `sequence_length` tokens long. They are checked as those of a batch are.
-
-        Raises:
-            IndexError, UserError: as `read_batch`.
+        Rows are `sequence_length` tokens long. They are checked as those of a batch are; raises as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
@@ -193,10 +158,7 @@ class RecordReader:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches.
-
-        Raises:
-            IndexError, UserError: as `read_batch`.
+        It is slow, and meant for looking into a few batches. Raises as `read_batch`.
         """
         self._check_range("places", places)
         numbers = self.files_of(places)
@@ -209,28 +171,22 @@ class RecordReader:
                     readers[number] = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
                 records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
             except (RuntimeError, ValueError, IndexError) as error:
-                reason = str(error).split(";")[0]
-                raise self._damaged(int(self._starts[number]) + record, reason) from None
+                raise self._damaged(number, record, str(error).split(";")[0]) from None
         return records
 
     def close(self, file: int | None = None) -> None:
         """Close the files, or the one of that number; the next read opens what it needs again."""
         with self._lock:
-            if file is None:
-                self._files.clear()
-            else:
-                self._files.pop(file, None)
+            for number in list(self._files) if file is None else [file]:
+                self._files.pop(number, None)
 
     @cached_property
     def _order(self) -> Int64[np.ndarray, " place"]:
-        """The sequence at every place, mapped from its file.
-
-        That it is the order that was written need not be proved here: every record carries its sequence's index,
-        which is compared when it is read.
-        """
+        """The sequence at every place, mapped from its file."""
+        # That this is the order that was written is not checked here: every record carries its sequence's index.
         path = Path(self.layout or "")
-        if self._fetch is not None:
-            self._fetch(path)
+        if self.fetch is not None:
+            self.fetch(path)
         try:
             order = np.load(path, mmap_mode="r")
             if order.shape != (len(self),):
@@ -251,7 +207,7 @@ class RecordReader:
             place_of[self._order[start:stop]] = np.arange(start, stop)
         return place_of
 
-    def _bodies(self, places: Int64[np.ndarray, " row"], expected: Int64[np.ndarray, " row"] | None) -> Bodies:
+    def _bodies(self, places: Int64[np.ndarray, " row"], expected: Int64[np.ndarray, " row"] | None) -> codec.Bodies:
         self._check_range("places", places)
         numbers = self.files_of(places)
         within = places - self._starts[numbers]
@@ -263,30 +219,31 @@ class RecordReader:
         if in_one_file:
             rows = files[int(numbers[0])].bodies(within)
         else:
-            rows = np.empty((len(places), body_bytes(self.sequence_length, self.dtype)), np.uint8)
+            rows = np.empty((len(places), self._body_bytes), np.uint8)
             for row, number, place in zip(rows, numbers.tolist(), within.tolist(), strict=True):
                 files[number].copy_body(place, row)
         try:
-            return check_bodies(rows, self.sequence_length, self.dtype, expected=expected, identity=self.identity)
-        except OtherBuildError as error:
+            expectations = {"expected": expected, "identity": self.identity}
+            return codec.check_bodies(rows, self.sequence_length, self._dtype, **expectations)
+        except codec.OtherBuildError as error:
             raise UserError(
-                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error.reason}); "
+                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error}); "
                 "open the dataset again, and restart what was reading it."
             ) from None
-        except CorruptRecordError as error:
-            raise self._damaged(int(places[error.row]), error.reason) from None
+        except codec.CorruptRecordError as error:
+            raise self._damaged(int(numbers[error.row]), int(within[error.row]), str(error)) from None
 
     def _file(self, number: int) -> RecordFile:
         """A file, opened once among all threads."""
         if (file := self._files.get(number)) is not None:
             return file
-        path = self.paths[number]
-        if self._fetch is not None:
-            self._fetch(path)  # before the lock: reads of other files go on meanwhile
+        if self.fetch is not None:
+            self.fetch(self.paths[number])  # before the lock: reads of other files go on meanwhile
         with self._lock:
             if (file := self._files.get(number)) is None:
-                num_bytes = body_bytes(self.sequence_length, self.dtype)
-                file = RecordFile(path, self.counts[number], num_bytes, in_sequence=self.in_sequence)
+                file = RecordFile(
+                    self.paths[number], self.counts[number], self._body_bytes, in_sequence=self.in_sequence
+                )
                 if self.in_sequence:
                     for former in list(self._files)[:-1]:
                         del self._files[former]
@@ -297,7 +254,5 @@ class RecordReader:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
 
-    def _damaged(self, place: int, reason: str) -> UserError:
-        number = int(self.files_of(np.array([place]))[0])
-        record = place - int(self._starts[number])
+    def _damaged(self, number: int, record: int, reason: str) -> UserError:
         return UserError(f"Record {record} of {self.paths[number]} is damaged ({reason}); {REPAIR}.")

@@ -24,14 +24,7 @@ class RecordsConfig:
     """Files written at the same time, by threads; 0 takes as many as there are cores. The files are the same."""
 
     def check(self, orderings: Sequence[str]) -> None:
-        """Refuse settings that no corpus could satisfy.
-
-        Args:
-            orderings: names of the orderings that a build makes.
-
-        Raises:
-            UserError: the first such setting.
-        """
+        """Refuse settings that no corpus could satisfy; `orderings` are the names of those that a build makes."""
         at_least(1, "records", self, "sequences_per_file")
         at_least(0, "records", self, "num_writers")
         if self.layout == "ordered" and self.ordering not in orderings:

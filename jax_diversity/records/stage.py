@@ -21,9 +21,10 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     dataset = context.dataset
     token_dtype = context.counts("tokenize")["token_dtype"]
     parts = {"train": dataset.segments, "validation": dataset.validation_segments}
+    ordering = config.ordering if config.layout == "ordered" else None
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
-    if config.layout == "ordered":
-        order_of["train"] = dataset.orderings[config.ordering].indices
+    if ordering is not None:
+        order_of["train"] = dataset.orderings[ordering].indices
     # Every record carries what it was packed from, so that an open reader notices when the dataset is built again.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
@@ -48,14 +49,8 @@ def write_sequences(context: Context, partial: Path) -> Counts:
                     advance=advance,
                 )
             )
-    ordered = config.ordering if config.layout == "ordered" else None
-    return {
-        "layout": config.layout,
-        "ordering": ordered,
-        "records": records,
-        "dtype": token_dtype,
-        "identity": identity,
-    }
+    counts = {"records": records, "dtype": token_dtype, "identity": identity}
+    return {"layout": config.layout, "ordering": ordering, **counts}
 
 
 def summary(counts: Counts) -> str:

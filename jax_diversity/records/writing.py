@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import body_bytes, checked_dtype, encode, identity_number, record_identity
+from jax_diversity.records.codec import CorruptRecordError, body_bytes, check_bodies, checked_dtype, encode
 from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
@@ -49,29 +49,11 @@ def write_records(
 
     A file gets its name only when it is complete. An existing file with the right number of records of the same
     identity is kept, so a run that was interrupted continues where it stopped. The bytes are the same for any number
-    of writers. Each writer holds a few MiB of tokens at a time.
+    of writers. Each writer holds a few MiB of tokens at a time, and calls `gather` from its own thread.
 
-    Args:
-        segments: the packing.
-        gather: gives the tokens of segments (`TokenStore.gather`).
-        dtype: the stored type of a token, uint16 or int32.
-        order: sequence index at every position of the files.
-        folder: where the files go; it exists.
-        stem: start of the files' names.
-        sequences_per_file: records a file holds at most.
-        identity: fingerprint (hexadecimal) of what decides which tokens a sequence holds. Every record carries its
-            first eight bytes, so a reader of one build refuses the records of another.
-        inserted_ends: segments whose last token is not the document's but an end token (`Segments.inserted_ends`).
-        end_id: that end token.
-        num_writers: files written side by side; with more than one, `gather` is called from as many threads.
-        advance: told the number of sequences done.
-
-    Returns:
-        The number of records of every file, in the order of their names; empty without sequences.
-
-    Raises:
-        UserError: the disk is full or the folder cannot be written.
-        ValueError: segments that overlap, are empty or leave gaps.
+    Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of what decides which
+    tokens a sequence holds, so a reader of one build refuses the records of another. The last token of a segment in
+    `inserted_ends` is not the document's but `end_id`. Returns the number of records of every file.
     """
     dtype = checked_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
@@ -80,17 +62,7 @@ def write_records(
     row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
     chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    count_of = partial(_num_sequences, identity=identity, num_bytes=body_bytes(segments.sequence_length, dtype))
-
-    def tokens_of(rows: Int64[np.ndarray, " row"]) -> np.ndarray:
-        length = segments.length[rows]
-        tokens = gather(segments.document_index[rows], segments.document_offset[rows], length)
-        if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-            # Packing ended these segments with an end token in the middle of their documents. The token gathered in
-            # that place is the document's next one, with which the next segment begins.
-            tokens = np.array(tokens)
-            tokens[np.cumsum(length)[inserted] - 1] = end_id
-        return np.asarray(tokens, dtype=dtype)
+    count_of = partial(_num_sequences, sequence_length=segments.sequence_length, dtype=dtype, identity=identity)
 
     def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
         for start in range(0, len(sequences), chunk_size):
@@ -99,13 +71,20 @@ def write_records(
             # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
             first = np.cumsum(num_segments) - num_segments
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+            documents, length = segments.document_index[rows], segments.length[rows]
+            tokens = gather(documents, segments.document_offset[rows], length)
+            if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
+                # Packing ended these segments with an end token in the middle of their documents. The token gathered
+                # in that place is the document's next one, with which the next segment begins.
+                tokens = np.array(tokens)
+                tokens[np.cumsum(length)[inserted] - 1] = end_id
             yield encode(
                 sequence_indices=chunk,
                 num_segments=num_segments,
                 position=segments.position[rows],
-                length=segments.length[rows],
-                document_index=segments.document_index[rows],
-                tokens=tokens_of(rows),
+                length=length,
+                document_index=documents,
+                tokens=np.asarray(tokens, dtype=dtype),
                 sequence_length=segments.sequence_length,
                 identity=identity,
             )
@@ -174,18 +153,9 @@ def write_array_record(
     count_of: Callable[[Path], int] = num_records,
     advance: Advance = ignore,
 ) -> None:
-    """Write one ArrayRecord file, which gets its name only when it is whole.
+    """Write one ArrayRecord file, which gets its name only when `count_of` reads back as many records as expected.
 
-    Args:
-        path: the file.
-        chunks: its records, some at a time.
-        count: how many they are.
-        options: ArrayRecord's, such as `group_size:1,uncompressed`.
-        count_of: counts the records that can be read back from the written file.
-        advance: told the number of records written.
-
-    Raises:
-        UserError: the disk is full or the folder cannot be written.
+    A UserError says that the disk is full or the folder cannot be written.
     """
     try:
         with atomic_path(path) as temporary:
@@ -204,18 +174,14 @@ def write_array_record(
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_sequences(path: Path, identity: str, num_bytes: int) -> int:
-    """Records in a file whose first one is of that build; 0 in any other file.
-
-    Both readers are asked. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
-    alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
-    training starts.
-    """
-    if (count := num_records(path)) == 0:
-        return 0
+def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str) -> int:
+    """Records in a file whose first one is of that build; 0 in any other file."""
+    # Both readers are asked. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
+    # alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
+    # training starts.
     try:
-        first = array_record_module.ArrayRecordReader(str(path)).read(0, 1)[0]
-        RecordFile(path, count, num_bytes)
-    except (RuntimeError, UserError):  # damaged
+        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype))
+        check_bodies(file.bodies(np.zeros(1, np.int64)), sequence_length, dtype, identity=identity)
+    except (CorruptRecordError, UserError):
         return 0
-    return count if record_identity(first) == identity_number(identity) else 0
+    return len(file)
