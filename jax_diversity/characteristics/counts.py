@@ -32,8 +32,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
         raise ValueError(
             f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
         )
-    num_segments = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
-    row_starts = np.concatenate([[0], np.cumsum(num_segments)])
+    row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
     # SciPy wants both index arrays of one type; the wide one only where the number of entries needs it.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
     entries = (

@@ -18,7 +18,6 @@ from jax_diversity.packing.settings import PackingConfig
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
-    from jax_diversity.schema import Segments
 
 _COUNTED = (
     "num_tokens_kept",
@@ -35,6 +34,9 @@ _ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 
 def pack_documents(context: Context, partial: Path) -> Counts:
     """Set validation documents aside and pack both parts into sequences."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     from jax_diversity.packing.split import validation_mask
 
     config: PackingConfig = context.config.packing
@@ -50,15 +52,14 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{int(lengths[~validation].sum())} tokens; choose shorter sequences or more text."
         )
-    _write_segments(partial / "segments.parquet", training.segments)
-    _write_segments(partial / "validation.parquet", apart.segments)
+    for name, part in (("segments", training.segments), ("validation", apart.segments)):
+        table = pa.table({column: getattr(part, column) for column in part.COLUMNS})
+        pq.write_table(table, partial / f"{name}.parquet", compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices
 
-        options: dict[str, Any] = dict(config.options)
-        indices = megatron_indices(
-            lengths, np.flatnonzero(~validation), config.sequence_length, seed=config.seed, **options
-        )
+        options: dict[str, Any] = {"seed": config.seed, **config.options}
+        indices = megatron_indices(lengths, np.flatnonzero(~validation), config.sequence_length, **options)
         write_array(partial / "shuffle_index.npy", indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
@@ -112,15 +113,6 @@ def _document_order(
     lengths = dataset.tokens.document_lengths[documents].astype(np.int64)
     with context.progress.task("space documents", len(documents), "documents") as advance:
         return documents[space_groups(group, lengths, advance)]
-
-
-def _write_segments(path: Path, segments: Segments) -> None:
-    """Write the columns of `Segments`, a row a segment; the same bytes for the same segments."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: getattr(segments, name) for name in segments.COLUMNS})
-    pq.write_table(table, path, compression="zstd")
 
 
 def _inputs(context: Context) -> tuple[str, ...]:
