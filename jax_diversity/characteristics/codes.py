@@ -48,10 +48,10 @@ class Codes:
     num_joined: int = 0
 
 
-def encoded(names: Iterable[str | None]) -> pa.DictionaryArray:
-    """Some documents' names as a block of a column for `categorical`."""
+def encoded(values: Iterable[Any]) -> pa.DictionaryArray:
+    """Some documents' names or numbers as text, a block of a column for `categorical`; None stays."""
     # Large: the different values of all blocks together may have more than 2^31 bytes.
-    return pa.array(list(names), pa.large_string()).dictionary_encode()
+    return pa.array([None if value is None else str(value) for value in values], pa.large_string()).dictionary_encode()
 
 
 def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
@@ -178,7 +178,7 @@ class FieldValues:
                 f"document {self._num_documents + place}; name another field in characteristics.families."
             )
         self._kinds |= kinds
-        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else _spelled(values))
+        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else encoded(values))
         self._num_documents += len(values)
 
     def codes(self, num_bins: int, max_groups: int) -> Codes:
@@ -191,7 +191,7 @@ class FieldValues:
         if self._kinds <= {int, float}:
             return numeric_bins(self._numbers(), num_bins)
         column = joined(
-            [_spelled(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
+            [encoded(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
         )
         known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
         if num_different > max(max_groups, known // 2):
@@ -220,7 +220,3 @@ class FieldValues:
                 )
             numbers[start:stop] = different[place]
         return numbers
-
-
-def _spelled(values: Iterable[Any]) -> pa.DictionaryArray:
-    return encoded(None if value is None else str(value) for value in values)

@@ -6,8 +6,6 @@ none, an end token to its document.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from scipy import sparse
 
@@ -44,9 +42,3 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     # Segments of one group within a sequence become one entry; columns are sorted within each row.
     counts.sum_duplicates()
     return counts
-
-
-def save_counts(path: Path, counts: sparse.csr_array) -> None:
-    """Write a count matrix as SciPy's .npz, the same bytes for the same counts."""
-    with path.open("wb") as file:
-        sparse.save_npz(file, counts)

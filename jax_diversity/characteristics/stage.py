@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,9 @@ _ROW_GROUP = 65_536
 
 def characterize_sequences(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
-    from jax_diversity.characteristics.counts import count_tokens, save_counts
+    from scipy import sparse
+
+    from jax_diversity.characteristics.counts import count_tokens
 
     dataset = context.dataset
     codes = _all_codes(context, dataset)
@@ -35,7 +37,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     with context.progress.task("count tokens", len(codes), "families") as advance:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
-            save_counts(partial / f"{family}.npz", counts)
+            sparse.save_npz(partial / f"{family}.npz", counts)
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     _write_documents(context, dataset, partial, codes)
@@ -127,31 +129,28 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
             columns[family] = pa.DictionaryArray.from_arrays(pa.array(code.group), pa.array(code.names, pa.string()))
     numbers = pa.table({family: code.group for family, code in codes.items()})
     pq.write_table(numbers, partial / "codes.parquet", compression="zstd", row_group_size=_ROW_GROUP)
-    with ExitStack() as files:
-        writer, start = None, 0
-        for stored in _stored_columns(dataset.document_store, [name for name in columns if columns[name] is None]):
-            rows = slice(start, start + len(stored))
-            table = pa.table({name: stored[name] if whole is None else whole[rows] for name, whole in columns.items()})
-            if writer is None:
-                path = partial / "documents.parquet"
-                writer = files.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
+    tables = _document_tables(dataset.document_store, columns)
+    first = next(tables)
+    with pq.ParquetWriter(partial / "documents.parquet", first.schema, compression="zstd") as writer:
+        for table in chain([first], tables):
             writer.write_table(table)
-            start = rows.stop
 
 
-def _stored_columns(store: Any, names: list[str]) -> Iterator[Any]:
-    """Some columns of the stored documents, `_ROW_GROUP` documents at a time whatever the files' sizes."""
+def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
+    """The columns of `_ROW_GROUP` documents at a time, whatever the files' sizes; those that are None as stored."""
     import pyarrow as pa
 
-    waiting = None  # rows that fill no row group yet; slices and joins copy nothing
+    stored = [name for name, values in columns.items() if values is None]
+    waiting, start = None, 0  # rows that fill no row group yet; slices and joins copy nothing
     for path in store.paths:
-        read = store.columns(names, path)
+        read = store.columns(stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
-        while len(waiting) >= _ROW_GROUP:
-            yield waiting.slice(0, _ROW_GROUP)
-            waiting = waiting.slice(_ROW_GROUP)
-    if waiting:
-        yield waiting
+        while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
+            group = waiting.slice(0, _ROW_GROUP)
+            waiting = waiting.slice(len(group))
+            rows = slice(start, start + len(group))
+            start = rows.stop
+            yield pa.table({name: group[name] if whole is None else whole[rows] for name, whole in columns.items()})
 
 
 def summary(counts: Counts) -> str:

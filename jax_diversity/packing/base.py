@@ -1,9 +1,19 @@
-"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name."""
+"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name.
+
+A method is a pure function from `document_lengths` (tokens of every document of the corpus, each ending with its end
+token), `document_order` (the documents to pack, some or all of the corpus's, and their order) and `sequence_length`
+(L, tokens of a sequence) to `Segments`. It may take by keyword: `seed` where it draws; `clusters` (int32, one a
+document of the corpus) or `vectors` (float32, a row a document of the corpus; may be a memory map), with a default of
+None where it can do without; `advance`, told the documents done, where it takes long. All other keyword parameters,
+each with a default, are its options, such as `last_sequence`: whether the last sequence, where it is not full, is
+dropped or padded. It checks their values before any work, also where there are no documents. A method that may use a
+token several times has the option `num_epochs`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
@@ -17,33 +27,6 @@ from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Segments
 
 _MOST_TOKENS = 2**62
-
-
-@runtime_checkable
-class Method(Protocol):
-    """A pure function to segments; the same arguments give the same result.
-
-    Besides the three arguments below, a method may take by keyword: `seed` where it draws; `clusters` (int32, one a
-    document of the corpus) or `vectors` (float32, a row a document of the corpus; may be a memory map), with a default
-    of None where it can do without; `advance`, told the documents done, where it takes long. All other keyword
-    parameters, each with a default, are its options, such as `last_sequence`: whether the last sequence, where it is
-    not full, is dropped or padded. It checks their values before any work, also where there are no documents. A
-    method that may use a token several times has the option `num_epochs`.
-
-    Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: the documents to pack, some or all of the corpus's, and their order.
-        sequence_length: L, tokens of a sequence.
-    """
-
-    def __call__(
-        self,
-        document_lengths: Int64[np.ndarray, " document"],
-        document_order: Int64[np.ndarray, " chosen"],
-        sequence_length: int,
-    ) -> Segments:
-        """Pack documents into sequences."""
-        ...
 
 
 METHODS = Methods(

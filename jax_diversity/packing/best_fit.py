@@ -95,5 +95,4 @@ class _Rooms:
             return
         if room not in self._bins:
             insort(self._rooms, room)
-            self._bins[room] = []
-        self._bins[room].append(bins)
+        self._bins.setdefault(room, []).append(bins)

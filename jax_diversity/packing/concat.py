@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of
 from jax_diversity.packing.pieces import checked_atom_size, cut_stream, end_to_end, fill, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
@@ -42,7 +41,6 @@ def concat(
         >>> segments.document_index.tolist(), segments.length.tolist()
         ([1, 0], [2, 2])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     atom_size = checked_atom_size(atom_size, sequence_length)
     pieces = whole_documents(document_lengths, document_order)
     total = int(pieces.length.sum())

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int32, Int64, Integer
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.pieces import cut_stream, end_to_end, expand, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
@@ -144,7 +144,6 @@ def plan_epochs(
     It is where a number of samples is asked for that needs less than four fifths of the last epoch. Without documents
     (`tokens_per_epoch` is None) there are no samples.
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     whole_number("sequence_length", sequence_length, least=1)
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     if num_samples is not None:

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of
 from jax_diversity.packing.pieces import Pieces, checked_atom_size, end_to_end, expand, fill, num_filled
 from jax_diversity.schema import Segments
 
@@ -46,7 +45,6 @@ def pad(
         >>> segments.document_offset.tolist(), segments.length.tolist()   # an end token inserted in the first
         ([0, 3, 0], [4, 2, 2])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     if atom_size is None and sequence_length == 1:
         atom_size = 2  # an atom of one token has room for an end token only; larger atoms are split to L
     atom_size = checked_atom_size(atom_size, sequence_length, least=2)

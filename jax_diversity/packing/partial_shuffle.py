@@ -10,17 +10,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.pieces import (
-    cut_stream,
-    end_to_end,
-    fill,
-    joined_segments,
-    num_filled,
-    reorder_sequences,
-    whole_documents,
-)
+from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
 
@@ -54,7 +46,6 @@ def partial_shuffle(
         >>> segments.num_sequences, segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
         (4, [5, 0])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_rows = whole_number("num_rows", num_rows, least=1)
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     documents = whole_documents(document_lengths, document_order)
@@ -66,10 +57,10 @@ def partial_shuffle(
         )
     row_length = total // num_rows
     num_columns = num_filled(row_length, sequence_length, last_sequence)
-    if not num_columns:  # return before arrays of as many rows as were asked for are made
-        return joined_segments([], 0, sequence_length)
+    if not num_columns:
+        num_rows = 0  # or there would be arrays of as many rows as were asked for
     row_start = np.tile(np.arange(num_rows), num_epochs) * row_length
-    offset = np.random.default_rng(seed).integers(row_length, size=len(row_start))
+    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row_start))
     # A row is two runs of the stream: from its offset to its end, then from its beginning to its offset.
     row_places = num_columns * sequence_length
     kept = min(row_length, row_places)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
@@ -103,7 +103,8 @@ def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
-    """Sequences that so many places make, the unfilled last one dropped or padded."""
+    """Sequences that so many places make, the unfilled last one dropped or padded; this checks `last_sequence`."""
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.foundation.checks import one_of
 from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_neighbors
 from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
@@ -44,7 +43,6 @@ def same_cluster(
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1], [1, 2, 0, 3])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     by_cluster = document_order[np.argsort(clusters[document_order], kind="stable")]
     documents = whole_documents(document_lengths, by_cluster)
     codes, counts = np.unique(clusters[by_cluster], return_counts=True)

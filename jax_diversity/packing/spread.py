@@ -64,10 +64,7 @@ class _Turns:
     """
 
     def __init__(
-        self,
-        lengths: Int64[np.ndarray, " document"],
-        clusters: Int32[np.ndarray, " document"],
-        sequence_length: int,
+        self, lengths: Int64[np.ndarray, " document"], clusters: Int32[np.ndarray, " document"], sequence_length: int
     ) -> None:
         self.document = np.argsort(clusters, kind="stable")  # of every row: rows lie cluster after cluster
         _, cluster, counts = np.unique(clusters[self.document], return_inverse=True, return_counts=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
@@ -75,10 +75,20 @@ def pack_documents(context: Context, partial: Path) -> Counts:
 def _packed(
     context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"], advance: Advance, *, once: bool = False
 ) -> Packed:
-    """Some of the documents packed by the method and the options of the settings."""
+    """Some of the documents in their order, packed by the method and the options of the settings."""
     from jax_diversity.packing.base import METHODS, pack
 
     config: PackingConfig = context.config.packing
+    lengths = dataset.tokens.document_lengths
+    order = np.flatnonzero(chosen)
+    if config.document_order == "shuffle":
+        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
+        order = np.random.default_rng(config.seed).permutation(len(chosen))
+        order = order[chosen[order]]
+    elif config.document_order == "spacing":
+        _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
+        with context.progress.task("space documents", len(order), "documents") as spaced:
+            order = order[space_groups(group, lengths[order].astype(np.int64), spaced)]
     arguments: dict[str, Any] = dict(config.options)
     if once:
         arguments |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
@@ -87,32 +97,14 @@ def _packed(
     if METHODS.takes(config.method, "vectors"):
         arguments["vectors"] = dataset.embeddings
     return pack(
-        dataset.tokens.document_lengths,
+        lengths,
         config.sequence_length,
         method=config.method,
-        document_order=_document_order(context, dataset, chosen),
+        document_order=order,
         seed=config.seed,
         advance=advance,
         **arguments,
     )
-
-
-def _document_order(
-    context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"]
-) -> Int64[np.ndarray, " chosen"]:
-    """The chosen documents in the order in which they are packed."""
-    config: PackingConfig = context.config.packing
-    if config.document_order == "shuffle":
-        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
-        order = np.random.default_rng(config.seed).permutation(len(chosen))
-        return order[chosen[order]]
-    documents = np.flatnonzero(chosen)
-    if config.document_order == "corpus":
-        return documents
-    _, group = np.unique(dataset.assignments("cluster")[documents], return_inverse=True)
-    lengths = dataset.tokens.document_lengths[documents].astype(np.int64)
-    with context.progress.task("space documents", len(documents), "documents") as advance:
-        return documents[space_groups(group, lengths, advance)]
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

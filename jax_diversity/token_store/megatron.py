@@ -131,9 +131,6 @@ class TokenFile:
         UserError: absent, or a file whose content contradicts itself; it names the file and the fault.
     """
 
-    dtype: np.dtype
-    starts: Int64[np.ndarray, " boundary"]
-
     def __init__(self, prefix: Path) -> None:
         self.prefix = Path(prefix)
         self.dtype, self.starts = _read_index(_path(self.prefix, ".idx"), _path(self.prefix, ".bin"))
