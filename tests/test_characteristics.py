@@ -22,7 +22,7 @@ from jax_diversity.characteristics.codes import (
     joined,
     numeric_bins,
 )
-from jax_diversity.characteristics.counts import count_tokens, save_counts
+from jax_diversity.characteristics.counts import count_tokens
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.concat import concat
 
@@ -183,15 +183,6 @@ def test_counts_equal_a_loop(lengths: list[int], length: int, num_groups: int, s
     np.testing.assert_array_equal(counts.toarray(), expected)
     assert counts.dtype == np.int32
     assert counts.has_canonical_format
-
-
-def test_the_same_counts_give_the_same_bytes(tmp_path) -> None:
-    lengths = np.arange(1, 40)
-    segments = concat(lengths, np.arange(39), 16)
-    codes = Codes((np.arange(39) % 3).astype(np.int32), ("a", "b", "c"))
-    for name in ("one.npz", "two.npz"):
-        save_counts(tmp_path / name, count_tokens(segments, codes))
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
 
 
 def test_a_group_without_a_name_is_refused_before_it_is_counted() -> None:

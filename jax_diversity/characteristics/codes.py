@@ -48,15 +48,10 @@ class Codes:
     num_joined: int = 0
 
 
-def encoded(names: Iterable[str | None]) -> pa.DictionaryArray:
-    """Some documents' names as a block of a column for `categorical`.
-
-    Example:
-        >>> encoded(["en", None, "en"]).indices.to_pylist()
-        [0, None, 0]
-    """
+def encoded(values: Iterable[Any]) -> pa.DictionaryArray:
+    """Some documents' names or numbers as text, a block of a column for `categorical`; None stays."""
     # Large: the different values of all blocks together may have more than 2^31 bytes.
-    return pa.array(list(names), pa.large_string()).dictionary_encode()
+    return pa.array([None if value is None else str(value) for value in values], pa.large_string()).dictionary_encode()
 
 
 def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
@@ -65,23 +60,16 @@ def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
 
 
 def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes:
-    """Groups by value, sorted by name; a missing or blank value belongs to the group `unknown`.
+    """Groups by the values of a column from `joined`, sorted by name; a missing or blank value is `unknown`.
 
-    Args:
-        column: one value a document, from `joined`.
-        max_groups: groups at most, `unknown` and `(other)` included; None for no limit. Where there are more
-            values, the ones with most documents keep their groups (ties: the first by name), the rest are one.
-
-    Example:
-        >>> categorical(joined([encoded(["en", None]), encoded(["de", "en"])])).names
-        ('de', 'en', 'unknown')
+    Where there are more than `max_groups` values, `unknown` and `(other)` included, the ones with most documents keep
+    their groups (ties: the first by name), the rest are one.
     """
-    values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    values = [*(column.chunk(0).dictionary.to_pylist() if column.num_chunks else []), ""]  # the last one for none
     place = np.concatenate([np.zeros(0, np.int32), *map(_places, column.chunks)])
-    sizes = np.bincount(place, minlength=len(values) + 1).tolist()
-    labels = [value if value.strip() else None for value in values] + [None]
-    missing = sum(size for label, size in zip(labels, sizes, strict=True) if label is None)
-    labels = [UNKNOWN if label is None else label for label in labels]
+    sizes = np.bincount(place, minlength=len(values)).tolist()
+    missing = sum(size for value, size in zip(values, sizes, strict=True) if not value.strip())
+    labels = [value if value.strip() else UNKNOWN for value in values]
     documents: Counter[str] = Counter()  # some value may spell `unknown`, or `(other)`, itself
     for label, size in zip(labels, sizes, strict=True):
         if size:
@@ -114,12 +102,7 @@ def length_bins(document_lengths: Int64[np.ndarray, " document"], num_bins: int)
 
 
 def numeric_bins(values: Float64[np.ndarray, " document"], num_bins: int) -> Codes:
-    """Quantile bins of a number, such as a quality score; NaN is missing and belongs to the group `unknown`.
-
-    Example:
-        >>> numeric_bins(np.array([.1, .2, .3, .4, np.nan]), 2).names
-        ('0.1 to 0.2', '0.3 to 0.4', 'unknown')
-    """
+    """Quantile bins of a number, such as a quality score; NaN is missing and belongs to the group `unknown`."""
     known = ~np.isnan(values)
     binned, lowest, highest = _quantile_bins(values[known], num_bins)
     names = [f"{low:.6g} to {high:.6g}" for low, high in zip(lowest, highest, strict=True)]
@@ -146,13 +129,8 @@ def _quantile_bins(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.nd
 
 
 def host_of(address: Any) -> str | None:
-    """The host of an address: lower case, without `www.`, user and port; None where there is none.
-
-    Example:
-        >>> [host_of(address) for address in ("https://www.Example.org:8080/a", "example.org/b", 17)]
-        ['example.org', 'example.org', None]
-    """
-    if not isinstance(address, str) or not address.strip():
+    """The host of an address: lower case, without `www.`, user and port; None where there is none."""
+    if not isinstance(address, str):
         return None
     address = address.strip()
     # urlsplit finds a host behind `//` only; without it, `example.org/b` would be a path.
@@ -168,11 +146,7 @@ def host_of(address: Any) -> str | None:
 
 
 def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
-    """Groups of documents with equal texts; all documents without a copy are one group, `unique`.
-
-    Args:
-        duplicate_group: equal numbers (0 .. documents - 1) mark copies of one text.
-    """
+    """Groups of documents with equal texts; all documents without a copy are one group, `unique`."""
     sizes = np.bincount(duplicate_group, minlength=1)
     repeated = np.flatnonzero(sizes > 1)
     of_group = np.zeros(len(sizes), np.int32)  # group 0: no copy
@@ -186,9 +160,6 @@ class FieldValues:
     Whether a field holds numbers or names is known only when all documents are read, and a number among names keeps
     its spelling (`3` or `3.0`). So a block is kept as names, of which the same numbers can be made again; one of
     floats alone, the usual block of scores, as floats, which is faster and loses nothing either.
-
-    Args:
-        name: the field, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -196,74 +167,56 @@ class FieldValues:
         self._blocks: list[pa.DictionaryArray | pa.DoubleArray] = []
         self._kinds: set[type] = set()
         self._num_documents = 0
-        self._fault: UserError | None = None
 
     def add(self, values: Sequence[Any]) -> None:
         """Add the next documents' values: text, numbers or booleans, None where a document has none."""
         kinds = {type(value) for value in values} - {type(None)}
-        if self._fault is None and (strange := kinds - {str, bool, int, float}):
+        if strange := kinds - {str, bool, int, float}:
             place = next(place for place, value in enumerate(values) if type(value) in strange)
-            self._fault = UserError(
+            raise UserError(
                 f"Expected text, numbers or booleans in the metadata field {self.name!r}, found {values[place]!r} in "
                 f"document {self._num_documents + place}; name another field in characteristics.families."
             )
         self._kinds |= kinds
-        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else _spelled(values))
+        self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else encoded(values))
         self._num_documents += len(values)
 
     def codes(self, num_bins: int, max_groups: int) -> Codes:
-        """Groups of the field: quantile bins where all its values are numbers, else one group a value.
-
-        Args:
-            num_bins: quantile bins of numbers.
-            max_groups: groups of names at most, see `categorical`.
-
-        Raises:
-            UserError: no document has a value; values of another kind; nearly every document has a value of its own,
-                as an id has; a number that is too large.
-        """
+        """Groups of the field: quantile bins where all its values are numbers, else one group a value."""
         if not self._kinds:
             raise UserError(
                 f"Expected documents with a value in the metadata field {self.name!r}, found none among "
                 f"{self._num_documents}; name another field in characteristics.families."
             )
-        if self._fault is not None:
-            raise self._fault
         if self._kinds <= {int, float}:
             return numeric_bins(self._numbers(), num_bins)
         column = joined(
-            [_spelled(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
+            [encoded(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
         )
         known, num_different = len(column) - column.null_count, len(column.chunk(0).dictionary)
         if num_different > max(max_groups, known // 2):
             raise UserError(
                 f"Expected the metadata field {self.name!r} to put documents into groups, found {num_different} "
-                f"different values in {known} documents, as an id has; name another field in "
-                "characteristics.families."
+                f"different values in {known} documents, as an id has; name another field in characteristics.families."
             )
         return categorical(column, max_groups)
 
     def _numbers(self) -> Float64[np.ndarray, " document"]:
         """Every document's number, NaN where it has none."""
-        numbers, start = np.empty(self._num_documents), 0
+        numbers, stop = np.empty(self._num_documents), 0
         for block in self._blocks:
-            rows = slice(start, start + len(block))
-            start = rows.stop
+            start, stop = stop, stop + len(block)
             if isinstance(block, pa.DoubleArray):
-                numbers[rows] = block.to_numpy(zero_copy_only=False)
+                numbers[start:stop] = block.to_numpy(zero_copy_only=False)
                 continue
             texts, place = block.dictionary.to_pylist(), _places(block)
             different = np.array([*map(float, texts), math.nan])
             for index in np.flatnonzero(np.isinf(different)).tolist():  # by overflow: JSON has no infinite numbers
-                document = rows.start + int(np.argmax(place == index))
+                document = start + int(np.argmax(place == index))
                 raise UserError(
                     f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
                     f"{len(texts[index])} digits in document {document}; repair the record or name another field in "
                     "characteristics.families."
                 )
-            numbers[rows] = different[place]
+            numbers[start:stop] = different[place]
         return numbers
-
-
-def _spelled(values: Iterable[Any]) -> pa.DictionaryArray:
-    return encoded(None if value is None else str(value) for value in values)

@@ -6,8 +6,6 @@ none, an end token to its document.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from scipy import sparse
 
@@ -32,8 +30,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
         raise ValueError(
             f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
         )
-    num_segments = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
-    row_starts = np.concatenate([[0], np.cumsum(num_segments)])
+    row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
     # SciPy wants both index arrays of one type; the wide one only where the number of entries needs it.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
     entries = (
@@ -45,9 +42,3 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     # Segments of one group within a sequence become one entry; columns are sorted within each row.
     counts.sum_duplicates()
     return counts
-
-
-def save_counts(path: Path, counts: sparse.csr_array) -> None:
-    """Write a count matrix as SciPy's .npz, the same bytes for the same counts."""
-    with path.open("wb") as file:
-        sparse.save_npz(file, counts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,18 @@ _ROW_GROUP = 65_536
 
 def characterize_sequences(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
-    from jax_diversity.characteristics.counts import count_tokens, save_counts
+    from scipy import sparse
 
-    _check_families(context)
+    from jax_diversity.characteristics.counts import count_tokens
+
     dataset = context.dataset
-    segments = dataset.segments
     codes = _all_codes(context, dataset)
+    segments = dataset.segments
     totals = {}
     with context.progress.task("count tokens", len(codes), "families") as advance:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
-            save_counts(partial / f"{family}.npz", counts)
+            sparse.save_npz(partial / f"{family}.npz", counts)
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     _write_documents(context, dataset, partial, codes)
@@ -52,73 +53,60 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     }
 
 
-def _check_families(context: Context) -> None:
-    """Refuse families that cannot be made, as soon as the documents are stored.
-
-    Raises:
-        UserError: a family that is neither built in nor a clustering nor a metadata field of any document; a field
-            that makes no groups.
-    """
-    present = context.counts("prepare")["metadata_fields"]
-    clusterings = context.config.cluster.clusterings
-    fields = _fields(context, clusterings)
-    for family, field in fields.items():
-        if field not in present:
-            known = ", ".join([*clusterings, *_STORED])
-            raise UserError(
-                f"Expected characteristics.families to name families ({known}) or metadata fields of the documents "
-                f"({', '.join(present) or 'there are none'}), found {family!r}; take one of these, or add another "
-                "clustering to cluster.also."
-            )
-    if fields:
-        _metadata_codes(context, context.dataset, fields)
-
-
-def _fields(context: Context, clusterings: Iterable[str]) -> dict[str, str]:
-    """The families that are metadata fields, each with its field; `field:length` is a field in any case."""
-    known = {*_STORED, *clusterings}
-    families = [family for family in context.config.characteristics.families if family not in known]
-    return {family: family.removeprefix(_FIELD) for family in families}
-
-
 def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     """Every family's codes: the clusterings', the built-in ones', the asked-for fields'."""
     from jax_diversity.characteristics import codes as make
 
     config = context.config.characteristics
-    clusterings = context.counts("cluster")["clusterings"]  # those that were made
-    store = dataset.document_store
+    of_fields = _field_codes(context, with_hosts=True)  # first: it may refuse families
     codes = {
         family: make.Codes(dataset.assignments(family), tuple(map(str, range(number))))
-        for family, number in clusterings.items()
+        for family, number in context.counts("cluster")["clusterings"].items()
     }
     codes["length"] = make.length_bins(dataset.tokens.document_lengths, config.length_bins)
     for name in ("source", "language"):
         # A file's column is encoded before the next one is read: four bytes a document are kept.
+        store = dataset.document_store
         columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
         blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
         codes[name] = make.categorical(make.joined(blocks), config.max_groups)
-    of_metadata = _metadata_codes(context, dataset, _fields(context, clusterings), with_hosts=True)
-    codes |= {"host": of_metadata.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
-    return codes | of_metadata
+    codes |= {"host": of_fields.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
+    return codes | of_fields
 
 
-def _metadata_codes(
-    context: Context, dataset: Any, fields: dict[str, str], *, with_hosts: bool = False
-) -> dict[str, Codes]:
-    """The codes of metadata fields, and of the addresses' hosts: metadata is JSON, which is parsed once for all."""
+def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Codes]:
+    """The codes of the families that are metadata fields; refuses what is no family, and fields that make no groups.
+
+    Metadata is JSON, which is parsed once: the codes of the addresses' hosts are made along with them if asked for.
+    """
     from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
     config = context.config.characteristics
-    values = {family: FieldValues(field) for family, field in fields.items()}
-    hosts = []
-    for group in dataset.document_store.metadata([config.url_field, *fields.values()]):
-        for family, field in fields.items():
-            values[family].add(group[field])
-        if with_hosts:
-            hosts.append(encoded(map(host_of, group[config.url_field])))
+    known = [*context.config.cluster.clusterings, *_STORED]
+    present = context.counts("prepare")["metadata_fields"]
+    values, hosts = {}, []
+    for family in [family for family in config.families if family not in known]:
+        field = family.removeprefix(_FIELD)  # `field:length` is a field, `length` is not
+        if field not in present:
+            raise UserError(
+                f"Expected characteristics.families to name families ({', '.join(known)}) or metadata fields of the "
+                f"documents ({', '.join(present) or 'there are none'}), found {family!r}; take one of these, or add "
+                "another clustering to cluster.also."
+            )
+        values[family] = FieldValues(field)
+    if values or with_hosts:
+        names = [config.url_field, *(column.name for column in values.values())]
+        for group in context.dataset.document_store.metadata(names):
+            for column in values.values():
+                column.add(group[column.name])
+            if with_hosts:
+                hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), config.max_groups)} if with_hosts else {}
     return codes | {family: column.codes(config.field_bins, config.max_groups) for family, column in values.items()}
+
+
+def _check_families(context: Context) -> None:
+    _field_codes(context)
 
 
 def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[str, Codes]) -> None:
@@ -141,31 +129,28 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
             columns[family] = pa.DictionaryArray.from_arrays(pa.array(code.group), pa.array(code.names, pa.string()))
     numbers = pa.table({family: code.group for family, code in codes.items()})
     pq.write_table(numbers, partial / "codes.parquet", compression="zstd", row_group_size=_ROW_GROUP)
-    with ExitStack() as files:
-        writer, start = None, 0
-        for stored in _stored_columns(dataset.document_store, [name for name in columns if columns[name] is None]):
-            rows = slice(start, start + len(stored))
-            table = pa.table({name: stored[name] if whole is None else whole[rows] for name, whole in columns.items()})
-            if writer is None:
-                path = partial / "documents.parquet"
-                writer = files.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
+    tables = _document_tables(dataset.document_store, columns)
+    first = next(tables)
+    with pq.ParquetWriter(partial / "documents.parquet", first.schema, compression="zstd") as writer:
+        for table in chain([first], tables):
             writer.write_table(table)
-            start = rows.stop
 
 
-def _stored_columns(store: Any, names: list[str]) -> Iterator[Any]:
-    """Some columns of the stored documents, `_ROW_GROUP` documents at a time whatever the files' sizes."""
+def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
+    """The columns of `_ROW_GROUP` documents at a time, whatever the files' sizes; those that are None as stored."""
     import pyarrow as pa
 
-    waiting = None  # rows that fill no row group yet; slices and joins copy nothing
+    stored = [name for name, values in columns.items() if values is None]
+    waiting, start = None, 0  # rows that fill no row group yet; slices and joins copy nothing
     for path in store.paths:
-        read = store.columns(names, path)
+        read = store.columns(stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
-        while len(waiting) >= _ROW_GROUP:
-            yield waiting.slice(0, _ROW_GROUP)
-            waiting = waiting.slice(_ROW_GROUP)
-    if waiting:
-        yield waiting
+        while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
+            group = waiting.slice(0, _ROW_GROUP)
+            waiting = waiting.slice(len(group))
+            rows = slice(start, start + len(group))
+            start = rows.stop
+            yield pa.table({name: group[name] if whole is None else whole[rows] for name, whole in columns.items()})
 
 
 def summary(counts: Counts) -> str:

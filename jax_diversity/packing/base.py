@@ -1,9 +1,19 @@
-"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name."""
+"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name.
+
+A method is a pure function from `document_lengths` (tokens of every document of the corpus, each ending with its end
+token), `document_order` (the documents to pack, some or all of the corpus's, and their order) and `sequence_length`
+(L, tokens of a sequence) to `Segments`. It may take by keyword: `seed` where it draws; `clusters` (int32, one a
+document of the corpus) or `vectors` (float32, a row a document of the corpus; may be a memory map), with a default of
+None where it can do without; `advance`, told the documents done, where it takes long. All other keyword parameters,
+each with a default, are its options, such as `last_sequence`: whether the last sequence, where it is not full, is
+dropped or padded. It checks their values before any work, also where there are no documents. A method that may use a
+token several times has the option `num_epochs`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
@@ -17,33 +27,6 @@ from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Segments
 
 _MOST_TOKENS = 2**62
-
-
-@runtime_checkable
-class Method(Protocol):
-    """A pure function to segments; the same arguments give the same result.
-
-    Besides the three arguments below, a method may take by keyword: `seed` where it draws; `clusters` (int32, one a
-    document of the corpus) or `vectors` (float32, a row a document of the corpus), with a default of None where it
-    can do without; `advance`, told the documents done, where it takes long. All other keyword parameters, each with
-    a default, are its options. It checks their values before any work, also where there are no documents. A method
-    that may use a token several times has the option `num_epochs`.
-    """
-
-    def __call__(
-        self,
-        document_lengths: Int64[np.ndarray, " document"],
-        document_order: Int64[np.ndarray, " chosen"],
-        sequence_length: int,
-    ) -> Segments:
-        """Pack documents into sequences.
-
-        Args:
-            document_lengths: tokens of every document of the corpus, each ending with its end token.
-            document_order: the documents to pack, some or all of the corpus's, and their order.
-            sequence_length: L, tokens of a sequence.
-        """
-        ...
 
 
 METHODS = Methods(
@@ -114,14 +97,14 @@ def pack(
     """
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
-    length = whole_number("sequence_length", sequence_length, least=1)
+    sequence_length = whole_number("sequence_length", sequence_length, least=1)
     lengths = _checked_lengths(document_lengths)
     order = _checked_order(document_order, len(lengths))
-    codes = _checked_clusters(clusters, len(lengths))
+    codes = None if clusters is None else _checked_clusters(clusters, len(lengths))
     given = {
         "seed": whole_number("seed", seed),
         "clusters": codes,
-        "vectors": _checked_vectors(vectors, len(lengths)),
+        "vectors": None if vectors is None else _checked_vectors(vectors, len(lengths)),
         "advance": advance,
     }
     parameters = METHODS.parameters(method)
@@ -129,16 +112,12 @@ def pack(
         if given[name] is None and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     taken = {name: value for name, value in given.items() if name in parameters and value is not None}
-    segments = chosen(lengths, order, length, **taken, **options)
+    segments = chosen(lengths, order, sequence_length, **taken, **options)
     return Packed(segments, report_packing(segments, lengths, order, codes, repeats="num_epochs" in parameters))
 
 
 def check_settings(config: PackingConfig) -> None:
-    """Check the method and its options: names and types by its signature, then values by packing no documents.
-
-    Raises:
-        UserError: an unknown method or option, or a value that does not fit.
-    """
+    """Check the method and its options: names and types by its signature, then values by packing no documents."""
     METHODS.check_name(config.method)
     try:
         METHODS.check_settings(config.method, config.options)
@@ -172,9 +151,7 @@ def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray,
     return order
 
 
-def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"] | None:
-    if clusters is None:
-        return None
+def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:
     codes = _integers("clusters", clusters)
     if len(codes) != num_documents:
         raise UserError(f"Expected one cluster for each of {num_documents} documents, found {len(codes)}.")
@@ -183,9 +160,7 @@ def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " 
     return codes.astype(np.int32)
 
 
-def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"] | None:
-    if vectors is None:
-        return None
+def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"]:
     array = np.asarray(vectors)
     if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
         raise UserError(

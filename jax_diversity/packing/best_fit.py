@@ -24,13 +24,7 @@ def best_fit(
 
     Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
     and what remains of a sequence is padding. Which document goes where depends on lengths alone: within a length,
-    documents go in their order.
-
-    Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents; their order decides between documents of equal length, and the order of
-            the sequences.
-        sequence_length: L.
+    documents go in their order, which is that of the sequences, too.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -49,8 +43,7 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
     """Best-fit-decreasing: the bin of every piece; `lengths` fall.
 
     Pieces of one length are placed together. The tightest bin that takes one takes as many as go in, since each
-    leaves it tighter still; and all bins with equal room are alike. So a step is one length against one room, and
-    there are never more steps than pieces.
+    leaves it tighter still; and all bins with equal room are alike. So a step is one length against one room.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
@@ -102,5 +95,4 @@ class _Rooms:
             return
         if room not in self._bins:
             insort(self._rooms, room)
-            self._bins[room] = []
-        self._bins[room].append(bins)
+        self._bins.setdefault(room, []).append(bins)

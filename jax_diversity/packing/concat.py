@@ -11,15 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of
-from jax_diversity.packing.pieces import (
-    checked_atom_size,
-    cut_stream,
-    end_to_end,
-    fill,
-    num_filled,
-    whole_documents,
-)
+from jax_diversity.packing.pieces import checked_atom_size, cut_stream, end_to_end, fill, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
 
@@ -38,13 +30,8 @@ def concat(
     a time make a sequence, out of several small atoms or a part of a large one. The unfilled last atom stays last.
 
     Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents, and in which order; need not hold all.
-        sequence_length: L.
-        last_sequence: what becomes of the last sequence where it is not full.
         atom_size: tokens of an atom, a fraction or a multiple of L; None takes L. Atoms of L stay in their order:
             to shuffle them would be to shuffle sequences, which is the ordering's to do.
-        seed: of the atoms' shuffle.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it.
@@ -54,28 +41,17 @@ def concat(
         >>> segments.document_index.tolist(), segments.length.tolist()
         ([1, 0], [2, 2])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     atom_size = checked_atom_size(atom_size, sequence_length)
     pieces = whole_documents(document_lengths, document_order)
     total = int(pieces.length.sum())
     if atom_size != sequence_length:
-        pieces, _ = cut_stream(pieces, *_shuffled_atoms(total, atom_size, seed))
+        atoms = np.arange(-(-total // atom_size))
+        full = atoms[: total // atom_size]  # a view: the unfilled last atom keeps its place
+        full[:] = np.random.default_rng(seed).permutation(len(full))
+        # Atoms that follow one another as before are one run: a document is not cut between them.
+        begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
+        start = atoms[begins] * atom_size
+        length = np.minimum(np.diff(begins, append=len(atoms)) * atom_size, total - start)
+        pieces, _ = cut_stream(pieces, start, length)
     num_sequences = num_filled(total, sequence_length, last_sequence)
     return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
-
-
-def _shuffled_atoms(
-    total: int, atom_size: int, seed: int
-) -> tuple[Int64[np.ndarray, " run"], Int64[np.ndarray, " run"]]:
-    """Where in the stream the atoms begin, in their new order, and their lengths.
-
-    Atoms that follow one another as before are one run: a document is not cut between them.
-    """
-    num_atoms = -(-total // atom_size)
-    atoms = np.arange(num_atoms)
-    full = atoms[: total // atom_size]  # a view: the unfilled last atom keeps its place
-    full[:] = np.random.default_rng(seed).permutation(len(full))
-    begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
-    start = atoms[begins] * atom_size
-    length = np.diff(begins, append=num_atoms) * atom_size
-    return start, np.minimum(length, total - start)

@@ -28,12 +28,6 @@ def first_fit(
     and what remains of a sequence is padding. Unlike best fit it keeps documents near the place that their order
     gives them.
 
-    Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents, and in which order; need not hold all.
-        sequence_length: L.
-        advance: told the number of pieces shorter than L that were placed.
-
     Example:
         >>> segments = first_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int32, Int64, Integer
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.pieces import cut_stream, end_to_end, expand, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
@@ -25,11 +25,8 @@ _SAMPLES_AT_A_TIME = 1 << 18
 class Epochs(NamedTuple):
     """How many passes over the documents make how many samples.
 
-    Attributes:
-        num_epochs: passes over the documents.
-        num_samples: samples in all of them.
-        num_first: samples that are shuffled among themselves before the others: all, or, where few of the last
-            epoch's are wanted, those of the epochs before it, whose documents are then shuffled apart, too.
+    The first `num_first` samples are shuffled among themselves, then the others: all are first, or, where few of the
+    last epoch's are wanted, those of the epochs before it, whose documents are then shuffled apart, too.
     """
 
     num_epochs: int
@@ -111,7 +108,8 @@ def megatron_indices(
         last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
 
     Raises:
-        UserError: see `plan_epochs`; a seed that Megatron could not take.
+        UserError: samples asked for of documents that hold no tokens; numbers below one; a seed that Megatron could
+            not take.
 
     Example:
         >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
@@ -123,18 +121,15 @@ def megatron_indices(
     total = int(document_lengths[documents].sum()) if len(documents) else None
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
     order = np.tile(np.sort(documents).astype(np.int32), epochs.num_epochs)
-    _shuffle(order, len(documents) * (epochs.num_epochs - epochs.last_apart), random)
+    num_first = len(documents) * (epochs.num_epochs - epochs.last_apart)
+    random.shuffle(order[:num_first])
+    random.shuffle(order[num_first:])  # no last epoch apart: none are left, and nothing is drawn
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
     samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
-    _shuffle(samples, epochs.num_first, random)
+    random.shuffle(samples[: epochs.num_first])
+    random.shuffle(samples[epochs.num_first :])
     return MegatronIndices(order, begins, samples)
-
-
-def _shuffle(values: Integer[np.ndarray, " place"], num_first: int, random: np.random.RandomState) -> None:
-    """Shuffle the first values and the others, each among themselves, in place; no others draw nothing."""
-    random.shuffle(values[:num_first])
-    random.shuffle(values[num_first:])
 
 
 def plan_epochs(
@@ -144,21 +139,11 @@ def plan_epochs(
     num_samples: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Epochs:
-    """How many samples the epochs hold and whether the last one is shuffled on its own.
+    """How many samples the epochs hold and whether the last one is shuffled on its own; see `megatron_indices`.
 
-    It is where a number of samples is asked for that needs less than four fifths of the last epoch.
-
-    Args:
-        tokens_per_epoch: tokens of all documents; None where there are no documents, which make no samples.
-        sequence_length: L, tokens a sample moves on by.
-        num_epochs: passes over the documents; not looked at where `num_samples` is given.
-        num_samples: take as many epochs as hold at least so many samples.
-        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
-
-    Raises:
-        UserError: samples asked for of documents that hold no tokens; numbers below one.
+    It is where a number of samples is asked for that needs less than four fifths of the last epoch. Without documents
+    (`tokens_per_epoch` is None) there are no samples.
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     whole_number("sequence_length", sequence_length, least=1)
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     if num_samples is not None:
@@ -187,13 +172,7 @@ def sample_index(
     """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
 
     Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
-    none. The type is int32, or int64 where places or offsets do not fit it.
-
-    Args:
-        document_lengths: tokens of every document of the store.
-        document_index: documents as they stand end to end.
-        sequence_length: L.
-        last_sequence: whether an unfilled last sample is dropped or kept; its end is then the last token.
+    none; the end of an unfilled last sample is the last token. The type is int32, or int64 where that is too narrow.
     """
     lengths = document_lengths[document_index]
     ends = np.cumsum(lengths)
@@ -211,12 +190,9 @@ def sample_index(
 def megatron_segments(
     document_lengths: Int64[np.ndarray, " document"], indices: MegatronIndices, sequence_length: int
 ) -> Segments:
-    """The samples of `indices` as segments, in the samples' own order (not the shuffled one).
+    """The samples of `megatron_indices` as segments, in the samples' own order (not the shuffled one).
 
-    Args:
-        document_lengths: the lengths that the indices were made from.
-        indices: as `megatron_indices` gave them.
-        sequence_length: L; the sequences hold L + 1 tokens, the last of which is the next one's first.
+    Sequences hold L + 1 tokens, the last of which is the next one's first.
     """
     num_samples = len(indices.sample_index) - 1
     blocks = []
@@ -264,29 +240,21 @@ def blend_index(
         num_samples = int(values.sum())
     if num_samples < 0:
         raise UserError(f"Expected num_samples >= 0, found {num_samples}.")
-    dataset = _most_lagging(values / np.sum(values), num_samples, sizes)
-    by_dataset = np.argsort(dataset, kind="stable")
-    count = np.bincount(dataset, minlength=len(values))
-    sample = np.empty(num_samples, np.int64)
-    sample[by_dataset] = expand(count)[1]
-    return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample
-
-
-def _most_lagging(
-    shares: Float[np.ndarray, " dataset"], num_positions: int, sizes: Float[np.ndarray, " dataset"] | None
-) -> Int64[np.ndarray, " position"]:
-    """The dataset at every position; one that has given `sizes` samples is passed over from then on."""
-    chosen = np.empty(num_positions, np.int64)
+    shares = values / np.sum(values)
+    dataset = np.empty(num_samples, np.int64)
     counts, lags = np.zeros(len(shares)), np.empty(len(shares))
     steps_at_a_time = max(_DUES_AT_A_TIME // len(shares), 1)
-    for start in range(0, num_positions, steps_at_a_time):
-        steps = np.arange(start, min(start + steps_at_a_time, num_positions))
+    for start in range(0, num_samples, steps_at_a_time):
+        steps = np.arange(start, min(start + steps_at_a_time, num_samples))
         for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
             # Lags are computed from the counts at every step, as Megatron does: ties are its ties, to the last bit.
             np.subtract(due, counts, out=lags)
             most = lags.argmax()
-            chosen[step] = most
+            dataset[step] = most
             counts[most] += 1.0
             if sizes is not None and counts[most] == sizes[most]:
-                counts[most] = np.inf  # its lag is minus infinity from here on
-    return chosen
+                counts[most] = np.inf  # all its samples are taken: its lag is minus infinity from here on
+    by_dataset = np.argsort(dataset, kind="stable")
+    sample = np.empty(num_samples, np.int64)
+    sample[by_dataset] = expand(np.bincount(dataset))[1]
+    return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample

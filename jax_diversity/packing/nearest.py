@@ -34,19 +34,13 @@ def nearest(
     Two documents are joined in the graph where one is among the other's `num_neighbors` nearest by cosine. The path
     starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
     there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
-    vectors, such as copies of one text, count as one and stand side by side. Every document is visited once; no
-    token is lost but the unfilled last sequence's. The number of threads changes nothing (see `neighbors`).
+    vectors, such as copies of one text, count as one and stand side by side; the documents' order decides between
+    equals. No token is lost but the unfilled last sequence's. The number of threads changes nothing (`neighbors`).
 
     Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents; their order decides between equals.
-        sequence_length: L.
-        last_sequence: what becomes of the last sequence where it is not full.
-        vectors: every document's embedding; a memory map will do.
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
         num_candidates: documents that each is compared with, those in the nearest cells of the space. Up to
             four times as many documents are all compared with one another.
-        advance: told the documents whose neighbours are found.
 
     Raises:
         UserError: fewer than one neighbour or candidate; a vector with NaN or infinity.
@@ -64,7 +58,5 @@ def nearest(
     first, kind = distinct_units(units)
     advance(len(units) - len(first))
     path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
-    turn = np.empty(len(path), np.int64)
-    turn[path] = np.arange(len(path))
-    along = document_order[np.argsort(turn[kind], kind="stable")]
+    along = document_order[np.argsort(np.argsort(path)[kind], kind="stable")]
     return concat(document_lengths, along, sequence_length, last_sequence=last_sequence)

@@ -42,12 +42,7 @@ def rounded_units(
 ) -> Int16[np.ndarray, "row feature"]:
     """Some documents' vectors with length about 4096, never more, in whole numbers; zeros stay zeros.
 
-    Args:
-        vectors: may be a memory map: it is read a part at a time.
-        documents: the rows meant.
-
-    Raises:
-        UserError: NaN or infinity, or no features.
+    The vectors may be a memory map, which is read a part at a time. A UserError for NaN, infinity or no features.
     """
     if not vectors.shape[1]:
         raise UserError("Expected vectors of at least one feature, found none; embed the documents first.")
@@ -78,16 +73,7 @@ def mean_units(
     documents: Int64[np.ndarray, " row"],
     counts: Int64[np.ndarray, " group"],
 ) -> Int16[np.ndarray, "group feature"]:
-    """The directions of groups' means, as units.
-
-    Args:
-        vectors: may be a memory map.
-        documents: the documents, group after group.
-        counts: documents of every group, above zero.
-
-    Raises:
-        UserError: NaN or infinity.
-    """
+    """The directions of groups' means, as units; documents lie group after group, `counts` (> 0) of each."""
     group = np.repeat(np.arange(len(counts)), counts)
     sums = np.zeros((len(counts), vectors.shape[1]))
     for start in range(0, len(documents), _ROWS_ROUNDED):
@@ -101,19 +87,11 @@ def mean_units(
 def distinct_units(
     units: Int16[np.ndarray, "row feature"],
 ) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " row"]]:
-    """The first of every kind of row, ascending, and for every row the number of its kind.
-
-    Example:
-        >>> first, kind = distinct_units(np.array([[7, 0], [0, 7], [7, 0]], np.int16))
-        >>> first.tolist(), kind.tolist()
-        ([0, 1], [0, 1, 0])
-    """
+    """The first of every kind of row, ascending, and for every row the number of its kind."""
     whole = np.ascontiguousarray(units).view(np.dtype((np.void, units.shape[1] * units.itemsize))).reshape(-1)
     _, first, kind = np.unique(whole, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    number = np.empty(len(first), np.int64)
-    number[order] = np.arange(len(first))
-    return first[order], number[kind]
+    return first[order], np.argsort(order)[kind]
 
 
 def products(
@@ -129,8 +107,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
 
-    Cells that are too large are divided around centers that a few passes of k-means find. A part that keeps most of
-    its cell, as copies of one text do, is cut by the rows' numbers: k-means would never divide it.
+    A part that keeps most of its cell, as copies of one text do, is cut by the rows' numbers: k-means, which divides
+    the others, would never divide it.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -182,33 +160,21 @@ def _nearest_center(
 def nearest_rows(
     units: Int16[np.ndarray, "row feature"], num_neighbors: int, num_candidates: int, advance: Advance = ignore
 ) -> Any:
-    """The graph that joins two rows where one is among the other's nearest.
+    """The graph that joins two rows where one is among the other's `num_neighbors` nearest of those compared with it.
 
-    Neighbours have a cosine above zero; of equally near ones the first are taken.
-
-    Args:
-        units: from `rounded_units`; no row twice, or the first of its copies are the neighbours of all.
-        num_neighbors: k.
-        num_candidates: rows that each row is compared with, those of the nearest cells; all with all where there
-            are at most four times as many rows.
-        advance: told the rows whose neighbours are found.
-
-    Returns:
-        A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending.
+    A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending. Neighbours have a cosine above
+    zero; of equally near ones the first are taken. Where a row comes twice, its first copies are the neighbours of all.
     """
-    num = len(units)
-    rows, columns, values = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+    entries = [np.zeros((3, 0), np.int32)]  # rows, columns and values
     for queries, candidates in _comparisons(units, num_candidates):
         padding = -len(candidates) % _COLUMNS_PER_GROUP  # rows of zeros, which are near to none
         others = np.pad(units[candidates], ((0, padding), (0, 0)))
         own = np.searchsorted(candidates, queries)
         query, candidate, value = _largest(products(units[queries], others), own, num_neighbors)
-        rows.append(queries[query].astype(np.int32))
-        columns.append(candidates[candidate].astype(np.int32))
-        values.append(value)
+        entries.append(np.stack([queries[query], candidates[candidate], value]).astype(np.int32))
         advance(len(queries))
-    entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
-    graph: Any = csr_array(entries, shape=(num, num))
+    row, column, values = np.concatenate(entries, axis=1)
+    graph: Any = csr_array((values, (row, column)), shape=(len(units), len(units)))
     graph = graph.maximum(graph.T.tocsr())
     graph.sort_indices()
     return graph
@@ -217,41 +183,31 @@ def nearest_rows(
 def _comparisons(
     units: Int16[np.ndarray, "row feature"], num_candidates: int
 ) -> Iterator[tuple[Int64[np.ndarray, " query"], Int64[np.ndarray, " candidate"]]]:
-    """Which rows are compared with which, these ascending: every row once on the left."""
-    if len(units) <= _MOST_COMPARED * num_candidates:
-        everything = np.arange(len(units))
-        pairs = iter([(everything, everything)])
-    else:
+    """Which rows are compared with which, these ascending: every row once on the left.
+
+    A cell's rows are compared with those of the nearest cells, its own among them: at least `num_candidates`, or all.
+    """
+    cells = [np.arange(len(units))]
+    if len(units) > _MOST_COMPARED * num_candidates:
         cells = divide(units, max(num_candidates // _CELLS_OF_CANDIDATES, 1))
-        pairs = zip(cells, _near_cells(units, cells, num_candidates), strict=True)
-    for queries, candidates in pairs:
-        for start in range(0, len(queries), _QUERIES):
-            yield queries[start : start + _QUERIES], candidates
-
-
-def _near_cells(
-    units: Int16[np.ndarray, "row feature"], cells: list[np.ndarray], num_rows: int
-) -> Iterator[np.ndarray]:
-    """For every cell the rows of the nearest cells, its own among them: at least `num_rows`, ascending, or all."""
     centers = _rounded(np.stack([units[cell].sum(axis=0, dtype=np.float64) for cell in cells]))
     sizes = np.array([len(cell) for cell in cells])
-    for index in range(len(cells)):
+    for index, cell in enumerate(cells):
         nearness = products(centers[index : index + 1], centers)[0]
         nearness[index] = np.inf  # its own comes first
         near = np.argsort(-nearness, kind="stable")
-        enough = int(np.searchsorted(np.cumsum(sizes[near]), num_rows)) + 1
-        yield np.sort(np.concatenate([cells[cell] for cell in near[:enough].tolist()]))
+        enough = int(np.searchsorted(np.cumsum(sizes[near]), num_candidates)) + 1
+        candidates = np.sort(np.concatenate([cells[other] for other in near[:enough].tolist()]))
+        for start in range(0, len(cell), _QUERIES):
+            yield cell[start : start + _QUERIES], candidates
 
 
 def _largest(
     nearness: Float32[np.ndarray, "query width"], own: Int64[np.ndarray, " query"], num: int
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
-    """Every row's `num` largest values above zero, the first of equals, its own column aside.
+    """Rows, columns and values of every row's `num` largest above zero, the first of equals, its own column aside.
 
     Columns are looked at in groups first: where `num` groups hold a value above some bound, no smaller one counts.
-
-    Returns:
-        Rows, columns and values.
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
@@ -272,13 +228,10 @@ def _largest(
 
 
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
-    """All rows, from each to its nearest neighbour not yet visited, the first of equals.
+    """All rows of a graph, from each to its nearest neighbour not yet visited, the first of equals.
 
     The path starts at the row with the fewest neighbours, and jumps to the one with the fewest of those not yet
     visited where it can go no further.
-
-    Args:
-        graph: from `nearest_rows`.
     """
     starts, neighbors, nearness = graph.indptr.data, graph.indices, graph.data
     unvisited = np.ones(graph.shape[0], np.int32)

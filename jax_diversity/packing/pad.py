@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of
 from jax_diversity.packing.pieces import Pieces, checked_atom_size, end_to_end, expand, fill, num_filled
 from jax_diversity.schema import Segments
 
@@ -34,12 +33,8 @@ def pad(
     from atom to atom. What a sequence holds is the same.
 
     Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents, and in which order; need not hold all.
-        sequence_length: L.
         atom_size: A, a fraction or a multiple of L, at least 2; None takes L.
         last_sequence: what becomes of the last sequence where it has fewer than L / A atoms.
-        seed: of the atoms' shuffle.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it, or that has room for an end token
@@ -50,11 +45,15 @@ def pad(
         >>> segments.document_offset.tolist(), segments.length.tolist()   # an end token inserted in the first
         ([0, 3, 0], [4, 2, 2])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     if atom_size is None and sequence_length == 1:
         atom_size = 2  # an atom of one token has room for an end token only; larger atoms are split to L
     atom_size = checked_atom_size(atom_size, sequence_length, least=2)
-    atoms = _atoms(document_lengths, document_order, atom_size)
+    # Every document's tokens in pieces of A - 1, its own end token aside.
+    lengths = document_lengths[document_order]
+    place, offset = expand(np.maximum(-(-(lengths - 1) // (atom_size - 1)), lengths > 0))
+    offset *= atom_size - 1
+    length = np.minimum(lengths[place] - offset, atom_size)
+    atoms = Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))
     if atom_size != sequence_length:
         atoms = atoms.take(np.random.default_rng(seed).permutation(len(atoms.length)))
     if atom_size > sequence_length:
@@ -70,15 +69,3 @@ def pad(
     first *= per_sequence  # the sequence's first atom
     start -= before[first]
     return fill(atoms, start, num_sequences, sequence_length)
-
-
-def _atoms(
-    document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], atom_size: int
-) -> Pieces:
-    """Every document's tokens in pieces of A - 1, the end token aside, each closed by an end token."""
-    lengths = document_lengths[document_order]
-    counts = np.maximum(-(-(lengths - 1) // (atom_size - 1)), lengths > 0)
-    place, offset = expand(counts)
-    offset *= atom_size - 1
-    length = np.minimum(lengths[place] - offset, atom_size)
-    return Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))

@@ -10,17 +10,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.pieces import (
-    Pieces,
-    cut_stream,
-    end_to_end,
-    fill,
-    num_filled,
-    reorder_sequences,
-    whole_documents,
-)
+from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
 
@@ -42,13 +34,9 @@ def partial_shuffle(
     sequence, where it is padded, makes a gap in its stream.
 
     Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents, and in which order; need not hold all.
-        sequence_length: L.
         num_rows: rows, which is the batch size of training.
         num_epochs: passes over the stream, each with offsets of its own.
         last_sequence: what becomes of a row's last sequence where it is not full.
-        seed: of the offsets.
 
     Raises:
         UserError: fewer than one row or epoch, or more rows than tokens.
@@ -58,7 +46,6 @@ def partial_shuffle(
         >>> segments.num_sequences, segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
         (4, [5, 0])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_rows = whole_number("num_rows", num_rows, least=1)
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
     documents = whole_documents(document_lengths, document_order)
@@ -70,33 +57,23 @@ def partial_shuffle(
         )
     row_length = total // num_rows
     num_columns = num_filled(row_length, sequence_length, last_sequence)
-    if not num_columns:  # return before arrays of as many rows as were asked for are made
-        return fill(documents.take(np.zeros(0, np.int64)), np.zeros(0, np.int64), 0, sequence_length)
-    row = np.tile(np.arange(num_rows), num_epochs)
-    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row))
-    pieces, start = _rotated(documents, row * row_length, offset, row_length, num_columns * sequence_length)
-    segments = fill(pieces, start, len(row) * num_columns, sequence_length)
-    # `fill` numbers a row's sequences one after another; training reads a column of all rows at a time.
-    by_row = np.arange(segments.num_sequences).reshape(num_epochs, num_rows, num_columns)
-    return reorder_sequences(segments, by_row.swapaxes(1, 2).reshape(-1))
-
-
-def _rotated(
-    documents: Pieces,
-    row_start: Int64[np.ndarray, " row"],
-    offset: Int64[np.ndarray, " row"],
-    row_length: int,
-    row_places: int,
-) -> tuple[Pieces, Int64[np.ndarray, " piece"]]:
-    """Every row's pieces from its offset on, then those before it, and their places: `row_places` to a row."""
+    if not num_columns:
+        num_rows = 0  # or there would be arrays of as many rows as were asked for
+    row_start = np.tile(np.arange(num_rows), num_epochs) * row_length
+    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row_start))
+    # A row is two runs of the stream: from its offset to its end, then from its beginning to its offset.
+    row_places = num_columns * sequence_length
     kept = min(row_length, row_places)
     head = np.minimum(row_length - offset, kept)
     run_start = np.stack([row_start + offset, row_start], axis=1).reshape(-1)
     run_length = np.stack([head, kept - head], axis=1).reshape(-1)
-    run_place = np.stack([np.zeros_like(head), head], axis=1)
-    run_place += np.arange(len(offset))[:, None] * row_places
-    used = np.flatnonzero(run_length > 0)
+    run_place = np.stack([np.zeros_like(head), head], axis=1) + np.arange(len(head))[:, None] * row_places
+    used = np.flatnonzero(run_length)
     pieces, run = cut_stream(documents, run_start[used], run_length[used])
     # Where in its run a piece begins: after the run's pieces before it.
     within = end_to_end(pieces.length) - end_to_end(run_length[used])[run]
-    return pieces, run_place.reshape(-1)[used][run] + within
+    start = run_place.reshape(-1)[used][run] + within
+    segments = fill(pieces, start, len(head) * num_columns, sequence_length)
+    # `fill` numbers a row's sequences one after another; training reads a column of all rows at a time.
+    by_row = np.arange(segments.num_sequences).reshape(num_epochs, num_rows, num_columns)
+    return reorder_sequences(segments, by_row.swapaxes(1, 2).reshape(-1))

@@ -6,12 +6,13 @@ a sequence ends. Places count over all sequences end to end: place p is position
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
@@ -19,31 +20,20 @@ _ROWS = 1 << 20  # pieces cut together; the result does not depend on it
 
 
 class Pieces(NamedTuple):
-    """Runs of documents' tokens, as columns.
-
-    Attributes:
-        document_index: the document.
-        document_offset: where in it the piece begins.
-        length: its tokens; the end token that packing adds is one of them.
-        closes: whether its last token is an end token.
-    """
+    """Runs of documents' tokens, as columns; an end token that packing adds is one of a piece's `length` tokens."""
 
     document_index: Int64[np.ndarray, " piece"]
     document_offset: Int64[np.ndarray, " piece"]
     length: Int64[np.ndarray, " piece"]
-    closes: Bool[np.ndarray, " piece"]
+    closes: Bool[np.ndarray, " piece"]  # the last token is an end token
 
-    def take(self, rows: Int64[np.ndarray, " row"]) -> Pieces:
-        """Some of the pieces, in another order."""
+    def take(self, rows: Int64[np.ndarray, " row"] | slice) -> Pieces:
+        """Some of the pieces."""
         return Pieces(*(column[rows] for column in self))
 
 
 def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
-    """The number of tokens of an atom: `sequence_length` where it is None.
-
-    Raises:
-        UserError: it is neither a fraction nor a multiple of the sequence length, or below `least`.
-    """
+    """The number of tokens of an atom: `sequence_length` where it is None."""
     if atom_size is None:
         return sequence_length
     size = whole_number("atom_size", atom_size, least)
@@ -59,9 +49,8 @@ def whole_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"]
 ) -> Pieces:
     """The documents as they are, each one piece."""
-    num = len(document_order)
     # Columns of one value are broadcast: they take no memory.
-    zeros, ends = np.broadcast_to(np.int64(0), num), np.broadcast_to(np.True_, num)
+    zeros, ends = np.broadcast_to(np.int64(0), len(document_order)), np.broadcast_to(np.True_, len(document_order))
     return Pieces(document_order, zeros, document_lengths[document_order], ends)
 
 
@@ -79,38 +68,24 @@ def split_documents(
 def cut_stream(
     documents: Pieces, start: Int64[np.ndarray, " run"], length: Int64[np.ndarray, " run"]
 ) -> tuple[Pieces, Int64[np.ndarray, " piece"]]:
-    """Runs of the stream that documents make end to end, as pieces of documents.
-
-    Args:
-        documents: whole documents.
-        start: where in the stream every run begins.
-        length: tokens of every run, above zero.
-
-    Returns:
-        The runs' pieces, run after run, and which run each belongs to.
-    """
+    """Pieces of runs (not empty) of the stream that whole documents make end to end, and which run each belongs to."""
     ends = np.cumsum(documents.length)
+    begins = ends - documents.length
     # An empty document ends where the one before it ends, so that the search from the right passes over it.
     first = np.searchsorted(ends, start, side="right")
     last = np.searchsorted(ends, start + length - 1, side="right")
     run, place = expand(last - first + 1)
     place += first[run]
-    begin = np.maximum((ends - documents.length)[place], start[run])
+    begin = np.maximum(begins[place], start[run])
     end = np.minimum(ends[place], (start + length)[run])
     kept = np.flatnonzero(end > begin)  # empty documents within a run
     place, begin, end = place[kept], begin[kept], end[kept]
-    offset = begin - (ends - documents.length)[place]
-    return Pieces(documents.document_index[place], offset, end - begin, end == ends[place]), run[kept]
+    pieces = Pieces(documents.document_index[place], begin - begins[place], end - begin, end == ends[place])
+    return pieces, run[kept]
 
 
 def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
-    """Every row as many times as it counts, and which time it is.
-
-    Example:
-        >>> row, number = expand(np.array([2, 0, 3]))
-        >>> row.tolist(), number.tolist()
-        ([0, 0, 2, 2, 2], [0, 1, 0, 1, 2])
-    """
+    """Every row as many times as it counts, and which time it is: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
     row = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(row))
     number -= end_to_end(counts)[row]
@@ -128,25 +103,18 @@ def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
-    """Sequences that so many places make, the unfilled last one dropped or padded."""
+    """Sequences that so many places make, the unfilled last one dropped or padded; this checks `last_sequence`."""
+    one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 
 def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int, sequence_length: int) -> Segments:
-    """Put every piece at its place and cut it wherever a sequence ends; what lies beyond the last one is dropped.
-
-    Args:
-        pieces: in the order of their places; empty ones vanish.
-        start: the place at which each begins.
-        num_sequences: sequences to fill.
-        sequence_length: L.
-    """
+    """Put every piece at its place, in the order of places; what lies beyond the last sequence is dropped."""
     # A million pieces at a time: the temporary columns of `_cut` are several times as large as the result's.
     blocks = []
     for row in range(0, len(start), _ROWS):
         rows = slice(row, row + _ROWS)
-        some = Pieces(*(column[rows] for column in pieces))
-        blocks.append(_cut(some, start[rows], num_sequences * sequence_length, sequence_length))
+        blocks.append(_cut(pieces.take(rows), start[rows], num_sequences * sequence_length, sequence_length))
     return joined_segments(blocks, num_sequences, sequence_length)
 
 
@@ -162,7 +130,7 @@ def joined_segments(
 
 
 def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequence_length: int) -> list[np.ndarray]:
-    """The columns of some pieces' segments, up to the place `limit`."""
+    """The columns of some pieces' segments, cut where a sequence ends, up to the place `limit`."""
     end = np.minimum(start + pieces.length, limit)
     first = start // sequence_length
     counts = np.where(end > start, (end - 1) // sequence_length - first + 1, 0)
@@ -180,13 +148,8 @@ def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequenc
 def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length: int) -> Segments:
     """One sequence for every bin and for every piece of L tokens, pieces and sequences in the documents' order.
 
-    A bin's pieces follow one another as the documents do, not by length, and sequences are numbered by their first
-    piece: neither place in a sequence nor place in the packed order tells how long a document is.
-
-    Args:
-        pieces: of at most L tokens, as `split_documents` gives them.
-        bins: the number of its bin for every piece below L tokens, 0 .. bins - 1, none of them without a piece.
-        sequence_length: L.
+    `bins` numbers the bin of every piece below L tokens, without gaps. A bin's pieces follow one another as the
+    documents do, and sequences are numbered by their first piece: no place tells how long a document is.
     """
     is_small = pieces.length < sequence_length
     num_bins, num = int(bins.max(initial=-1)) + 1, len(is_small)
@@ -196,9 +159,7 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
     bin_of[~is_small] = np.arange(num_bins, num_sequences)
     first = np.empty(num_sequences, np.int64)
     first[bin_of[::-1]] = np.arange(num)[::-1]  # of several writes to one place the last one stays
-    sequence_of_bin = np.empty(num_sequences, np.int64)
-    sequence_of_bin[np.argsort(first)] = np.arange(num_sequences)
-    sequence = sequence_of_bin[bin_of]
+    sequence = (np.cumsum(np.bincount(first, minlength=num)) - 1)[first][bin_of]
     rows = np.argsort(sequence, kind="stable")
     pieces, sequence = pieces.take(rows), sequence[rows]
     before = end_to_end(pieces.length)
@@ -212,9 +173,4 @@ def reorder_sequences(segments: Segments, order: Int64[np.ndarray, " sequence"])
     sequence, number = expand(counts[order])
     rows = end_to_end(counts)[order][sequence] + number
     columns = {name: getattr(segments, name)[rows] for name in Segments.COLUMNS} | {"sequence_index": sequence}
-    return Segments(
-        **columns,
-        num_sequences=segments.num_sequences,
-        sequence_length=segments.sequence_length,
-        overlap=segments.overlap,
-    )
+    return dataclasses.replace(segments, **columns)

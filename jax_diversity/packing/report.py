@@ -72,15 +72,7 @@ def report_packing(
     *,
     repeats: bool = False,
 ) -> PackingReport:
-    """Count what became of the chosen documents' tokens.
-
-    Args:
-        segments: what a method made of the documents in `document_order`.
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: the documents that were to be packed.
-        clusters: every document's topic cluster, where known.
-        repeats: whether a token may stand in several places, which takes a sort to count.
-    """
+    """Count what became of the chosen documents' tokens; where these may stand in several places, this takes a sort."""
     num_tokens = int(document_lengths[document_order].sum())
     num_ends = int(segments.inserted_ends(document_lengths).sum())
     num_taken = int(segments.length.sum())
@@ -106,13 +98,7 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """Which documents lie in more than one sequence.
-
-    Args:
-        segments: any packing.
-        document_lengths: tokens of every document of the corpus.
-        repeats: whether documents may come several times; then those count that a sequence holds only a part of.
-    """
+    """Which documents lie in more than one sequence; with `repeats`, of which some sequence holds only a part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
@@ -135,17 +121,10 @@ def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " docu
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
-    """How many topics meet in a sequence, and how much of it the largest takes; None without any token.
-
-    Example:
-        >>> import jax_diversity as jd
-        >>> segments = jd.pack([3, 1, 2, 2], 4).segments
-        >>> cluster_mix(segments, np.array([0, 1, 1, 1], np.int32))
-        ClusterMix(clusters_per_sequence=1.5, largest_share=0.875)
-    """
-    num_sequences, num_pairs, shares = 0, 0, 0.0
+    """How many topics meet in a sequence, and how much of it the largest takes; None without any token."""
+    num_sequences, num_pairs, shares, start = 0, 0, 0.0, 0
     num_clusters = int(clusters.max(initial=0)) + 1
-    sequence_index, start = segments.sequence_index, 0
+    sequence_index = segments.sequence_index
     while start < len(segments):
         stop = min(start + _ROWS, len(segments))
         # Whole sequences only; one with more segments than are looked at together is taken at once.

@@ -11,16 +11,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.foundation.checks import one_of
 from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_neighbors
-from jax_diversity.packing.pieces import (
-    cut_stream,
-    end_to_end,
-    fill,
-    num_filled,
-    reorder_sequences,
-    whole_documents,
-)
+from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
 _NUM_NEIGHBORS = 10  # of a cluster, among which the next one's rest is looked for
@@ -43,14 +35,6 @@ def same_cluster(
     lost but the unfilled last sequence's. The other sequences are numbered in the order in which they get full
     when the documents come one by one, so that the packed order is as mixed as that of the documents.
 
-    Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents; those of a cluster are packed in this order.
-        sequence_length: L.
-        last_sequence: what becomes of the last sequence where it is not full.
-        clusters: every document's cluster.
-        vectors: every document's embedding; a memory map will do.
-
     Raises:
         UserError: a vector with NaN or infinity.
 
@@ -59,7 +43,6 @@ def same_cluster(
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1], [1, 2, 0, 3])
     """
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
     by_cluster = document_order[np.argsort(clusters[document_order], kind="stable")]
     documents = whole_documents(document_lengths, by_cluster)
     codes, counts = np.unique(clusters[by_cluster], return_counts=True)
@@ -79,18 +62,10 @@ def same_cluster(
     num_sequences = num_filled(int(ends[-1]), sequence_length, last_sequence)
     segments = fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
     num_full = int(full.sum()) // sequence_length
-    order = np.arange(num_sequences)
-    order[:num_full] = _as_they_fill(segments, document_order, num_full)
-    return reorder_sequences(segments, order)
-
-
-def _as_they_fill(
-    segments: Segments, document_order: Int64[np.ndarray, " chosen"], num_full: int
-) -> Int64[np.ndarray, " full"]:
-    """The first `num_full` sequences, ordered by the turn of the document that fills each."""
-    if not num_full:
-        return np.zeros(0, np.int64)
-    turn = np.zeros(int(document_order.max()) + 1, np.int64)
+    # Full sequences are ordered by the turn of the document that fills each.
+    turn = np.empty(len(document_lengths), np.int64)
     turn[document_order] = np.arange(len(document_order))
     last = np.searchsorted(segments.sequence_index, np.arange(num_full), side="right") - 1
-    return np.argsort(turn[segments.document_index[last]], kind="stable")
+    order = np.arange(num_sequences)
+    order[:num_full] = np.argsort(turn[segments.document_index[last]], kind="stable")
+    return reorder_sequences(segments, order)

@@ -12,15 +12,9 @@ from jaxtyping import Bool, Int64
 def validation_mask(
     ids: Iterable[str], duplicate_group: Int64[np.ndarray, " document"], fraction: float
 ) -> Bool[np.ndarray, " document"]:
-    """Choose about `fraction` of the documents by a hash of their ids, groups of duplicates whole.
+    """Choose about `fraction` of the documents by a hash of their ids, groups of equal texts whole.
 
-    The choice depends on nothing but the ids within a group: neither on the corpus's order nor on other
-    documents, so that a corpus that grows keeps its validation documents.
-
-    Args:
-        ids: the documents' ids.
-        duplicate_group: equal numbers (0 .. documents - 1) mark copies of one text.
-        fraction: in [0, 1).
+    The choice depends on nothing but the ids within a group: a corpus that grows keeps its validation documents.
     """
     digests = bytearray()
     for key in ids:

@@ -37,14 +37,6 @@ def spread(
     Two documents of one cluster never follow one another, unless the cluster has more than half of the documents.
     No token is lost but the unfilled last sequence's.
 
-    Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token.
-        document_order: which documents; those of a cluster are taken in this order.
-        sequence_length: L.
-        last_sequence: what becomes of the last sequence where it is not full.
-        clusters: every document's cluster.
-        advance: told the documents taken.
-
     Example:
         >>> clusters = np.array([0, 0, 0, 1, 1, 1], np.int32)
         >>> segments = spread(np.full(6, 2), np.arange(6), 4, clusters=clusters)
@@ -72,10 +64,7 @@ class _Turns:
     """
 
     def __init__(
-        self,
-        lengths: Int64[np.ndarray, " document"],
-        clusters: Int32[np.ndarray, " document"],
-        sequence_length: int,
+        self, lengths: Int64[np.ndarray, " document"], clusters: Int32[np.ndarray, " document"], sequence_length: int
     ) -> None:
         self.document = np.argsort(clusters, kind="stable")  # of every row: rows lie cluster after cluster
         _, cluster, counts = np.unique(clusters[self.document], return_inverse=True, return_counts=True)
@@ -105,7 +94,7 @@ class _Turns:
         self._room = self._sequence_length = sequence_length
 
     def next_row(self) -> int:
-        """The row of the next document."""
+        """Take the next document and return its row."""
         cluster, size = self._largest()
         # How many documents of other clusters there are beyond those that must stand between the largest one's.
         spare = self._num_left + 1 - 2 * size
@@ -114,7 +103,25 @@ class _Turns:
         if spare:  # where there is none, the largest is taken now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
-        self._take(cluster, self._length[row])
+        self._head[cluster] += 1
+        self._num_left -= 1
+        self._resting.pop(cluster, None)
+        if self._held == cluster:
+            self._held = None
+        self._return_held()
+        self._room -= self._length[row]
+        if self._room <= 0:  # a new sequence begins with what is left of the document, or with the next one
+            self._taken = {cluster: int(self._room % self._sequence_length != 0)}
+            self._room = self._sequence_length - -self._room % self._sequence_length
+            self._make_ready(list(self._resting))
+        else:
+            self._taken[cluster] = self._taken.get(cluster, 0) + 1
+        self._last = cluster
+        if self._head[cluster] < self._stop[cluster]:
+            if self._taken[cluster] < self._share[cluster]:
+                self._held = cluster
+            else:
+                self._resting[cluster] = None
         return row
 
     def _largest(self) -> tuple[int, int]:
@@ -139,40 +146,13 @@ class _Turns:
                 return self._last
             self._make_ready(others)
 
-    def _take(self, cluster: int, length: int) -> None:
-        """Move on by a document of this cluster."""
-        self._head[cluster] += 1
-        self._num_left -= 1
-        self._resting.pop(cluster, None)
-        if self._held == cluster:
-            self._held = None
-        self._return_held()
-        self._room -= length
-        if self._room <= 0:  # a new sequence begins with what is left of the document, or with the next one
-            starts_empty = self._room % self._sequence_length == 0
-            self._room = self._sequence_length - -self._room % self._sequence_length
-            self._taken.clear()
-            self._make_ready(list(self._resting))
-            self._taken[cluster] = 0 if starts_empty else 1
-        else:
-            self._taken[cluster] = self._taken.get(cluster, 0) + 1
-        self._last = cluster
-        if self._head[cluster] < self._stop[cluster]:
-            if self._taken[cluster] < self._share[cluster]:
-                self._held = cluster
-            else:
-                self._resting[cluster] = None
-
     def _return_held(self) -> None:
         if self._held is not None:
-            self._push(self._held)
+            self._make_ready([self._held])
             self._held = None
 
     def _make_ready(self, clusters: list[int]) -> None:
         for cluster in clusters:
-            del self._resting[cluster]
-            self._push(cluster)
-
-    def _push(self, cluster: int) -> None:
-        row = self._head[cluster]
-        heappush(self._ready, (self._due[row], row))
+            self._resting.pop(cluster, None)
+            row = self._head[cluster]
+            heappush(self._ready, (self._due[row], row))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
@@ -18,7 +18,6 @@ from jax_diversity.packing.settings import PackingConfig
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
-    from jax_diversity.schema import Segments
 
 _COUNTED = (
     "num_tokens_kept",
@@ -35,6 +34,9 @@ _ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 
 def pack_documents(context: Context, partial: Path) -> Counts:
     """Set validation documents aside and pack both parts into sequences."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     from jax_diversity.packing.split import validation_mask
 
     config: PackingConfig = context.config.packing
@@ -50,15 +52,14 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{int(lengths[~validation].sum())} tokens; choose shorter sequences or more text."
         )
-    _write_segments(partial / "segments.parquet", training.segments)
-    _write_segments(partial / "validation.parquet", apart.segments)
+    for name, part in (("segments", training.segments), ("validation", apart.segments)):
+        table = pa.table({column: getattr(part, column) for column in part.COLUMNS})
+        pq.write_table(table, partial / f"{name}.parquet", compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices
 
-        options: dict[str, Any] = dict(config.options)
-        indices = megatron_indices(
-            lengths, np.flatnonzero(~validation), config.sequence_length, seed=config.seed, **options
-        )
+        options: dict[str, Any] = {"seed": config.seed, **config.options}
+        indices = megatron_indices(lengths, np.flatnonzero(~validation), config.sequence_length, **options)
         write_array(partial / "shuffle_index.npy", indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
@@ -74,10 +75,20 @@ def pack_documents(context: Context, partial: Path) -> Counts:
 def _packed(
     context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"], advance: Advance, *, once: bool = False
 ) -> Packed:
-    """Some of the documents packed by the method and the options of the settings."""
+    """Some of the documents in their order, packed by the method and the options of the settings."""
     from jax_diversity.packing.base import METHODS, pack
 
     config: PackingConfig = context.config.packing
+    lengths = dataset.tokens.document_lengths
+    order = np.flatnonzero(chosen)
+    if config.document_order == "shuffle":
+        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
+        order = np.random.default_rng(config.seed).permutation(len(chosen))
+        order = order[chosen[order]]
+    elif config.document_order == "spacing":
+        _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
+        with context.progress.task("space documents", len(order), "documents") as spaced:
+            order = order[space_groups(group, lengths[order].astype(np.int64), spaced)]
     arguments: dict[str, Any] = dict(config.options)
     if once:
         arguments |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
@@ -86,41 +97,14 @@ def _packed(
     if METHODS.takes(config.method, "vectors"):
         arguments["vectors"] = dataset.embeddings
     return pack(
-        dataset.tokens.document_lengths,
+        lengths,
         config.sequence_length,
         method=config.method,
-        document_order=_document_order(context, dataset, chosen),
+        document_order=order,
         seed=config.seed,
         advance=advance,
         **arguments,
     )
-
-
-def _document_order(
-    context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"]
-) -> Int64[np.ndarray, " chosen"]:
-    """The chosen documents in the order in which they are packed."""
-    config: PackingConfig = context.config.packing
-    if config.document_order == "shuffle":
-        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
-        order = np.random.default_rng(config.seed).permutation(len(chosen))
-        return order[chosen[order]]
-    documents = np.flatnonzero(chosen)
-    if config.document_order == "corpus":
-        return documents
-    _, group = np.unique(dataset.assignments("cluster")[documents], return_inverse=True)
-    lengths = dataset.tokens.document_lengths[documents].astype(np.int64)
-    with context.progress.task("space documents", len(documents), "documents") as advance:
-        return documents[space_groups(group, lengths, advance)]
-
-
-def _write_segments(path: Path, segments: Segments) -> None:
-    """Write the columns of `Segments`, a row a segment; the same bytes for the same segments."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: getattr(segments, name) for name in segments.COLUMNS})
-    pq.write_table(table, path, compression="zstd")
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

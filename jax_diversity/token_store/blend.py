@@ -51,7 +51,8 @@ def read_blend(arguments: Sequence[str]) -> Blend:
     weights = [_weight(word) for word in words[::2]]
     weighted = len(words) % 2 == 0 and None not in weights
     prefixes = words[1::2] if weighted else words
-    if not weighted and any(_weight(word) is not None and not _exists(word) for word in words):
+    # A prefix may look like a number, as `./2024` written short.
+    if not weighted and any(_weight(word) is not None and not Path(f"{word}.idx").exists() for word in words):
         raise UserError(
             f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; weigh all of them or none."
         )
@@ -76,11 +77,6 @@ def _weight(word: str) -> float | None:
         return float(word)
     except ValueError:
         return None
-
-
-def _exists(prefix: str) -> bool:
-    """Whether a prefix that looks like a number, as `./2024` written short, is one."""
-    return Path(f"{prefix}.idx").exists()
 
 
 def _names(prefixes: Sequence[str]) -> tuple[str, ...]:

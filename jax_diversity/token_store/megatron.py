@@ -71,8 +71,12 @@ class TokenWriter:
         if error[0] is not None:
             self._files.__exit__(*error)
             return
-        with self._files:  # a fault of the index withdraws both files
-            self._write_index()
+        lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
+        with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
+            file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
+            file.write(lengths.data)
+            file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
+            file.write(np.arange(len(lengths) + 1, dtype="<i8").data)
 
     @property
     def num_documents(self) -> int:
@@ -112,15 +116,6 @@ class TokenWriter:
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
 
-    def _write_index(self) -> None:
-        lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
-        num_documents = len(lengths)
-        with self._index_path.open("wb") as file:
-            file.write(_HEADER.pack(MAGIC, VERSION, self._code, num_documents, num_documents + 1))
-            file.write(lengths.data)
-            file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
-            file.write(np.arange(num_documents + 1, dtype="<i8").data)
-
 
 class TokenFile:
     """One `.bin` and `.idx`, checked when opened; it pickles as its path and is opened again where it is read.
@@ -128,26 +123,20 @@ class TokenFile:
     Args:
         prefix: path without `.bin` and `.idx`.
 
+    Attributes:
+        dtype: type of the stored tokens.
+        starts: where each document begins in the `.bin`, in tokens, and where the last ends.
+
     Raises:
         UserError: absent, or a file whose content contradicts itself; it names the file and the fault.
     """
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = Path(prefix)
-        _ = self._index
+        self.dtype, self.starts = _read_index(_path(self.prefix, ".idx"), _path(self.prefix, ".bin"))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"prefix": self.prefix}
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of the stored tokens."""
-        return self._index[0]
-
-    @property
-    def starts(self) -> Int64[np.ndarray, " boundary"]:
-        """Where each document begins in the `.bin`, in tokens, and where the last ends."""
-        return self._index[1]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenFile, (self.prefix,)
 
     @property
     def num_documents(self) -> int:
@@ -171,8 +160,7 @@ class TokenFile:
         The same as `lengths` but where documents consist of several; `GPTDataset` takes each for a document.
         """
         content = _read_bytes(_path(self.prefix, ".idx"))
-        _, _, _, num_runs, _ = _HEADER.unpack_from(content)
-        return np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
+        return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
         """One document's tokens, a read-only view of the file.
@@ -191,11 +179,6 @@ class TokenFile:
             return np.zeros(0, self.dtype)  # an empty file cannot be mapped
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
-
-    @cached_property
-    def _index(self) -> tuple[np.dtype, Int64[np.ndarray, " boundary"]]:
-        """Token type and document starts."""
-        return _read_index(_path(self.prefix, ".idx"), _path(self.prefix, ".bin"))
 
 
 class TokenStore:
@@ -217,14 +200,11 @@ class TokenStore:
         if not prefixes:
             raise UserError("Expected at least one pair of .bin and .idx files, found none; tokenize the corpus first.")
         self.files = [TokenFile(Path(prefix)) for prefix in prefixes]
+        # The first document of every file, and the number of documents.
+        self.first_documents = _starts(np.array([file.num_documents for file in self.files], np.int64))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files}
-
-    @cached_property
-    def first_documents(self) -> Int64[np.ndarray, " boundary"]:
-        """The first document of every file, and the number of documents."""
-        return _starts(np.array([file.num_documents for file in self.files], np.int64))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenStore, ([file.prefix for file in self.files],)
 
     @property
     def num_documents(self) -> int:
@@ -278,7 +258,16 @@ class TokenStore:
         Raises:
             UserError: a run that is not in its document, so the runs belong to other tokens.
         """
-        self._check_runs(document_index, document_offset, length)
+        good = (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
+        if good.all():
+            good = document_offset + length <= self.document_lengths[document_index]
+        if not good.all():
+            run = int(np.argmin(good))
+            begin, number = int(document_offset[run]), int(document_index[run])
+            raise UserError(
+                f"Expected runs inside the {self.num_documents} stored documents, found tokens {begin} .. "
+                f"{begin + int(length[run])} of document {number}; the segments belong to other tokens, pack again."
+            )
         # Runs are gathered a file at a time, by one index array for all of its runs.
         target = _starts(length)
         tokens = np.empty(int(target[-1]), self.dtype)
@@ -292,18 +281,6 @@ class TokenStore:
                 return found.astype(self.dtype, copy=False)
             tokens[_positions(target[runs], length[runs])] = found
         return tokens
-
-    def _check_runs(self, document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> None:
-        good = (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
-        if good.all():
-            good = document_offset + length <= self.document_lengths[document_index]
-        if not good.all():
-            run = int(np.argmin(good))
-            begin, number = int(document_offset[run]), int(document_index[run])
-            raise UserError(
-                f"Expected runs inside the {self.num_documents} stored documents, found tokens {begin} .. "
-                f"{begin + int(length[run])} of document {number}; the segments belong to other tokens, pack again."
-            )
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
@@ -324,11 +301,7 @@ def _path(prefix: Path, ending: str) -> Path:
 
 
 def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.ndarray, " boundary"]]:
-    """Token type and document starts (in tokens) of an `.idx`, checked against itself and the size of the `.bin`.
-
-    Raises:
-        UserError: the first contradiction.
-    """
+    """Token type and document starts (in tokens) of an `.idx`, checked against itself and the size of the `.bin`."""
     content = _read_bytes(index_path)
 
     def check(good: bool | np.bool_, what: str) -> None:
@@ -354,14 +327,22 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
     # Offsets say what lengths say already: a file in which they differ was cut or changed.
-    wrong = offsets != starts[:-1] * dtype.itemsize
-    if wrong.any():
+    begins = starts[:-1] * dtype.itemsize
+    if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))
-        what = f"expected sequence {run} at byte {starts[run] * dtype.itemsize}, found byte {offsets[run]}"
-        check(False, what)
+        check(False, f"expected sequence {run} at byte {begins[run]}, found byte {offsets[run]}")
     check(num_bounds > 0 and bounds[0] == 0 and bounds[-1] == num_runs, f"expected document indices 0 to {num_runs}")
     check((np.diff(bounds) >= 0).all(), "expected document indices that never fall")
-    _check_bin(bin_path, int(starts[-1]), dtype)
+    num_tokens, num_bytes = int(starts[-1]), int(starts[-1]) * dtype.itemsize
+    try:
+        found = bin_path.stat().st_size
+    except OSError as error:
+        raise UserError(f"Expected tokens at {bin_path}, found: {error.strerror}; tokenize the corpus.") from None
+    if found != num_bytes:
+        raise UserError(
+            f"{bin_path} does not fit its index: expected {num_bytes} bytes ({num_tokens} tokens of {dtype}), "
+            f"found {found}; restore the file or tokenize again."
+        )
     return dtype, starts[bounds]
 
 
@@ -370,16 +351,3 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus.") from None
-
-
-def _check_bin(path: Path, num_tokens: int, dtype: np.dtype) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise UserError(f"Expected tokens at {path}, found: {error.strerror}; tokenize the corpus.") from None
-    expected = num_tokens * dtype.itemsize
-    if size != expected:
-        raise UserError(
-            f"{path} does not fit its index: expected {expected} bytes ({num_tokens} tokens of {dtype}), "
-            f"found {size}; restore the file or tokenize again."
-        )
