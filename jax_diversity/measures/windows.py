@@ -152,14 +152,11 @@ def aligned_windows(
         size: positions a window, at least 1.
         offset: where the first window begins, any position from 0 on.
     """
-    columns = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
+    parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
     for windows in _window_counts(placed, size, offset):
-        differences = _Differences(windows, target)
-        for column, values in zip(
-            columns, (differences.half_l1(), differences.l2(), np.diff(windows.indptr)), strict=True
-        ):
-            column.append(values)
-    return AlignedWindows(*map(np.concatenate, columns))
+        found = _Differences(windows, target)
+        parts.append(AlignedWindows(found.half_l1(), found.l2(), np.diff(windows.indptr).astype(np.int64)))
+    return AlignedWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def window_deviation(
