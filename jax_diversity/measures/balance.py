@@ -12,9 +12,9 @@ from jaxtyping import Float, Float64, Int64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
-from jax_diversity.measures.prefixes import norm_drift, prefix_deviation, row_norms
+from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, window_deviation
+from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, row_sums, window_deviation
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 Order = Ordering | Schedule | Int64[np.ndarray, " position"]
@@ -77,7 +77,8 @@ class Balance:
     def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
         tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
         groups = self.groups_per_batch[family][size]
-        every_start = self.window_tv_every_start[family].get(size)
+        measured = self.window_tv_every_start[family].get(size)
+        every_start = measured._asdict().items() if measured else ()
         parts = {"mean": np.mean, "best": np.min, "worst": np.max}
         return {
             **{f"tv_{name}": float(part(tv)) for name, part in parts.items()},
@@ -89,11 +90,7 @@ class Balance:
             "max_share_deviation": self.window_max[family][size],
             "groups_per_batch_mean": float(groups.mean()),
             "groups_per_batch_min": float(groups.min()),
-            **(
-                {f"tv_{name}_every_start": value for name, value in every_start._asdict().items()}
-                if every_start
-                else {}
-            ),
+            **{f"tv_{name}_every_start": value for name, value in every_start},
         }
 
 
@@ -144,7 +141,8 @@ class Measurer:
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
-        self._norms = row_norms(characteristics.counts[first]) / self._length
+        squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
+        self._norms = np.sqrt(squares) / self._length
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 

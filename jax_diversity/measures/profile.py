@@ -93,10 +93,18 @@ def window_profile(
     """
     shares = target_shares(characteristics, targets or {})
     indices = checked(characteristics, ordering).indices
-    return {
-        family: _profile(characteristics.counts[family], indices, shares[family], advance)
-        for family in characteristics.families
-    }
+    profiles = {}
+    for family, counts in characteristics.counts.items():
+        levels, tops = _Levels(shares[family]), []
+        # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
+        block_level = _block_rows(counts).bit_length() - 1
+        for _, rows in _blocks(counts, indices):
+            tops.append(levels.climb(rows, 0, block_level))
+            advance(rows.shape[0])
+        if tops:
+            levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
+        profiles[family] = {offset: levels.profile(offset) for offset in ("0", "half")}
+    return profiles
 
 
 def group_timeline(
@@ -144,22 +152,6 @@ def group_timeline(
         table += np.bincount(row_of_group[rows.indices] * num_bins + bins, weights=rows.data, minlength=len(table))
     tokens = table.reshape(len(groups) + 1, num_bins)
     return GroupTimeline(bin_size, groups, target[groups], tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0))
-
-
-def _profile(
-    counts: csr_array, indices: Int64[np.ndarray, " position"], target: Float64[np.ndarray, " group"], advance: Advance
-) -> dict[str, WindowProfile]:
-    """Both offsets' profiles of one family."""
-    levels = _Levels(target)
-    # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
-    block_level = _block_rows(counts).bit_length() - 1
-    tops = []
-    for _, rows in _blocks(counts, indices):
-        tops.append(levels.climb(rows, 0, block_level))
-        advance(rows.shape[0])
-    if tops:
-        levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
-    return {offset: levels.profile(offset) for offset in ("0", "half")}
 
 
 def _block_rows(counts: csr_array) -> int:
@@ -217,5 +209,5 @@ class _Levels:
     def _measure(self, offset: str, level: int, windows: csr_array) -> None:
         tv = total_variation(windows, self._target)
         number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
-        joined = number + len(tv), total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
-        self._measured[offset, level] = joined
+        total, least, most = total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
+        self._measured[offset, level] = (number + len(tv), total, least, most)
