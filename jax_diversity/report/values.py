@@ -58,13 +58,12 @@ from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import NUM_SEEDS, main_verdicts, order_values, reference_values, verdict_values
 from jax_diversity.report.plain import as_json, clean_text, round_value
-from jax_diversity.report.stage import ordering_names, report_title
 from jax_diversity.report.training import training_runs, training_values
 
 FORMAT_VERSION = 2
 
 
-def report_values(context: Context) -> dict[str, Any]:
+def report_values(context: Context, title: str, names: Sequence[str]) -> dict[str, Any]:
     """What this module's text lists, of a dataset whose orderings are made; the same for the same dataset."""
     import pyarrow.parquet as pq
 
@@ -75,12 +74,12 @@ def report_values(context: Context) -> dict[str, Any]:
     table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
     prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))
-    names, main_ordering = ordering_names(context), context.config.train.ordering
+    main_ordering = context.config.train.ordering
     ordering, verdicts = ordering_values(context, dataset, names)
     shown = {name: entry for name, entry in sorted(stages.items()) if name != "report"}
     values = {
         "format_version": FORMAT_VERSION,
-        "title": clean_text(report_title(context)) or "Untitled dataset",
+        "title": clean_text(title) or "Untitled dataset",
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
         "packing": packing_values(packed, packing["method"], dataset.segments, assignments),
