@@ -9,7 +9,6 @@ texts, if there are any, are cut at the same share of their characters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,32 +19,18 @@ from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.dataset import Dataset
-    from jax_diversity.tokenization.base import Tokenizer
 
 
 class Beginnings:
-    """Documents' beginnings, a stored file at a time.
-
-    Args:
-        dataset: whose stages `prepare` and `tokenize` are finished.
-        max_tokens: first tokens of a document that are read.
-
-    Raises:
-        UserError: stored files that are absent or damaged, or that do not belong together.
-
-    Example:
-        >>> beginnings = Beginnings(dataset, max_tokens=1024)
-        >>> for path in beginnings.paths:
-        ...     for texts in beginnings.of_file(path):
-        ...         embedder.embed(texts)
-    """
+    """The first `max_tokens` tokens of documents as text, a stored file at a time."""
 
     def __init__(self, dataset: Dataset, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self._documents, self._tokens = dataset.document_store, dataset.tokens
-        self._dataset, self._end_id = dataset, dataset.end_id
+        self._dataset, self._documents, self._tokens = dataset, dataset.document_store, dataset.tokens
         self._has_text: bool = dataset.counts("prepare")["has_text"]
         self._lengths: Int64[np.ndarray, " document"] = self._tokens.document_lengths
+        # The stored files of documents, and the number of documents in all of them.
+        self.paths, self.num_documents = self._documents.paths, len(self._lengths)
         if self._documents.num_documents != len(self._lengths):
             raise UserError(
                 f"Expected tokens of {self._documents.num_documents} stored documents in {dataset.root}, found tokens "
@@ -53,27 +38,12 @@ class Beginnings:
             )
         self._first_documents = dict(zip(self.paths, self._documents.first_documents[:-1].tolist(), strict=True))
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The stored files of documents."""
-        return self._documents.paths
-
-    @property
-    def num_documents(self) -> int:
-        """Documents in all files."""
-        return len(self._lengths)
-
     def first_document(self, path: Path) -> int:
         """The index of a file's first document."""
         return self._first_documents[path]
 
     def of_file(self, path: Path, wanted: Bool[np.ndarray, " document"] | None = None) -> Iterator[list[str]]:
-        """The beginnings of one file's documents, in lists of at most 1,000.
-
-        Args:
-            path: one of `paths`.
-            wanted: over all documents of the corpus, those to give; the others are left out. None gives all.
-        """
+        """The beginnings of one file's documents, in lists of at most 1,000; `wanted` is over the whole corpus."""
         first = self._first_documents[path]
         for texts in self._documents.texts(path):
             places = np.arange(len(texts)) if wanted is None else np.flatnonzero(wanted[first : first + len(texts)])
@@ -85,13 +55,11 @@ class Beginnings:
         # The text itself, not its decoded tokens: a tokenizer may have normalized it, which loses characters.
         if self._has_text and num_tokens <= self.max_tokens:
             return text
-        if self._has_text and self._tokenizer is None:
+        tokenizer = self._dataset.tokenizer
+        if self._has_text and tokenizer is None:
             return text[: len(text) * self.max_tokens // num_tokens]
         tokens = self._tokens.document(document_index)[: self.max_tokens]
-        if self._tokenizer is not None:
-            return self._tokenizer.decode(tokens)
-        return " ".join([f"t{token}" for token in tokens.tolist() if token != self._end_id])
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        return self._dataset.tokenizer
+        if tokenizer is not None:
+            return tokenizer.decode(tokens)
+        end_id = self._dataset.end_id
+        return " ".join([f"t{token}" for token in tokens.tolist() if token != end_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.dataset.orderings import Orderings, check_origin, is_file_name, load_ordering
+from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, read_array, read_json
 from jax_diversity.foundation.checks import one_of
@@ -257,13 +258,33 @@ class Dataset:
     def check_origin(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
         """Refuse an ordering's file that lies in another dataset; warn of one made of other token counts.
 
+        The number of sequences proves little: datasets of one corpus packed by other rules often agree in it. A file in
+        a dataset's `orderings` folder belongs to the sequences that this dataset was packed into. Other token counts
+        are no proof: an ordering by weights or matrices of the user's own has others than the dataset's and is valid.
+
         Raises:
             UserError: the file lies in a dataset whose sequences are others.
         """
+        stages = self._folder.stages
+        theirs = None if path is None else packed_beside(path)
+        if theirs is not None and theirs != (ours := stages["pack"]["fingerprint"]):
+            raise UserError(
+                f"Expected an ordering of this dataset's sequences (packing {ours[:16]}), found {path} of a "
+                f"dataset packed otherwise ({theirs[:16]}); make one with `jax-diversity order`. To use it all the "
+                "same, read it with jax_diversity.Ordering.load and give the ordering itself."
+            )
+        made_of = ordering.info.get("characteristics")  # none in an ordering of one's own
+        own = {entry["counts"]["characteristics"] for stage, entry in stages.items() if stage.startswith("order/")}
         # Only if they were read already: for this check alone they would be a large read.
-        loaded = self.__dict__.get("characteristics")
-        known = () if loaded is None or "characteristics" not in ordering.info else (loaded.fingerprint,)
-        check_origin(self._folder.stages, ordering.info, path, frozenset(known))
+        if made_of is not None and (loaded := self.__dict__.get("characteristics")) is not None:
+            own.add(loaded.fingerprint)
+        if isinstance(made_of, str) and own and made_of not in own:
+            warnings.warn(
+                f"The ordering was made of token counts of fingerprint {made_of[:16]}, none of the dataset's orderings "
+                f"was ({', '.join(sorted(mark[:16] for mark in own))}): this is right if you gave weights or counts of "
+                "your own (its `indices` alone give no such warning); if not, it may be of another dataset.",
+                stacklevel=2,
+            )
 
     @property
     def layout_ordering(self) -> str | None:

@@ -24,11 +24,8 @@ from jax_diversity.records.codec import record_segments
 class SegmentView:
     """One document's part of a sequence.
 
-    Attributes:
-        document_index: the document, counted over the corpus.
-        num_tokens: its tokens in this sequence.
-        about: its row of `characteristics/documents.parquet`: id, tokens in all, source, language ...
-        codes: family -> number of its group.
+    `about` is its row of `characteristics/documents.parquet` (id, tokens in all, source, language ...), `codes`
+    family -> number of its group.
     """
 
     document_index: int
@@ -39,13 +36,7 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """One row of a batch.
-
-    Attributes:
-        row: which row of the global batch.
-        sequence_index: the sequence.
-        segments: its documents, in their order.
-    """
+    """One row of the global batch: its sequence, and the segments of the sequence in their order."""
 
     row: int
     sequence_index: int
@@ -54,13 +45,9 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class FamilyView:
-    """How a batch's tokens are divided in one family.
+    """How a batch's tokens are divided in one family: every group's share of them, and of the corpus's (the target).
 
-    Attributes:
-        total_variation: TV of the batch, as `measures.windows.total_variation` defines it.
-        share: every group's share of the batch's tokens.
-        target: every group's share of the corpus's.
-        names: the groups' names.
+    TV is as `measures.windows.total_variation` defines it.
     """
 
     total_variation: float
@@ -78,13 +65,8 @@ class FamilyView:
 class BatchView:
     """What one host, or all of them together, see at one step.
 
-    Attributes:
-        ordering: the ordering's name.
-        step: its number, from 0 over all epochs.
-        epoch: the epoch in which the batch begins.
-        position: global position of its first row.
-        sequences: its rows.
-        families: how its tokens are divided.
+    Steps count from 0 over all epochs; `epoch` is the one in which the batch begins, `position` the global position
+    of its first row.
     """
 
     ordering: str
@@ -97,15 +79,10 @@ class BatchView:
 
 @dataclass(frozen=True)
 class Use:
-    """One place where training reads a document.
+    """One place where training reads a document: `num_tokens` from its token `document_offset` on.
 
-    Attributes:
-        sequence_index: the sequence that holds a part of it.
-        position: that sequence's position in an epoch.
-        step: the step of the first epoch that reads it.
-        row: its row of the global batch.
-        document_offset: where in the document the part begins, in tokens.
-        num_tokens: tokens of the part.
+    `position` is that of the sequence in an epoch, `step` the step of the first epoch that reads it, `row` its row of
+    the global batch.
     """
 
     sequence_index: int
@@ -169,24 +146,14 @@ class Inspector:
         """
         import pyarrow.parquet as pq
 
-        document_index = self._find(document)
         columns = ["sequence_index", "document_offset", "length"]
-        found = pq.read_table(
-            self.dataset.file("pack", "sequences/segments.parquet"),
-            columns=columns,
-            filters=[("document_index", "==", document_index)],
-        )
+        wanted = [("document_index", "==", self._find(document))]
+        found = pq.read_table(self.dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
         sequences = found["sequence_index"].to_numpy()
         positions = np.flatnonzero(np.isin(self._order, sequences))
         position_of = dict(zip(self._order[positions].tolist(), positions.tolist(), strict=True))
         uses = [
-            Use(
-                sequence,
-                position_of[sequence],
-                *divmod(position_of[sequence], self.global_batch_size),
-                offset,
-                length,
-            )
+            Use(sequence, at := position_of[sequence], *divmod(at, self.global_batch_size), offset, length)
             for sequence, offset, length in zip(*(found[name].to_pylist() for name in columns), strict=True)
             if sequence in position_of
         ]
@@ -199,17 +166,12 @@ class Inspector:
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
         rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
         known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
-        return tuple(
-            SequenceView(
-                row,
-                sequence,
-                tuple(
-                    SegmentView(document, length, *known[document])
-                    for document, length in zip(mine.tolist(), tokens.tolist(), strict=True)
-                ),
-            )
-            for row, sequence, (mine, tokens) in zip(rows, sequences, segments, strict=True)
-        )
+        views = []
+        for row, sequence, (mine, tokens) in zip(rows, sequences, segments, strict=True):
+            parts = zip(mine.tolist(), tokens.tolist(), strict=True)
+            segment_views = tuple(SegmentView(document, length, *known[document]) for document, length in parts)
+            views.append(SequenceView(row, sequence, segment_views))
+        return tuple(views)
 
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
         segments = [segment for sequence in sequences for segment in sequence.segments]

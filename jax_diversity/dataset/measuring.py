@@ -24,16 +24,12 @@ from jax_diversity.measures.windows import place, usable_windows, window_deviati
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Characteristics, Ordering
 
-_MAX_POINTS = 100
-Envelope = Mapping[str, Sequence[float]]
-"""A curve's `position`, `mean`, `min` and `max`, at most 100 points of each."""
-
 
 class FamilyCurves(NamedTuple):
-    """One ordering in one family: the prefix deviation, and window size -> TV of the aligned windows."""
+    """One ordering in one family: prefix deviation, window size -> TV of aligned windows; `envelope`s of 100 points."""
 
-    prefix_l2: Envelope
-    window_tv: Mapping[int, Envelope]
+    prefix_l2: Mapping[str, Sequence[float]]
+    window_tv: Mapping[int, Mapping[str, Sequence[float]]]
 
 
 Curves = Mapping[str, FamilyCurves]
@@ -42,13 +38,9 @@ Curves = Mapping[str, FamilyCurves]
 
 @dataclass(frozen=True)
 class Chosen:
-    """Orderings of one dataset, and what they are measured by.
+    """Orderings (by name, or by file as it was given), and what they are measured by.
 
-    Attributes:
-        characteristics: the dataset's.
-        orderings: name, or file as it was given -> ordering.
-        reference: a uniform shuffle, named, to compare with; among the orderings or made for the purpose.
-        windows: window sizes.
+    The reference is a uniform shuffle, named, to compare with: among the orderings or made for the purpose.
     """
 
     characteristics: Characteristics
@@ -62,14 +54,8 @@ def choose_orderings(
 ) -> Chosen:
     """Look up what to measure.
 
-    Args:
-        out: the dataset's folder.
-        names: names of its orderings, or .npy files; all of its orderings where none is given.
-        files: more .npy files.
-        windows: window sizes; those of the dataset's settings that fit twice where none is given.
-
-    Raises:
-        UserError: no dataset, an unknown or broken ordering.
+    `names` are those of the dataset's orderings or .npy files, `files` more .npy files; without names all of its
+    orderings, without windows the sizes of the dataset's settings that fit twice.
     """
     dataset = open_dataset(out)
     chars = dataset.characteristics
@@ -87,26 +73,18 @@ def short_curves(balance: Balance) -> Curves:
     """An ordering's curves in at most 100 points each; a window's position is its last."""
     return {
         family: FamilyCurves(
-            envelope(prefix, max_points=_MAX_POINTS),
-            {
-                size: envelope(tv, size * np.arange(1, len(tv) + 1), _MAX_POINTS)
-                for size, tv in balance.window_tv[family].items()
-            },
+            envelope(prefix, max_points=100),
+            {n: envelope(tv, n * np.arange(1, len(tv) + 1), 100) for n, tv in balance.window_tv[family].items()},
         )
         for family, prefix in balance.prefix_l2.items()
     }
 
 
 def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
-    """The chosen orderings beside a uniform shuffle, which comes first: figures, and curves by the same names.
-
-    Raises:
-        UserError: no orderings, one of another dataset, a window size outside its range.
-    """
+    """The chosen orderings beside a uniform shuffle, which comes first: figures, and curves by the same names."""
     if not chosen.orderings:
         raise UserError("Expected orderings to measure, found none; make one with `jax-diversity order`.")
-    together = _together(chosen)
-    curves: dict[str, Curves] = {}
+    together, curves = _together(chosen), dict[str, Curves]()
 
     def keep(name: str, balance: Balance) -> None:
         curves[name] = short_curves(balance)
@@ -116,20 +94,10 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
 
 
 def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = False) -> dict[str, dict[str, Any]]:
-    """The chosen orderings' figures, for JSON.
+    """The chosen orderings' figures, for JSON: name -> `Balance.summary()` and what is added to it.
 
-    Args:
-        chosen: orderings and window sizes.
-        progress: where work is shown.
-        profile: whether to add the window TV at all powers of two.
-
-    Returns:
-        name -> `Balance.summary()`, with `gap_closed` (from the reference to the floor) at every window size, and
-        `curves` (see `short_curves`) in every family; `profile` there is offset -> the fields of `WindowProfile`,
-        lists of one value a size.
-
-    Raises:
-        UserError: an ordering of another dataset, a window size outside its range.
+    At every window size `gap_closed` (from the reference to the floor), in every family `curves` (`short_curves`)
+    and, where asked for, `profile`: offset -> the fields of `WindowProfile`, lists of one value a size.
     """
     reference, shuffle = chosen.reference
     together = {reference: shuffle, **chosen.orderings}
@@ -157,14 +125,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
 
 
 def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
-    """Mean TV of aligned windows of 1, 2, 4 ... sequences.
-
-    Returns:
-        family -> ordering (the reference first), and `floor` -> window size -> mean TV.
-
-    Raises:
-        UserError: an ordering of another dataset.
-    """
+    """Mean TV of aligned windows: family -> ordering (the reference first), and `floor` -> size 1, 2, 4 ... -> TV."""
     chars, together = chosen.characteristics, _together(chosen)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
     with progress.task("measure all sizes", _num_positions(chosen, len(together)), "positions") as advance:
@@ -195,17 +156,9 @@ def _num_positions(chosen: Chosen, num_orderings: int) -> int:
 def batch_deviations(
     dataset: Dataset, ordering: str, global_batch_size: int, *, host_index: int = 0, num_hosts: int = 1
 ) -> dict[str, Float64[np.ndarray, " batch"]]:
-    """TV of every whole batch of an epoch, or of a host's rows of it, to compare one batch with.
+    """TV of every whole batch of an epoch, or of a host's rows of it: family -> (num_sequences // B,).
 
-    Args:
-        dataset: a built dataset.
-        ordering: the name of its ordering, or a .npy file.
-        global_batch_size: B, sequences of a batch over all hosts.
-        host_index: whose rows: those from `host_index * B / num_hosts` on.
-        num_hosts: hosts that share the batch.
-
-    Returns:
-        family -> (num_sequences // B,), in the order of training.
+    `ordering` is a name or a .npy file; `global_batch_size` is B, the sequences of a batch over all hosts.
     """
     # The window contract: host h of H reads rows [h B / H, (h + 1) B / H) of every global batch.
     chars, indices = dataset.characteristics, dataset.find_ordering(ordering).indices

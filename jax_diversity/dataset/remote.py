@@ -45,30 +45,19 @@ def local_path(path: str | Path) -> Path:
     return Path(path.removeprefix("file://")) if isinstance(path, str) else path
 
 
-def default_cache_folder() -> Path:
-    """Where files go when no folder is named: below the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "jax-diversity"
-
-
 class RemoteFolder:
-    """A dataset's folder on an object store, and the local folder that its files are fetched into.
+    """A dataset's folder at an address that fsspec knows, and the local folder that its files are fetched into.
 
-    Any number of threads and processes may fetch; a pickle carries names only.
-
-    Args:
-        address: the dataset's, any that fsspec knows.
-        cache_folder: where files are kept; None takes `default_cache_folder()`.
-
-    Raises:
-        UserError: an address that cannot be read, no manifest there, or one that names files outside its folder.
+    Any number of threads and processes may fetch; a pickle carries names only. Files are kept in `cache_folder`, None
+    takes `jax-diversity` below the user's cache directory.
     """
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
         self.address = address.rstrip("/")
-        self.cache_folder = default_cache_folder() if cache_folder is None else Path(cache_folder).absolute()
+        of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.cache_folder = Path(of_user) / "jax-diversity" if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
-            manifest = bytes(self._filesystem.cat_file(f"{self._path}/manifest.json"))
+            manifest = self._read("manifest.json")
         # One folder for every manifest: a dataset that was built again does not change under one that is open.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
@@ -76,7 +65,11 @@ class RemoteFolder:
             text = manifest.decode("utf-8")
             stages = json.loads(text)["stages"].values()
             self.files = {name: about for entry in stages for name, about in entry["files"].items()}
-            _check_names(self.address, self.files)
+            for name, about in self.files.items():
+                # Names and hashes become local paths: none may lead out of the cache.
+                parts, _ = PurePosixPath(name), int(about["bytes"])
+                if parts.is_absolute() or ".." in parts.parts or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
+                    raise UserError(f"{self.address}/manifest.json names a file that no dataset has: {name!r}.")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, UserError):
                 raise
@@ -93,11 +86,7 @@ class RemoteFolder:
         return f"RemoteFolder({self.address})"
 
     def fetch(self, name: str) -> Path:
-        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet.
-
-        Raises:
-            UserError: no such object, another one than the manifest says, or no place for it.
-        """
+        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet."""
         about = self.files[name]
         path = self.root / name
         if not _is_there(path, about):
@@ -121,13 +110,7 @@ class RemoteFolder:
     def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Write one of the manifest's files to a path, in pieces that come side by side, and check it.
 
-        Args:
-            name: the file's, in the manifest.
-            path: what to write; half a file is left there by an error.
-            is_stopped: asked between pieces; True ends the work with `InterruptedError`.
-
-        Raises:
-            UserError: no such object, or another one than the manifest says.
+        `is_stopped` is asked between pieces; True ends the work with `InterruptedError`, which leaves half a file.
         """
 
         def write(piece: bytes) -> None:
@@ -184,7 +167,7 @@ class RemoteFolder:
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
         with _faults(f"{self.address}/{name}", f"{stop - start} bytes from byte {start} on"):
-            piece = self._filesystem.cat_file(f"{self._path}/{name}", start=start, end=stop)
+            piece = self._read(name, start=start, end=stop)
         if len(piece) != stop - start:
             raise UserError(
                 f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
@@ -207,22 +190,9 @@ class RemoteFolder:
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec knows, found {self.address}: {error}.") from None
 
-    @property
-    def _filesystem(self) -> Any:
-        return self._opened[0]
-
-    @property
-    def _path(self) -> str:
-        return self._opened[1].rstrip("/")
-
-
-def _check_names(address: str, files: Mapping[str, Any]) -> None:
-    """Names and hashes become local paths: none may lead out of the cache."""
-    for name, about in files.items():
-        parts = PurePosixPath(name)
-        if parts.is_absolute() or ".." in parts.parts or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
-            raise UserError(f"{address}/manifest.json names a file that no dataset has: {name!r}.")
-        int(about["bytes"])
+    def _read(self, name: str, **span: int) -> bytes:
+        filesystem, path = self._opened
+        return bytes(filesystem.cat_file(f"{path.rstrip('/')}/{name}", **span))
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:

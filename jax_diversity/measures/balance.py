@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
-from scipy.sparse import csr_array
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
-from jax_diversity.measures.prefixes import norm_drift, prefix_deviation, row_norms
+from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, window_deviation
+from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, row_sums, window_deviation
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 Order = Ordering | Schedule | Int64[np.ndarray, " position"]
@@ -78,14 +77,12 @@ class Balance:
     def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
         tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
         groups = self.groups_per_batch[family][size]
-        every_start = self.window_tv_every_start[family].get(size)
+        measured = self.window_tv_every_start[family].get(size)
+        every_start = measured._asdict().items() if measured else ()
+        parts = {"mean": np.mean, "best": np.min, "worst": np.max}
         return {
-            "tv_mean": float(tv.mean()),
-            "tv_best": float(tv.min()),
-            "tv_worst": float(tv.max()),
-            "tv_mean_shifted": float(shifted.mean()) if len(shifted) else None,
-            "tv_best_shifted": float(shifted.min()) if len(shifted) else None,
-            "tv_worst_shifted": float(shifted.max()) if len(shifted) else None,
+            **{f"tv_{name}": float(part(tv)) for name, part in parts.items()},
+            **{f"tv_{name}_shifted": float(part(shifted)) if len(shifted) else None for name, part in parts.items()},
             "tv_floor": self.window_tv_floor[family][size],
             "tv_bound": self.window_tv_bound[family][size],
             "tv_ideal_token_shuffle": self.ideal_tv[family][size],
@@ -93,8 +90,7 @@ class Balance:
             "max_share_deviation": self.window_max[family][size],
             "groups_per_batch_mean": float(groups.mean()),
             "groups_per_batch_min": float(groups.min()),
-            **({"tv_mean_every_start": every_start.mean} if every_start else {}),
-            **({"tv_worst_every_start": every_start.worst} if every_start else {}),
+            **{f"tv_{name}_every_start": value for name, value in every_start},
         }
 
 
@@ -129,13 +125,6 @@ def measure(
     return Measurer(characteristics, windows, targets, every_start=every_start).measure(ordering, advance)
 
 
-class _Limits(NamedTuple):
-    """What the mean window TV cannot be below."""
-
-    floor: float
-    bound: float
-
-
 class Measurer:
     """Measures several orders of one corpus against the same targets; `measure` says what its arguments mean."""
 
@@ -147,13 +136,15 @@ class Measurer:
         *,
         every_start: bool = False,
     ) -> None:
-        self.windows, self.shares = tuple(windows), target_shares(characteristics, targets or {})
+        targets = targets or {}
+        self.windows, self.shares = tuple(windows), target_shares(characteristics, targets)
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
-        self._has_own_mean = first in (targets or {})
-        self._norms = row_norms(characteristics.counts[first]) / self._length
+        self._has_own_mean = first in targets
+        squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
+        self._norms = np.sqrt(squares) / self._length
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
-        self._limits_of_corpus: dict[str, dict[int, _Limits]] = {}
+        self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
         """All measures of one of the orders."""
@@ -161,71 +152,56 @@ class Measurer:
         for size in self.windows:
             if not 1 <= size <= len(ordering):
                 raise UserError(f"Expected window sizes from 1 to {len(ordering)} sequences, found {size}.")
-        # Prefixes, each size's window maximum and, where asked for, its every start read all positions once.
-        num_walks = 1 + len(self.windows) * (2 if self._every_start else 1)
-        measured = {
-            family: self._family(family, ordering, _SharedAdvance(advance, num_walks)) for family in self.shares
-        }
-        by_name: dict[str, Any] = {
-            name: {family: values[name] for family, values in measured.items()}
-            for name in next(iter(measured.values()))
-        }
+        by_name: dict[str, Any] = {}
+        for family in self.shares:
+            for name, value in self._family(family, ordering, advance).items():
+                by_name.setdefault(name, {})[family] = value
         return Balance(**by_name, norm_drift=norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean))
 
     def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
         """A family's part of `Balance`, by the names of its attributes."""
         # One family's rows are placed at a time: with several, all of them would be held twice.
-        target, length = self.shares[family], self._length
+        target, length, sizes = self.shares[family], self._length, self.windows
         placed = place(self._characteristics.counts[family], ordering.indices)
-        aligned = {size: aligned_windows(placed, target, size) for size in self.windows}
-        limits = self._limits(family, ordering, placed)
-
-        def by_size(value: Callable[[int], Any]) -> dict[int, Any]:
-            return {size: value(size) for size in self.windows}
-
+        aligned = {size: aligned_windows(placed, target, size) for size in sizes}
+        # All orderings of a corpus share its floors and bounds; a schedule's are those of its own positions.
+        limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
+        if family not in limits:
+            each = {size: (placed, target, size, length) for size in sizes}
+            limits[family] = {size: (window_floor(*these), window_bound(*these)) for size, these in each.items()}
+        # Prefixes, each size's window maximum and, where asked for, its every start read all positions once.
+        advance = _once(advance, 1 + len(sizes) * (2 if self._every_start else 1))
         return {
             "prefix_l2": prefix_deviation(placed, np.diff(cumulative_tokens(placed)), target, length, advance),
-            "window_tv": by_size(lambda size: aligned[size].tv),
-            "window_tv_shifted": by_size(lambda size: window_deviation(placed, target, size, size // 2)),
-            "window_l2": by_size(lambda size: aligned[size].l2),
-            "window_tv_floor": by_size(lambda size: limits[size].floor),
-            "window_tv_bound": by_size(lambda size: limits[size].bound),
-            "window_max": by_size(lambda size: window_maximum(placed, target, size, advance)),
-            "ideal_tv": by_size(lambda size: ideal_token_shuffle(target, size, length)),
-            "groups_per_batch": by_size(lambda size: aligned[size].num_groups),
+            "window_tv": {size: aligned[size].tv for size in sizes},
+            "window_tv_shifted": {size: window_deviation(placed, target, size, size // 2) for size in sizes},
+            "window_l2": {size: aligned[size].l2 for size in sizes},
+            "window_tv_floor": {size: limits[family][size][0] for size in sizes},
+            "window_tv_bound": {size: limits[family][size][1] for size in sizes},
+            "window_max": {size: window_maximum(placed, target, size, advance) for size in sizes},
+            "ideal_tv": {size: ideal_token_shuffle(target, size, length) for size in sizes},
+            "groups_per_batch": {size: aligned[size].num_groups for size in sizes},
             "groups_per_sequence": len(placed.data) / max(len(ordering), 1),
-            "window_tv_every_start": by_size(lambda size: window_tv_all(placed, target, size, advance))
-            if self._every_start
-            else {},
+            "window_tv_every_start": {
+                size: window_tv_all(placed, target, size, advance) for size in sizes if self._every_start
+            },
         }
 
-    def _limits(self, family: str, ordering: Ordering | Schedule, placed: csr_array) -> dict[int, _Limits]:
-        """By window size. All orderings of a corpus share them; a schedule's are those of its own positions."""
-        known = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
-        if family not in known:
-            arguments = [(placed, self.shares[family], size, self._length) for size in self.windows]
-            known[family] = {each[2]: _Limits(window_floor(*each), window_bound(*each)) for each in arguments}
-        return known[family]
 
+def _once(advance: Advance, num_walks: int) -> Advance:
+    """Report every position once where it is read several times, so that progress counts positions."""
+    done = 0
 
-class _SharedAdvance:
-    """Reports every position once where it is read several times, so that progress counts positions."""
+    def told(amount: int) -> None:
+        nonlocal done
+        before, done = done // num_walks, done + amount
+        advance(done // num_walks - before)
 
-    def __init__(self, advance: Advance, num_walks: int) -> None:
-        self._advance, self._num_walks, self._done = advance, num_walks, 0
-
-    def __call__(self, amount: int) -> None:
-        before = self._done // self._num_walks
-        self._done += amount
-        self._advance(self._done // self._num_walks - before)
+    return told
 
 
 def checked(characteristics: Characteristics, ordering: Order) -> Ordering | Schedule:
-    """An ordering or schedule of the same dataset as the characteristics.
-
-    Raises:
-        UserError: it is of another number of sequences.
-    """
+    """The ordering, which has to be of the same number of sequences as the characteristics."""
     ordering = ordering if isinstance(ordering, Ordering | Schedule) else Ordering(ordering)
     if ordering.num_sequences != characteristics.num_sequences:
         raise UserError(
@@ -236,14 +212,8 @@ def checked(characteristics: Characteristics, ordering: Order) -> Ordering | Sch
 
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
-    """τ of every family: the one that is given, or the corpus's own.
-
-    Raises:
-        ValueError: an unknown family; shares that are negative, not finite, of another number of groups, or that
-            do not add up to 1.
-    """
-    unknown = set(targets) - set(characteristics.families)
-    if unknown:
+    """τ of every family: the one that is given, or the corpus's own."""
+    if unknown := set(targets) - set(characteristics.families):
         raise UserError(
             f"Targets name unknown families {sorted(unknown)}; the families are {sorted(characteristics.families)}."
         )

@@ -18,10 +18,10 @@ from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics, Ordering
 
 WINDOWS = (64, 192, 256, 1024)
-OFFSETS = ("0", "half", "every")
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start"}
 SHUFFLE = "uniform_shuffle"
 """The method that gaps are closed from."""
+_GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,8 @@ class Comparison:
         Raises:
             ValueError: the comparison does not hold it.
         """
-        wanted = (ordering, family, measure, window, offset)
         for row in self.rows:
-            if (row.ordering, *row.key) == wanted:
+            if (row.ordering, *row.key) == (ordering, family, measure, window, offset):
                 return row.value
         raise UserError(
             f"The comparison holds no {measure!r} of {ordering!r} in family {family!r} at window {window} "
@@ -123,12 +122,11 @@ class Comparison:
 
         At most 80 columns wide; what does not fit follows below.
         """
-        blocks = _blocks(self.rows, self.base)
-        return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in blocks)
+        return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in _blocks(self))
 
     def markdown(self) -> str:
         """The same as Markdown tables under bold titles."""
-        return "\n\n".join(f"**{title}**\n\n{_piped(cells)}" for title, cells in _blocks(self.rows, self.base))
+        return "\n\n".join(f"**{title}**\n\n{_piped(cells)}" for title, cells in _blocks(self))
 
     def __str__(self) -> str:
         return self.table()
@@ -171,7 +169,7 @@ def compare(
     if not orderings:
         raise UserError("Expected at least one order to compare, found none; pass {'name': ordering}.")
     for offset in offsets:
-        one_of("every offset", offset, OFFSETS)
+        one_of("every offset", offset, _SUFFIXES)
     if windows is None:
         least = min(map(len, orderings.values()))
         windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)
@@ -183,7 +181,11 @@ def compare(
         keep(name, balance)
         summaries[name] = balance.summary()
     shuffle = next((name for name, ordering in orderings.items() if is_shuffle(name, ordering)), None)
-    shuffled = _shuffle_tvs(characteristics, measurer) if shuffle is None else _mean_tvs(summaries[shuffle])
+    if shuffle is None:
+        shuffled = _shuffle_tvs(characteristics, measurer)
+    else:
+        of_shuffle = {family: about["windows"] for family, about in summaries[shuffle]["families"].items()}
+        shuffled = {(at, int(n)): values["tv_mean"] for at, sizes in of_shuffle.items() for n, values in sizes.items()}
     rows = [row for name in orderings for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows))
 
@@ -193,18 +195,7 @@ def is_shuffle(name: str, ordering: Order) -> bool:
     return name == SHUFFLE or (isinstance(ordering, Ordering) and ordering.info.get("method") == SHUFFLE)
 
 
-_MeanTVs = Mapping[tuple[str, int], float]
-
-
-def _mean_tvs(summary: Mapping[str, Any]) -> _MeanTVs:
-    return {
-        (family, int(size)): values["tv_mean"]
-        for family, about in summary["families"].items()
-        for size, values in about["windows"].items()
-    }
-
-
-def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> _MeanTVs:
+def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[tuple[str, int], float]:
     """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a schedule may have."""
     # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
@@ -223,7 +214,9 @@ def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
     return None if math.isnan(closed) else closed
 
 
-def _rows(name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffled: _MeanTVs) -> Iterator[Row]:
+def _rows(
+    name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffled: Mapping[tuple[str, int], float]
+) -> Iterator[Row]:
     for index, (family, about) in enumerate(summary["families"].items()):
         yield Row(name, family, "prefix_l2_max", about["prefix_l2_max"])
         if index == 0:
@@ -231,23 +224,13 @@ def _rows(name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffle
         yield Row(name, family, "groups_per_sequence_mean", about["groups_per_sequence_mean"])
         for size, values in about["windows"].items():
             window = int(size)
-            for measured in _OF_WINDOWS:
+            for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
                 yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
             yield Row(name, family, "gap_closed", closed, window)
             for offset in offsets:
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
-
-
-_OF_WINDOWS = (
-    "tv_floor",
-    "tv_bound",
-    "l2_worst",
-    "max_share_deviation",
-    "groups_per_batch_mean",
-    "groups_per_batch_min",
-)
 
 
 # ---- tables
@@ -259,22 +242,16 @@ _TOTALS = {
     "norm_drift_max": "norm drift",
     "groups_per_sequence_mean": "groups per sequence",
 }
-_DECIMALS = {
-    "prefix_l2_max": 2,
-    "norm_drift_max": 1,
-    "groups_per_sequence_mean": 2,
-    "gap_closed": 3,
-    "groups_per_batch_mean": 0,
-    "groups_per_batch_min": 0,
-}
+_DECIMALS = {"prefix_l2_max": 2, "norm_drift_max": 1, "groups_per_sequence_mean": 2, "gap_closed": 3}
+_DECIMALS |= dict.fromkeys(_GROUPS_PER_BATCH, 0)
 _WIDTH, _NAME_WIDTH = 80, 32
 
 
-def _blocks(rows: Sequence[Row], base: str | None) -> Iterator[tuple[str, _Cells]]:
+def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
     """Every table's title and its cells, the header first."""
+    rows, base, names = compared.rows, compared.base, compared.orderings
     ratio = f", relative to {base}" if base else ""
     values = {(row.ordering, *row.key): row.value for row in rows}
-    names = list(dict.fromkeys(row.ordering for row in rows))
     windows = sorted({row.window for row in rows if row.window is not None})
     offsets = dict.fromkeys(row.offset for row in rows if row.offset is not None)
 
@@ -289,16 +266,14 @@ def _blocks(rows: Sequence[Row], base: str | None) -> Iterator[tuple[str, _Cells
         """An ordering a line, a window size a column."""
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
-    def limits(family: str) -> _Cells:
+    def limits(family: str) -> Iterator[list[str]]:
         """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
-        lines = []
         for limit in ("floor", "bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
                 distinct.setdefault(tuple(line(name, family, (f"tv_{limit}",))), []).append(name)
             for found, sharing in distinct.items():
-                lines.append([limit if len(distinct) == 1 else f"{limit} of {', '.join(sharing)}", *found])
-        return lines
+                yield [limit if len(distinct) == 1 else f"{limit} of {', '.join(sharing)}", *found]
 
     for family in dict.fromkeys(row.family for row in rows):
         totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]
@@ -312,8 +287,7 @@ def _blocks(rows: Sequence[Row], base: str | None) -> Iterator[tuple[str, _Cells
                 cells += limits(family)
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
-        groups = ("groups_per_batch_mean", "groups_per_batch_min")
-        yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, groups)
+        yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)
 
 
 def _aligned(cells: _Cells) -> str:
@@ -321,13 +295,10 @@ def _aligned(cells: _Cells) -> str:
     cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     parts: list[list[int]] = [[]]
-    room = left = _WIDTH - widths[0]
     for column, width in enumerate(widths[1:], start=1):
-        if width + 2 > left and parts[-1]:
+        if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > _WIDTH:
             parts.append([])
-            left = room
         parts[-1].append(column)
-        left -= width + 2
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in columns)])
         for columns in parts
@@ -337,10 +308,8 @@ def _aligned(cells: _Cells) -> str:
 
 def _cut(text: str, width: int) -> str:
     """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
-    if len(text) <= width:
-        return text
     tail = width // 2
-    return f"{text[: width - tail - 3]}...{text[-tail:]}"
+    return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
 
 
 def _piped(cells: _Cells) -> str:

@@ -13,20 +13,8 @@ def envelope(
 ) -> dict[str, list[float]]:
     """Shorten a curve to at most `max_points` points, in plain numbers of six significant digits.
 
-    Neighbouring values share a point, which keeps their mean, the least and the largest of them: the band between
-    them holds every value of the curve. Values that are not finite are left out.
-
-    Args:
-        values: the curve.
-        positions: the horizontal coordinate of every value, ascending; None counts 1, 2 ...
-        max_points: most points.
-
-    Returns:
-        `position` (the mean of the point's), `mean`, `min` and `max`, lists of equal length.
-
-    Example:
-        >>> envelope(np.array([1.0, 3.0, 2.0, 2.0]), max_points=2)
-        {'position': [1.5, 3.5], 'mean': [2.0, 2.0], 'min': [1.0, 2.0], 'max': [3.0, 2.0]}
+    Neighbouring values share a point, which has their mean position, `mean`, `min` and `max`: the band between the
+    last two holds every value. Values that are not finite are left out. Positions ascend; None counts 1, 2 ...
     """
     finite = np.isfinite(values)
     places = np.arange(1, len(values) + 1) if positions is None else np.asarray(positions)

@@ -31,12 +31,8 @@ class DuplicateGaps:
     def summary(self) -> dict[str, Any]:
         """The figures that a table shows, as plain numbers; None where nothing has a copy."""
         known = len(self.gaps) > 0
-        return {
-            "num_gaps": len(self.gaps),
-            "minimum": self.minimum,
-            "median": float(np.median(self.gaps)) if known else None,
-            "mean": float(self.gaps.mean()) if known else None,
-        }
+        median, mean = (float(np.median(self.gaps)), float(self.gaps.mean())) if known else (None, None)
+        return {"num_gaps": len(self.gaps), "minimum": self.minimum, "median": median, "mean": mean}
 
 
 def duplicate_gaps(
@@ -72,20 +68,6 @@ def duplicate_gaps(
             )
         position = np.flatnonzero(groups[indices] >= 0)
         return _gaps(groups[indices[position]], position, position)
-    _check_segments(segments, groups, num_sequences)
-    held = np.flatnonzero(groups[segments.document_index] >= 0)
-    sequence, document = segments.sequence_index[held], segments.document_index[held]
-    # Every position repeats its sequence's members: `source` counts through them, run after run.
-    by_sequence = np.argsort(sequence, kind="stable")
-    starts = np.searchsorted(sequence[by_sequence], np.arange(num_sequences + 1))
-    widths = np.diff(starts)[indices]
-    position = np.repeat(np.arange(len(indices)), widths)
-    source = np.arange(len(position)) + np.repeat(starts[indices] - np.cumsum(widths) + widths, widths)
-    document = document[by_sequence[source]]
-    return _gaps(groups[document], position, document)
-
-
-def _check_segments(segments: Segments, groups: Integer[np.ndarray, " document"], num_sequences: int) -> None:
     if segments.num_sequences != num_sequences:
         raise UserError(
             f"Expected segments of {num_sequences} sequences as the ordering has, found "
@@ -97,6 +79,16 @@ def _check_segments(segments: Segments, groups: Integer[np.ndarray, " document"]
             f"Expected the duplicate groups of {num_documents} documents as the segments hold, found "
             f"{len(groups)}; give one group a document, negative for none."
         )
+    held = np.flatnonzero(groups[segments.document_index] >= 0)
+    sequence, document = segments.sequence_index[held], segments.document_index[held]
+    # Every position repeats its sequence's members: `source` counts through them, run after run.
+    by_sequence = np.argsort(sequence, kind="stable")
+    starts = np.searchsorted(sequence[by_sequence], np.arange(num_sequences + 1))
+    widths = np.diff(starts)[indices]
+    position = np.repeat(np.arange(len(indices)), widths)
+    source = np.arange(len(position)) + np.repeat(starts[indices] - np.cumsum(widths) + widths, widths)
+    document = document[by_sequence[source]]
+    return _gaps(groups[document], position, document)
 
 
 def _gaps(groups: np.ndarray, position: np.ndarray, member: np.ndarray) -> DuplicateGaps:

@@ -7,14 +7,14 @@ window's whole target; the bound also counts that a window holds whole numbers o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.measures.windows import blocks
+from jax_diversity.measures.windows import Entries, blocks, row_sums
 
 _TABLE_ENTRIES = 1 << 24
 _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
@@ -27,11 +27,9 @@ def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
     it; the N mod n largest sums may fall past the last whole window.
     """
-    per_sequence = np.empty(counts.shape[0])
-    for rows, block in blocks(counts):
-        excess = np.maximum(0.0, block.tokens / (size * sequence_length) - target[block.group])
-        per_sequence[rows] = np.bincount(block.position, weights=excess, minlength=rows.stop - rows.start)
-    return _kept(per_sequence, size) / max(counts.shape[0] // size, 1)
+    tokens = size * sequence_length
+    kept = _kept(counts, size, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))
+    return kept / max(counts.shape[0] // size, 1)
 
 
 def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
@@ -61,17 +59,14 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
         return floor
     targets = target * (size * sequence_length)
     moduli = _best_moduli(_pieces(counts), targets, num_sequences / size)
-    per_sequence = np.empty(num_sequences)
-    for rows, block in blocks(counts):
-        values = _rounded(block.tokens, moduli[block.group], targets[block.group])
-        per_sequence[rows] = np.bincount(block.position, weights=values, minlength=rows.stop - rows.start)
-    total = _kept(per_sequence, size) - num_windows * float(_rounded(targets, moduli, targets).sum())
+    kept = _kept(counts, size, lambda block: _rounded(block.tokens, moduli[block.group], targets[block.group]))
+    total = kept - num_windows * float(_rounded(targets, moduli, targets).sum())
     return max(floor, total / (num_windows * size * sequence_length))
 
 
-def _kept(per_sequence: Float64[np.ndarray, " sequence"], size: int) -> float:
-    """The sum without the N mod n largest, which may be the sequences after the last whole window."""
-    per_sequence = np.sort(per_sequence)
+def _kept(counts: csr_array, size: int, of_pieces: Callable[[Entries], np.ndarray]) -> float:
+    """Values of all pieces, added up without the N mod n largest sequences, which may be after the last window."""
+    per_sequence = np.sort(row_sums(counts, of_pieces))
     return float(per_sequence[: len(per_sequence) - len(per_sequence) % size].sum())
 
 
@@ -91,7 +86,6 @@ class _Pieces(NamedTuple):
     num_groups: int
 
     def sums(self, values: np.ndarray) -> Float64[np.ndarray, " group"]:
-        """Per group."""
         return np.bincount(self.group, weights=self.times * values, minlength=self.num_groups)
 
 
@@ -109,9 +103,7 @@ def _pieces(counts: csr_array) -> _Pieces:
         return _Pieces(keys // widest, keys % widest, table[keys], num_groups)
     order = np.lexsort((counts.data, counts.indices))
     groups, sizes = counts.indices[order].astype(np.int64), counts.data[order].astype(np.int64)
-    new = np.ones(len(groups), bool)
-    new[1:] = (groups[1:] != groups[:-1]) | (sizes[1:] != sizes[:-1])
-    first = np.flatnonzero(new)
+    first = np.flatnonzero((np.diff(groups, prepend=-1) != 0) | (np.diff(sizes, prepend=-1) != 0))
     return _Pieces(groups[first], sizes[first], np.diff(first, append=len(groups)), num_groups)
 
 

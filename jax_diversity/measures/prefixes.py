@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.windows import Entries, blocks, entries, group_sums
+from jax_diversity.measures.windows import Entries, entries, group_sums
 
 _BLOCK_POSITIONS = 1024
 _DENSE_ENTRIES = 4_000_000
@@ -137,12 +137,3 @@ def norm_drift(
     if len(placed):
         placed -= placed.mean() if own_mean else norms.mean()
     return np.cumsum(placed, out=placed)
-
-
-def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
-    """Euclidean norm of every row, in tokens."""
-    norms = np.empty(counts.shape[0])
-    for rows, block in blocks(counts):
-        squares = block.tokens.astype(np.float64) ** 2
-        norms[rows] = np.bincount(block.position, weights=squares, minlength=rows.stop - rows.start)
-    return np.sqrt(norms, out=norms)

@@ -24,7 +24,6 @@ from jax_diversity.schema import Characteristics
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
 _TOP_LEVEL = 63
-_OFFSETS = ("0", "half")
 
 
 class WindowProfile(NamedTuple):
@@ -94,10 +93,18 @@ def window_profile(
     """
     shares = target_shares(characteristics, targets or {})
     indices = checked(characteristics, ordering).indices
-    return {
-        family: _profile(characteristics.counts[family], indices, shares[family], advance)
-        for family in characteristics.families
-    }
+    profiles = {}
+    for family, counts in characteristics.counts.items():
+        levels, tops = _Levels(shares[family]), []
+        # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
+        block_level = _block_rows(counts).bit_length() - 1
+        for _, rows in _blocks(counts, indices):
+            tops.append(levels.climb(rows, 0, block_level))
+            advance(rows.shape[0])
+        if tops:
+            levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
+        profiles[family] = {offset: levels.profile(offset) for offset in ("0", "half")}
+    return profiles
 
 
 def group_timeline(
@@ -147,25 +154,6 @@ def group_timeline(
     return GroupTimeline(bin_size, groups, target[groups], tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0))
 
 
-def _profile(
-    counts: csr_array,
-    indices: Int64[np.ndarray, " position"],
-    target: Float64[np.ndarray, " group"],
-    advance: Advance,
-) -> dict[str, WindowProfile]:
-    """Both offsets' profiles of one family."""
-    levels = _Levels(target)
-    # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
-    block_level = _block_rows(counts).bit_length() - 1
-    tops = []
-    for _, rows in _blocks(counts, indices):
-        tops.append(levels.climb(rows, 0, block_level))
-        advance(rows.shape[0])
-    if tops:
-        levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
-    return {offset: levels.profile(offset) for offset in _OFFSETS}
-
-
 def _block_rows(counts: csr_array) -> int:
     """Rows of a block, a power of two: about as many non-zeros whatever the corpus."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
@@ -174,13 +162,11 @@ def _block_rows(counts: csr_array) -> int:
 
 
 def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
-    """Rows in the order of positions, some at a time, each time with the position of the first.
-
-    As float64, in which whole numbers of tokens add up exactly.
-    """
+    """Rows in the order of positions, some at a time, each time with the position of the first."""
     step = _block_rows(counts)
     for start in range(0, len(indices), step):
         rows = counts[indices[start : start + step]]
+        # As float64, in which whole numbers of tokens add up exactly.
         yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -195,16 +181,8 @@ class _Levels:
         self._waiting: dict[int, csr_array] = {}
 
     def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
-        """Measure windows and all windows that they make together below the level `top`.
-
-        Args:
-            rows: consecutive windows of 2^level positions, after those of the block before.
-            level: theirs.
-            top: where to stop.
-
-        Returns:
-            The windows at the level `top`.
-        """
+        """Measure windows (of 2^level positions, after those of the block before) and all that they make together
+        below the level `top`; those of that level are returned."""
         # Counts of a window are the sum of its two halves' counts, so that each level adds what the level below has
         # already summed. Groups merge on the way up: a level has at most as many non-zeros as the one below.
         while level < top and rows.shape[0]:
@@ -224,16 +202,12 @@ class _Levels:
     def profile(self, offset: str) -> WindowProfile:
         """What was measured at one offset."""
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
-        return WindowProfile(
-            sizes=np.array([1 << level for level, *_ in found], np.int64),
-            num_windows=np.array([number for _, number, *_ in found], np.int64),
-            mean=np.array([total / number for _, number, total, *_ in found], np.float64),
-            best=np.array([least for *_, least, _ in found], np.float64),
-            worst=np.array([most for *_, most in found], np.float64),
-        )
+        level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
+        sizes = np.left_shift(1, level.astype(np.int64))
+        return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 
     def _measure(self, offset: str, level: int, windows: csr_array) -> None:
         tv = total_variation(windows, self._target)
         number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
-        joined = number + len(tv), total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
-        self._measured[offset, level] = joined
+        total, least, most = total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
+        self._measured[offset, level] = (number + len(tv), total, least, most)

@@ -83,7 +83,6 @@ def _block_tv(
 
     # A span adds its value at `begin` and takes it back at `end`: one running sum gives all starts.
     def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
-        """The sum of the values of the spans that hold a start position."""
         changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
         changes -= np.bincount(spans.end[above], weights=values[above], minlength=num_starts + 1)
         return np.cumsum(changes, dtype=np.float64)[:-1]
@@ -91,16 +90,12 @@ def _block_tv(
     tokens = np.maximum(window_tokens, 1)
     values = running(spans.tokens) / tokens - running(expected)
     lengths = spans.end[crossing] - spans.begin[crossing]
-    starts = _expand(spans.begin[crossing], lengths)
+    # `begin`, `begin + 1` ... of every span, one after another.
+    starts = np.arange(lengths.sum()) + np.repeat(spans.begin[crossing] - np.cumsum(lengths) + lengths, lengths)
     shares = np.repeat(spans.tokens[crossing], lengths) / tokens[starts]
     surplus = np.maximum(shares - np.repeat(expected[crossing], lengths), 0.0)
     values += np.bincount(starts, weights=surplus, minlength=num_starts)
     return np.where(window_tokens > 0, np.maximum(values, 0.0), 0.0)
-
-
-def _expand(begin: Int64[np.ndarray, " span"], lengths: Int64[np.ndarray, " span"]) -> Int64[np.ndarray, " start"]:
-    """`begin`, `begin + 1` ... of every span, one after another."""
-    return np.arange(lengths.sum()) + np.repeat(begin - np.cumsum(lengths) + lengths, lengths)
 
 
 def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:

@@ -15,7 +15,7 @@ def measure_stage(name: str) -> Stage:
         help="Compare orderings with a shuffle: prefixes, windows, drift.",
         section="windows",
         destination="orderings",
-        run=lambda context, partial: measure_ordering(context, partial, name),
+        run=lambda context, partial: _measure(context, partial, name),
         summary=lambda counts: f"windows of {', '.join(map(str, counts['windows']))} sequences",
         settings=lambda config: {"windows": list(config.windows)},
         inputs=lambda context: ("characterize", f"order/{name}"),
@@ -23,7 +23,7 @@ def measure_stage(name: str) -> Stage:
     )
 
 
-def measure_ordering(context: Context, partial: Path, name: str) -> Counts:
+def _measure(context: Context, partial: Path, name: str) -> Counts:
     """Measure one ordering; write its figures, and how it was made, into the file beside it."""
     from jax_diversity.measures.balance import measure
     from jax_diversity.measures.windows import usable_windows

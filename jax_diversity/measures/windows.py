@@ -5,7 +5,7 @@ Counts stay sparse. Positions are read in blocks, so that ten million of them ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,14 @@ def blocks(rows: csr_array) -> Iterator[tuple[slice, Entries]]:
         yield slice(start, stop), entries(rows, start, stop)
 
 
+def row_sums(rows: csr_array, of_block: Callable[[Entries], np.ndarray]) -> Float64[np.ndarray, " row"]:
+    """Every row's sum of a value of its non-zeros."""
+    sums = np.empty(rows.shape[0])
+    for part, block in blocks(rows):
+        sums[part] = np.bincount(block.position, weights=of_block(block), minlength=part.stop - part.start)
+    return sums
+
+
 def group_sums(block: Entries, num_groups: int) -> Int64[np.ndarray, " group"]:
     """Tokens of every group, exact."""
     sums = np.zeros(num_groups, np.int64)
@@ -77,32 +85,34 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
     return totals
 
 
-class _Differences(NamedTuple):
-    """What both distances of windows are made of: one value a non-zero, and the windows' tokens."""
-
-    windows: csr_array
-    expected: Float64[np.ndarray, " nonzero"]
-    difference: Float64[np.ndarray, " nonzero"]
-    tokens: Float64[np.ndarray, " window"]
-
-    def sums(self, values: np.ndarray) -> Float64[np.ndarray, " window"]:
-        """Per window."""
-        return _row_sums(self.windows, values)
-
-
 def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
-    """Row sums of a matrix that has these values in the places of `rows`' non-zeros.
-
-    A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
-    """
+    """Row sums of a matrix that has these values in the places of `rows`' non-zeros."""
+    # A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
     return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
-def _differences(windows: csr_array, target: Float64[np.ndarray, " group"]) -> _Differences:
-    tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens a window
-    expected = target[windows.indices]
-    share = windows.data / np.repeat(np.maximum(tokens, 1.0), np.diff(windows.indptr))
-    return _Differences(windows, expected, share - expected, tokens)
+class _Differences:
+    """What both distances of windows are made of: τ and share - τ of every non-zero, and the windows' tokens."""
+
+    def __init__(self, windows: csr_array, target: Float64[np.ndarray, " group"]) -> None:
+        self.windows, self.target = windows, target
+        self.tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens a window
+        self.expected = target[windows.indices]
+        share = windows.data / np.repeat(np.maximum(self.tokens, 1.0), np.diff(windows.indptr))
+        self.difference = share - self.expected
+
+    def half_l1(self) -> Float64[np.ndarray, " window"]:
+        # A group that a window lacks contributes its whole target. So the sum begins with all targets, and a group
+        # that the window holds replaces its own: only non-zeros are visited.
+        distance = self.target.sum() + _row_sums(self.windows, np.abs(self.difference) - self.expected)
+        return np.where(self.tokens > 0, np.maximum(distance, 0.0) / 2, 0.0)
+
+    def l2(self) -> Float64[np.ndarray, " window"]:
+        # As in `half_l1`, with squares. The subtraction leaves a rounding error of some 1e-17, whose square root of
+        # some 1e-9 would be seen: windows that hold every group get an exact 0.
+        lacking = np.maximum(self.target @ self.target - _row_sums(self.windows, self.expected**2), 0.0)
+        lacking[_row_sums(self.windows, self.expected > 0) == np.count_nonzero(self.target)] = 0.0
+        return np.where(self.tokens > 0, np.sqrt(_row_sums(self.windows, self.difference**2) + lacking), 0.0)
 
 
 def total_variation(
@@ -120,32 +130,11 @@ def total_variation(
         >>> total_variation(np.array([[3, 1], [2, 2]]), np.array([0.5, 0.5]))
         array([0.25, 0.  ])
     """
-    return _half_l1(_differences(csr_array(windows), target), target)
-
-
-def _half_l1(parts: _Differences, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
-    # A group that a window lacks contributes its whole target. So the sum begins with all targets, and a group that
-    # the window holds replaces its own: only non-zeros are visited.
-    distance = target.sum() + parts.sums(np.abs(parts.difference) - parts.expected)
-    return np.where(parts.tokens > 0, np.maximum(distance, 0.0) / 2, 0.0)
-
-
-def _l2(parts: _Differences, target: Float64[np.ndarray, " group"]) -> Float64[np.ndarray, " window"]:
-    # As in `_half_l1`, with squares. The subtraction leaves a rounding error of some 1e-17, whose square root of
-    # some 1e-9 would be seen: windows that hold every group get an exact 0.
-    holds_all = parts.sums(parts.expected > 0) == np.count_nonzero(target)
-    lacking = np.where(holds_all, 0.0, np.maximum(target @ target - parts.sums(parts.expected**2), 0.0))
-    return np.where(parts.tokens > 0, np.sqrt(parts.sums(parts.difference**2) + lacking), 0.0)
+    return _Differences(csr_array(windows), target).half_l1()
 
 
 class AlignedWindows(NamedTuple):
-    """What is measured of consecutive windows, one value a window.
-
-    Attributes:
-        tv: half the L1 distance between the window's token shares and the targets.
-        l2: the Euclidean distance between the same.
-        num_groups: distinct groups with tokens.
-    """
+    """L1 / 2 and Euclidean distance between every window's token shares and the targets; its groups with tokens."""
 
     tv: Float64[np.ndarray, " window"]
     l2: Float64[np.ndarray, " window"]
@@ -163,13 +152,11 @@ def aligned_windows(
         size: positions a window, at least 1.
         offset: where the first window begins, any position from 0 on.
     """
-    num_windows = _num_windows(placed, size, offset)
-    measured = AlignedWindows(np.zeros(num_windows), np.zeros(num_windows), np.zeros(num_windows, np.int64))
-    for part, windows in _window_counts(placed, size, offset):
-        differences = _differences(windows, target)
-        measured.tv[part], measured.l2[part] = _half_l1(differences, target), _l2(differences, target)
-        measured.num_groups[part] = np.diff(windows.indptr)
-    return measured
+    parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
+    for windows in _window_counts(placed, size, offset):
+        found = _Differences(windows, target)
+        parts.append(AlignedWindows(found.half_l1(), found.l2(), np.diff(windows.indptr).astype(np.int64)))
+    return AlignedWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def window_deviation(
@@ -180,10 +167,8 @@ def window_deviation(
     Example:
         >>> window_deviation(place(chars.counts["cluster"], ordering.indices), chars.target_share("cluster"), 256)
     """
-    tv = np.zeros(_num_windows(placed, size, offset))
-    for part, windows in _window_counts(placed, size, offset):
-        tv[part] = total_variation(windows, target)
-    return tv
+    parts = [total_variation(windows, target) for windows in _window_counts(placed, size, offset)]
+    return np.concatenate([np.zeros(0), *parts])
 
 
 def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
@@ -191,13 +176,9 @@ def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, .
     return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
-def _num_windows(placed: csr_array, size: int, offset: int) -> int:
-    return max(placed.shape[0] - offset, 0) // size
-
-
-def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[tuple[slice, csr_array]]:
-    """Token counts (window, group) of some windows at a time, and which windows these are."""
-    num_windows = _num_windows(placed, size, offset)
+def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:
+    """Token counts (window, group) of some windows at a time."""
+    num_windows = max(placed.shape[0] - offset, 0) // size
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):
         last = min(first + step, num_windows)
@@ -206,4 +187,4 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[tuple[
         # Rows that share a window become entries of one row; `sum_duplicates` adds those of one group.
         windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
         windows.sum_duplicates()
-        yield slice(first, last), windows
+        yield windows

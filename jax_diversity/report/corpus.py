@@ -10,14 +10,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.measures.curves import envelope
 from jax_diversity.packing.report import cluster_mix
-from jax_diversity.report.plain import (
-    clean_text,
-    clean_texts,
-    count_histogram,
-    largest_groups,
-    length_histogram,
-    round_value,
-)
+from jax_diversity.report.plain import clean_text, count_histogram, largest_groups, length_histogram, round_value
 from jax_diversity.report.words import purity_sentence
 from jax_diversity.schema import Segments
 
@@ -26,12 +19,8 @@ if TYPE_CHECKING:
 
 DOCUMENT_COLUMNS = ("num_tokens", "source", "language", "duplicate_group")
 """What is read of every document."""
-MAX_GROUPS = 30
-MAX_CLUSTERS = 60
-MAX_TERMS = 12
-MAX_TITLES = 5
-MAX_CIRCLES = 1000
-MAX_LABELS = 7
+MAX_GROUPS, MAX_CLUSTERS, MAX_TERMS, MAX_TITLES = 30, 60, 12, 5
+MAX_CIRCLES, MAX_LABELS = 1000, 7  # of the map of clusters
 _SKIPPED = {
     "num_empty_documents": "empty",
     "num_broken_records": "broken",
@@ -40,27 +29,12 @@ _SKIPPED = {
     "num_invalid_utf8": "invalid UTF-8",
 }
 """What `prepare` counts of records that it left out -> the reason in words."""
-_PACKED = (
-    "sequence_length",
-    "num_sequences",
-    "num_validation_sequences",
-    "num_tokens_kept",
-    "num_tokens_dropped",
-    "num_documents_cut",
-    "num_padding_tokens",
-    "num_inserted_ends",
-    "num_tokens_repeated",
-)
+_PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")
+_PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num_tokens_repeated")
 
 
 def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:
-    """What was read.
-
-    Args:
-        documents: the columns `DOCUMENT_COLUMNS` of every document.
-        prepared: what the stage `prepare` counted.
-        num_duplicates: documents whose text occurs before them.
-    """
+    """What was read, from the columns `DOCUMENT_COLUMNS` of every document and the counts of the stage `prepare`."""
     lengths = documents["num_tokens"].to_numpy()
     # Groups count from 0 without gaps, so that each one's size is a bin.
     copies = np.bincount(documents["duplicate_group"].to_numpy())
@@ -101,21 +75,14 @@ def cluster_values(
     counts: Mapping[str, Any],
     embedding: str,
 ) -> dict[str, Any]:
-    """The topic clusters.
-
-    Args:
-        clusters: what the dataset knows of each: name, number of documents, terms, titles, position, label.
-        tokens: tokens of every cluster.
-        counts: what the stage `cluster` counted.
-        embedding: the method that made the vectors.
-    """
+    """The topic clusters, from what the dataset knows of each, and the counts of the stage `cluster`."""
     documents = np.array([cluster["num_documents"] for cluster in clusters], np.int64)
     order, lines, rest = largest_groups(documents, tokens, MAX_CLUSTERS)
     rows = [
         {
             "cluster": index,
-            "terms": clean_texts(clusters[index]["top_terms"][:MAX_TERMS], 40),
-            "titles": clean_texts(clusters[index]["titles"][:MAX_TITLES], 120),
+            "terms": [shown for term in clusters[index]["top_terms"][:MAX_TERMS] if (shown := clean_text(term, 40))],
+            "titles": [shown for title in clusters[index]["titles"][:MAX_TITLES] if (shown := clean_text(title, 120))],
             **line,
         }
         for index, line in zip(order, lines, strict=False)
@@ -159,14 +126,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
 def packing_values(
     counts: Mapping[str, Any], method: str, segments: Segments, clusters: Int32[np.ndarray, " document"]
 ) -> dict[str, Any]:
-    """What packing kept, and how many documents and clusters a sequence holds.
-
-    Args:
-        counts: what the stage `pack` counted.
-        method: the packing method.
-        segments: the training sequences'.
-        clusters: every document's cluster.
-    """
+    """What packing kept, and how many documents and clusters a training sequence holds."""
     mix = cluster_mix(segments, clusters)
     per_sequence = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     return {

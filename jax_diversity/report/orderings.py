@@ -50,14 +50,7 @@ def order_values(
 ) -> dict[str, Any]:
     """What the page shows of one ordering; of its curves no more is kept than can be drawn.
 
-    Args:
-        characteristics: the token counts.
-        ordering: the ordering.
-        balance: its measures.
-        about: its `name`, its `method`, and how else it was made.
-        group_names: family -> names of its groups.
-        num_orderings: orderings on the page.
-        advance: told the positions of the profiles done, over all families.
+    `about` is its `name`, its `method` and how else it was made; `num_orderings` are on the page.
     """
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
@@ -87,7 +80,10 @@ def order_values(
         "prefix": [{"family": clean_text(family), **_curve(curve, points)} for family, curve in families.items()],
         "windows": windows,
         "profile": {
-            clean_text(family): {offset: _profile(profile) for offset, profile in offsets.items()}
+            clean_text(family): {
+                offset: {name: round_values(values) for name, values in profile._asdict().items()}
+                for offset, profile in offsets.items()
+            }
             for family, offsets in profiles.items()
         },
         "heat_map": {
@@ -105,31 +101,20 @@ def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, A
     return {"max": round_value(np.abs(values).max()), "curve": envelope(values, max_points=points)}
 
 
-def _profile(profile: WindowProfile) -> dict[str, list[Any]]:
-    return {name: round_values(values) for name, values in profile._asdict().items()}
-
-
 def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
-    groups: list[int] = timeline.groups.tolist()
+    numbers: list[int] = timeline.groups.tolist()
+    groups = zip(numbers, timeline.target.tolist(), strict=True)
     return {
         "num_bins": timeline.share.shape[1],
         "bin_size": timeline.bin_size,
-        "groups": [
-            {"name": clean_text(names[group], 60), "target": round_value(target)}
-            for group, target in zip(groups, timeline.target.tolist(), strict=True)
-        ],
+        "groups": [{"name": clean_text(names[group], 60), "target": round_value(target)} for group, target in groups],
         # Three digits are more than a colour shows.
         "share": [round_values(shares, 3) for shares in timeline.share],
     }
 
 
 def reference_values(characteristics: Characteristics, advance: Advance) -> dict[str, Any]:
-    """What profiles are drawn beside: the floor, the ideal token shuffle, the band of uniform shuffles of five seeds.
-
-    Args:
-        characteristics: the token counts.
-        advance: told the positions done, over all families and shuffles.
-    """
+    """What profiles are drawn beside: the floor, the ideal token shuffle, the band of uniform shuffles by seed."""
     # One shuffle would not tell what is chance. Five profiles are cheap; all else is measured of the dataset's own.
     shuffles = [
         window_profile(characteristics, order(characteristics, SHUFFLE, seed=seed), advance)
@@ -139,9 +124,7 @@ def reference_values(characteristics: Characteristics, advance: Advance) -> dict
     for family in characteristics.families:
         counts, target = characteristics.counts[family], characteristics.target_share(family)
         sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
-        bands = {
-            offset: shuffle_band([shuffle[family][offset] for shuffle in shuffles]) for offset in shuffles[0][family]
-        }
+        bands = {at: shuffle_band([shuffle[family][at] for shuffle in shuffles]) for at in shuffles[0][family]}
         references[clean_text(family)] = {
             "sizes": sizes,
             "floor": [round_value(window_floor(counts, target, size, length)) for size in sizes],
@@ -175,20 +158,12 @@ def verdict_values(
 ) -> list[dict[str, Any]]:
     """Every ordering that is no shuffle against the first shuffle: its worst window and the shuffle's best.
 
-    Figures are compared before they are rounded.
-
-    Args:
-        window_tv: ordering -> family -> window size -> TV of every window.
-        floors: family -> window size -> the lowest mean that any ordering can have.
-        shuffles: the orderings that are uniform shuffles.
+    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are of their means.
     """
-    if not shuffles:
-        return []
-    baseline = shuffles[0]
     return [
-        _verdict(name, baseline, family, size, tv, window_tv[baseline][family][size], floors[family][size])
+        _verdict(name, shuffles[0], family, size, tv, window_tv[shuffles[0]][family][size], floors[family][size])
         for name, families in window_tv.items()
-        if name not in shuffles
+        if shuffles and name not in shuffles
         for family, by_size in families.items()
         for size, tv in sorted(by_size.items())
         if len(tv) >= 2
@@ -212,23 +187,15 @@ def _verdict(
         "baseline_mean": baseline_mean,
         "gap_closed": gap_or_none(mean, baseline_mean, floor),
     }
-    # The sentence shows as many digits as tell the two figures apart: it is made before rounding.
+    # The sentence shows as many digits as tell the two figures apart: figures are compared before they are rounded.
     sentence = verdict_sentence(verdict)
     rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
     return {**rounded, "sentence": sentence}
 
 
 def main_verdicts(verdicts: Sequence[dict[str, Any]], main_ordering: str | None) -> list[dict[str, Any]]:
-    """The verdicts that the summary is about, one a family.
-
-    Args:
-        verdicts: all of them.
-        main_ordering: the ordering that is judged; the first that has a verdict where this one has none.
-
-    Returns:
-        Those of the window size that is nearest to 256.
-    """
-    # The settings' ordering may be a shuffle, or have too few windows to be judged.
+    """The verdicts that the summary is about, one a family: of one ordering, at the window size nearest to 256."""
+    # The settings' ordering may be a shuffle, or have too few windows to be judged: then the first that is judged.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]

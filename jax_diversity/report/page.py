@@ -29,11 +29,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(values: Mapping[str, Any]) -> str:
-    """The page for the values of `report_values`: one HTML document, the same for the same values.
-
-    Raises:
-        ValueError: the values hold NaN or an infinity.
-    """
+    """The page for the values of `report_values`: one HTML document, the same for the same values."""
     from plotly.offline import get_plotlyjs
 
     plotly = _script(get_plotlyjs())
@@ -45,7 +41,7 @@ def render(values: Mapping[str, Any]) -> str:
     parts = {
         **scripts,
         "title": html.escape(str(values["title"])),
-        "plotly": _packed(plotly),
+        "plotly": base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
         "policy": _policy([*scripts.values(), plotly]),
         "style": _resource("page.css"),
         "values": embed_json(values),
@@ -54,14 +50,8 @@ def render(values: Mapping[str, Any]) -> str:
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
-    """JSON that is safe inside a script element and parses to the same values.
-
-    Example:
-        >>> embed_json({"text": "</script>"})
-        '{"text":"\\\\u003c/script\\\\u003e"}'
-    """
-    text = json.dumps(values, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    return text.translate(_ESCAPES)
+    """JSON that is safe inside a script element and parses to the same values."""
+    return json.dumps(values, allow_nan=False, sort_keys=True, separators=(",", ":")).translate(_ESCAPES)
 
 
 def write_report(folder: Path, values: Mapping[str, Any]) -> None:
@@ -74,10 +64,6 @@ def write_report(folder: Path, values: Mapping[str, Any]) -> None:
 
 def _resource(name: str) -> str:
     return _script((files("jax_diversity.report") / name).read_text(encoding="utf-8"))
-
-
-def _packed(source: str) -> str:
-    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode()
 
 
 def _script(source: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,9 @@ def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None
 
 
 def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: int = 2) -> dict[str, list]:
-    """Documents and their tokens in bins whose widths grow with the length (empty documents are in none).
+    """Documents and their tokens in bins (edge <= length < next edge) whose widths grow with the length.
 
-    Returns:
-        `edges` (one more than bins; a bin holds edge <= length < next edge), `documents` and `tokens` of each bin;
-        from the first bin that holds a document to the last.
+    From the first bin that holds a document to the last; empty documents are in none.
     """
     lengths = lengths[lengths > 0]
     if not len(lengths):
@@ -64,46 +62,28 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
 def largest_groups(
     documents: Int64[np.ndarray, " group"], tokens: Int64[np.ndarray, " group"], max_rows: int
 ) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
-    """The groups with the most tokens, and all others in one line.
-
-    Returns:
-        all groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
-        `max_rows` of them; the same summed over the others, with the number of `groups`.
-    """
+    """All groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
+    `max_rows` of them; the same summed over the others, with the number of `groups`."""
     order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]
     total = max(int(tokens.sum()), 1)
 
     def line(chosen: Any) -> dict[str, Any]:
         num_tokens = int(tokens[chosen].sum())
-        return {
-            "documents": int(documents[chosen].sum()),
-            "tokens": num_tokens,
-            "share": round_value(num_tokens / total),
-        }
+        share = round_value(num_tokens / total)
+        return {"documents": int(documents[chosen].sum()), "tokens": num_tokens, "share": share}
 
     groups, rest = order.tolist(), order[max_rows:]
     return groups, [line(group) for group in groups[:max_rows]], {"groups": len(rest), **line(rest)}
 
 
 def clean_text(text: str, max_characters: int = 160) -> str:
-    """One printable line of any text: no control characters, no lone surrogates, no overridden reading
-    direction, cut at `max_characters`.
-
-    Example:
-        >>> clean_text("a\\x00b\\n\\n  c")
-        'a b c'
-    """
+    """One printable line of any text: without control characters, lone surrogates and marks of reading direction."""
     # A corpus can hold titles of megabytes: what cannot be shown need not be cleaned.
     text = text[: 4 * max_characters]
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _CONTROL.sub(" ", _DIRECTION.sub("", text)).strip()
     return text if len(text) <= max_characters else text[: max_characters - 1].rstrip() + "…"
-
-
-def clean_texts(texts: Iterable[str], max_characters: int) -> list[str]:
-    """`clean_text` over several texts; those of which nothing is left are dropped."""
-    return [cleaned for text in texts if (cleaned := clean_text(text, max_characters))]
 
 
 def as_json(value: Any) -> Any:

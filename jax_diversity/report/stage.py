@@ -14,7 +14,7 @@ def draw_report(context: Context, partial: Path) -> Counts:
     from jax_diversity.report.page import write_report
     from jax_diversity.report.values import report_values
 
-    values = report_values(context)
+    values = report_values(context, report_title(context), ordering_names(context))
     write_report(partial, values)
     return {
         "orderings": [order["name"] for order in values["ordering"]["orders"]],

@@ -25,10 +25,7 @@ _EXTRAS = {
 
 
 def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps]:
-    """Finished or running training runs on the dataset's records: ordering -> steps, with the values that are shown.
-
-    A run on other records, or on another ordering of the same name, is left out.
-    """
+    """Finished or running training runs on these records in these orderings -> steps, with the values shown."""
     if "write" not in context.folder.stages:
         return {}
     dataset, shown = context.dataset.fingerprint, ("step", *_LOSSES, *_EXTRAS.values())

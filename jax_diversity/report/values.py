@@ -56,63 +56,40 @@ from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
-from jax_diversity.report.orderings import (
-    NUM_SEEDS,
-    main_verdicts,
-    order_values,
-    reference_values,
-    verdict_values,
-)
+from jax_diversity.report.orderings import NUM_SEEDS, main_verdicts, order_values, reference_values, verdict_values
 from jax_diversity.report.plain import as_json, clean_text, round_value
-from jax_diversity.report.stage import ordering_names, report_title
 from jax_diversity.report.training import training_runs, training_values
 
 FORMAT_VERSION = 2
 
 
-def report_values(context: Context) -> dict[str, Any]:
-    """Everything that the page shows, computed from a dataset whose orderings are made.
-
-    Returns:
-        What this module's text lists: plain JSON values without NaN, the same for the same dataset.
-    """
+def report_values(context: Context, title: str, names: Sequence[str]) -> dict[str, Any]:
+    """What this module's text lists, of a dataset whose orderings are made; the same for the same dataset."""
     import pyarrow.parquet as pq
 
     dataset, stages = context.dataset, context.folder.stages
     clusters, assignments = dataset.clusters(), dataset.assignments()
-    tokens = np.bincount(assignments, weights=dataset.tokens.document_lengths, minlength=len(clusters))
+    tokens = np.bincount(assignments, weights=dataset.tokens.document_lengths, minlength=len(clusters)).astype(np.int64)
     documents = dataset.file("characterize", "characteristics/documents.parquet")
-    packed = context.counts("pack")
-    names = ordering_names(context)
+    table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
+    prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
+    embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))
+    main_ordering = context.config.train.ordering
     ordering, verdicts = ordering_values(context, dataset, names)
     shown = {name: entry for name, entry in sorted(stages.items()) if name != "report"}
-    main_ordering = context.config.train.ordering
-    return with_summary(
-        {
-            "format_version": FORMAT_VERSION,
-            "title": clean_text(report_title(context)) or "Untitled dataset",
-            "corpus": corpus_values(
-                pq.read_table(documents, columns=list(DOCUMENT_COLUMNS)),
-                context.counts("prepare"),
-                packed["num_duplicate_documents"],
-            ),
-            "clusters": cluster_values(
-                clusters,
-                tokens.astype(np.int64),
-                context.counts("cluster"),
-                stages["embed"]["config"]["embedding"]["method"],
-            ),
-            "packing": packing_values(
-                packed, stages["pack"]["config"]["packing"]["method"], dataset.segments, assignments
-            ),
-            "ordering": ordering,
-            "verdicts": verdicts,
-            "training": [training_values(name, steps) for name, steps in training_runs(context, names).items()],
-            "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
-            "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
-        },
-        main_ordering if main_ordering in names else None,
-    )
+    values = {
+        "format_version": FORMAT_VERSION,
+        "title": clean_text(title) or "Untitled dataset",
+        "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
+        "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
+        "packing": packing_values(packed, packing["method"], dataset.segments, assignments),
+        "ordering": ordering,
+        "verdicts": verdicts,
+        "training": [training_values(name, steps) for name, steps in training_runs(context, names).items()],
+        "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
+        "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
+    }
+    return with_summary(values, main_ordering if main_ordering in names else None)
 
 
 def ordering_values(
@@ -135,9 +112,8 @@ def ordering_values(
         for name in names:
             balance = measurer.measure(dataset.orderings[name], advance)
             about = {**context.counts(f"order/{name}"), "name": name}
-            orders.append(
-                order_values(chars, dataset.orderings[name], balance, about, group_names, len(names), advance)
-            )
+            values = order_values(chars, dataset.orderings[name], balance, about, group_names, len(names), advance)
+            orders.append(values)
             # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
             # ideals belong to the sequences and are the same for every ordering.
             window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
@@ -168,37 +144,25 @@ def ordering_values(
 def with_summary(values: dict[str, Any], main_ordering: str | None) -> dict[str, Any]:
     """The values with the sentences and key numbers at the head of the page, which judge one ordering."""
     main = main_verdicts(values["verdicts"], main_ordering)
+    about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
     summary = {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
-        "sentences": _sentences(values, main),
+        "sentences": [words.corpus_sentence(values), *about],
         "cards": _cards(values, main),
     }
     return {**values, "summary": summary}
 
 
-def _sentences(values: Mapping[str, Any], main: Sequence[Mapping[str, Any]]) -> list[str]:
-    sentences = [words.corpus_sentence(values)]
-    if main:
-        return [*sentences, words.headline(main), words.gap_sentence(main)]
-    return [*sentences, words.nothing_to_compare(values)]
-
-
 def _cards(values: Mapping[str, Any], main: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Key numbers: a label, the number, and what it refers to."""
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
+    documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
+    sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
     cards = [
-        (
-            "Documents",
-            words.compact(corpus["num_documents"]),
-            f"{words.size_in_words(corpus['text_bytes'])} of text",
-        ),
-        ("Tokens", words.compact(corpus["num_tokens"]), f"{packing['num_tokens_kept']:,} in sequences"),
-        (
-            "Sequences",
-            words.compact(packing["num_sequences"]),
-            f"of {packing['sequence_length']:,} tokens, for training",
-        ),
+        ("Documents", documents, f"{words.size_in_words(corpus['text_bytes'])} of text"),
+        ("Tokens", tokens, f"{packing['num_tokens_kept']:,} in sequences"),
+        ("Sequences", sequences, f"of {length:,} tokens, for training"),
         ("Clusters", f"{clusters['num_clusters']:,}", "topics found in the text"),
     ]
     if main:
@@ -207,7 +171,6 @@ def _cards(values: Mapping[str, Any], main: Sequence[Mapping[str, Any]]) -> list
         if first["gap_closed"] is not None:
             cards.append(("Gap closed", words.percent(first["gap_closed"]), f"from shuffle to floor {where}"))
         worst, best = words.against(first["worst"], first["baseline_best"])
-        cards.append(
-            (f"Worst window of {first['ordering']}", worst, f"against {best}, the best of {first['baseline']}")
-        )
+        detail = f"against {best}, the best of {first['baseline']}"
+        cards.append((f"Worst window of {first['ordering']}", worst, detail))
     return [{"label": label, "value": value, "detail": detail} for label, value, detail in cards]

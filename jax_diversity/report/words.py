@@ -7,17 +7,9 @@ from typing import Any
 
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
-    """Two numbers with just so many decimals (three to six) that different numbers look different.
-
-    Example:
-        >>> against(0.25, 0.2504)
-        ('0.2500', '0.2504')
-    """
-    for digits in range(3, 7):
-        pair = f"{first:.{digits}f}", f"{second:.{digits}f}"
-        if pair[0] != pair[1]:
-            return pair
-    return f"{first:.3f}", f"{second:.3f}"
+    """Two numbers with just so many decimals (three to six) that different numbers look different."""
+    pairs = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in range(3, 7)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def listing(parts: Sequence[str], word: str = "and") -> str:
@@ -29,12 +21,7 @@ def size_in_words(num_bytes: int) -> str:
     """Bytes in decimal units: `63.0 MB`."""
     if num_bytes < 1000:
         return counted(num_bytes, "byte")
-    size = float(num_bytes)
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:,.1f} PB"
+    return _scaled(num_bytes / 1000, ("kB", "MB", "GB", "TB", "PB"))
 
 
 def counted(number: int, noun: str) -> str:
@@ -46,12 +33,17 @@ def compact(number: int) -> str:
     """A number that fits a small place: `9,999,999`, from ten million on `18.2 M`, then `B` and `T`."""
     if number < 10_000_000:
         return f"{number:,}"
-    size = number / 1e6
-    for unit in ("M", "B"):
+    return _scaled(number / 1e6, ("M", "B", "T"))
+
+
+def _scaled(size: float, units: Sequence[str]) -> str:
+    """A size in the first of these units, each 1,000 of the one before, that needs no more than three digits."""
+    *units, largest = units
+    for unit in units:
         if size < 999.95:
             return f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:,.1f} T"
+    return f"{size:,.1f} {largest}"
 
 
 def corpus_sentence(values: Mapping[str, Any]) -> str:
@@ -68,12 +60,7 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
-    """How many documents lie in a cluster of their own label, and what that is worth.
-
-    Args:
-        counts: what the stage `cluster` counted.
-        embedding: the method that made the vectors.
-    """
+    """How many documents lie in a cluster of their own label, and what that is worth."""
     label = counts["label_field"]
     if counts["num_labels"] < 2:
         return f"The documents have no two different values of `{label}` that clusters could be compared with."
@@ -91,25 +78,23 @@ def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     """One ordering against the baseline, by one family, at one window size."""
     worst, best = against(verdict["worst"], verdict["baseline_best"])
+    mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
     start = (
         f"With `{verdict['ordering']}`, the worst {verdict['window_size']:,}-sequence window by "
         f"{verdict['family']} (TV {worst})"
     )
     if verdict["holds"]:
         return f"{start} is better than the best window of {_shuffle(verdict)} ({best})."
-    return f"{start} is not better than the best window of {_shuffle(verdict)} ({best}); {_means(verdict)}."
+    means = "the mean is better" if verdict["mean"] < verdict["baseline_mean"] else "nor is the mean"
+    return (
+        f"{start} is not better than the best window of {_shuffle(verdict)} ({best}); "
+        f"{means} ({mean} against {baseline_mean})."
+    )
 
 
 def _shuffle(verdict: Mapping[str, Any]) -> str:
     name = verdict["baseline"]
     return "the shuffle" if "shuffle" in name else f"`{name}`"
-
-
-def _means(verdict: Mapping[str, Any]) -> str:
-    mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
-    if verdict["mean"] < verdict["baseline_mean"]:
-        return f"the mean is better ({mean} against {baseline_mean})"
-    return f"nor is the mean ({mean} against {baseline_mean})"
 
 
 def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -145,22 +130,16 @@ def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
             "ordering could have a better mean."
         )
     parts = [f"{percent(verdict['gap_closed'])} (by {verdict['family']})" for verdict in known]
-    sentence = (
+    is_negative = any(verdict["gap_closed"] < 0 for verdict in known)
+    return (
         f"On average over {first['window_size']:,}-sequence windows, `{first['ordering']}` closes {listing(parts)} "
         f"of the gap between {shuffle} and the floor, below which no ordering's mean can lie"
+        f"{f'; a negative share is worse than {shuffle}' if is_negative else ''}."
     )
-    if any(verdict["gap_closed"] < 0 for verdict in known):
-        return f"{sentence}; a negative share is worse than {shuffle}."
-    return f"{sentence}."
 
 
 def percent(share: float | int) -> str:
-    """A share in whole per cent, small ones with a decimal; never 100 % of what is not whole.
-
-    Example:
-        >>> percent(0.736), percent(0.998), percent(-0.002)
-        ('74 %', 'over 99 %', '-0.2 %')
-    """
+    """A share in whole per cent, small ones with a decimal; never 100 % of what is not whole."""
     if 0.995 <= share < 1:
         return "over 99 %"
     digits = 1 if abs(share) < 0.005 else 0
