@@ -127,15 +127,13 @@ class Candidates(NamedTuple):
 
 
 class GreedyState(NamedTuple):
-    """A run's state; a pytree that can be saved between calls.
-
-    The last sequence placed is entered in `order` at the beginning of the next step: if a step read the order (for the
-    windows) before it wrote to it, XLA would copy the whole array in every step.
-    """
+    """A run's state; a pytree that can be saved between calls."""
 
     deviation: Deviation
     costs: tuple[Float32[Array, " _row"], ...]
     order: Int32[Array, " position"]
+    # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
+    # to it, XLA would copy the whole array in every step.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
 
@@ -176,9 +174,7 @@ class GreedySelector:
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
         """Tables of the sequences that are not placed."""
         features, size = self._plan.features, num_devices(self._mesh)
-        left = np.ones(self._plan.num_positions, bool)
-        left[placed] = False
-        self._in_tables = np.flatnonzero(left)
+        self._in_tables = self._plan.without(placed)
         groups = _group_by_width(features, self._in_tables)
         self.candidates: Candidates = split(
             self._mesh,
@@ -231,21 +227,13 @@ class GreedySelector:
 def _group_by_width(
     features: Features, remaining: Int64[np.ndarray, " row"]
 ) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
-    """Split the remaining sequences into tables: each one's width and members."""
-    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
-    nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
-    return [
-        (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
-        for above, width in _partition(nonzeros_left)
-    ]
-
-
-def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
-    """Ranges (above, up to) of non-zeros that share a table, so that a step costs least.
+    """Split the remaining sequences into tables, so that a step costs least: each table's width and members.
 
     A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
     is found by dynamic programming.
     """
+    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
+    nonzeros = np.maximum(np.diff(features.row_starts)[remaining], 1)
     widths, counts = np.unique(nonzeros, return_counts=True)
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
     # cheapest[i] is the cost of the best tables for the i smallest widths; the last of these tables begins at cut[i].
@@ -257,21 +245,18 @@ def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
         ]
         cut.append(int(np.argmin(costs)))
         cheapest.append(costs[cut[-1]])
-    ranges, last = [], len(widths)
+    groups, last = [], len(widths)
     while last:
-        first = cut[last]
-        ranges.append((int(widths[first - 1]) if first else 0, int(widths[last - 1])))
-        last = first
-    return ranges[::-1]
+        table = (nonzeros >= widths[cut[last]]) & (nonzeros <= widths[last - 1])
+        groups.append((int(widths[last - 1]), remaining[table]))
+        last = cut[last]
+    return groups[::-1]
 
 
 def _build_candidates(
     features: Features, groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Candidates:
-    """One device's share of the groups' sequences, in tables of one shape on all devices.
-
-    Of W devices, device d holds the sequences d, W + d, 2 W + d ... and numbers them 0, 1, 2 ...
-    """
+    """One device's share of the groups' sequences (those of `build_rows`), in tables of one shape on all devices."""
     num_own = rounded_size(-(-features.num_sequences // size))
     bucket_of = np.zeros(num_own, np.int32)
     row_of = np.zeros(num_own, np.int32)
@@ -317,17 +302,8 @@ def run(
     equal_tokens: bool,
     mesh: Mesh | None = None,
 ) -> GreedyState:
-    """Place `num_steps` sequences.
-
-    Args:
-        rule: weights and targets.
-        rows: sequences' rows.
-        candidates: tables of the sequences left.
-        state: before the steps. It is not donated: after an interrupt the former state must still be whole.
-        num_steps: how many; any number shares the compilation.
-        equal_tokens: whether all t_s are equal, which saves one term of the score.
-        mesh: devices over which rows, candidates and costs are split.
-    """
+    """Place `num_steps` sequences; with `equal_tokens` the score has one term less."""
+    # The state is not donated: after an interrupt the former one must still be whole.
     over_mesh = on_every_device(
         mesh,
         functools.partial(_run_steps, equal_tokens=equal_tokens),
@@ -349,11 +325,9 @@ def _run_steps(
     # The gradient in the state may belong to former targets.
     gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
     state = state._replace(deviation=state.deviation._replace(gradient=gradient))
-
-    def one_step(_: Array, carry: GreedyState) -> GreedyState:
-        return _step(rule, rows, candidates, carry, equal_tokens, axis)
-
-    state = lax.fori_loop(0, num_steps, one_step, state)
+    state = lax.fori_loop(
+        0, num_steps, lambda _, carry: _step(rule, rows, candidates, carry, equal_tokens, axis), state
+    )
     return state._replace(order=_entered(state))
 
 

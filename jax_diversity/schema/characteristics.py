@@ -33,6 +33,11 @@ class Characteristics:
     weights: Mapping[str, float]
     sequence_length: int
 
+    def __post_init__(self) -> None:
+        for matrix in self.counts.values():
+            for part in (matrix.data, matrix.indices, matrix.indptr):
+                part.setflags(write=False)
+
     @classmethod
     def from_counts(
         cls,
@@ -165,7 +170,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    return _frozen(rows)
+    return rows
 
 
 def _check_values(name: str, values: np.ndarray) -> None:
@@ -184,16 +189,9 @@ def _check_values(name: str, values: np.ndarray) -> None:
         raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
 
 
-def _frozen(matrix: csr_array) -> csr_array:
-    for part in (matrix.data, matrix.indices, matrix.indptr):
-        part.setflags(write=False)
-    return matrix
-
-
 def _restored(counts: dict[str, csr_array], weights: dict[str, float], sequence_length: int) -> Characteristics:
     """For pickles and copies: proxies cannot be pickled, and unpickled arrays can be written to."""
-    matrices = {name: _frozen(matrix) for name, matrix in counts.items()}
-    return Characteristics(MappingProxyType(matrices), MappingProxyType(weights), sequence_length)
+    return Characteristics(MappingProxyType(counts), MappingProxyType(weights), sequence_length)
 
 
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:

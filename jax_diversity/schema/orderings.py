@@ -22,6 +22,19 @@ from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
+
+def integers(name: str, values: Any, least: int = 0, below: float = np.inf) -> Int64[np.ndarray, " value"]:
+    """A user's values, checked to be one axis of integers; an empty one may be of any type."""
+    values = np.asarray(values)
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+        raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
+    outside = (values < least) | (values >= below)
+    if outside.any():
+        upper = "" if below == np.inf else f" and below {below}"
+        raise UserError(f"Expected {name} >= {least}{upper}, found {values[outside][0]}.")
+    return values.astype(np.int64)
+
+
 # What the .json holds besides `info`; entries of `info` under these names are not stored.
 _DERIVED = ("num_sequences", "num_positions", "fingerprint")
 
@@ -45,11 +58,17 @@ class _Stored:
     @property
     def fingerprint(self) -> str:
         """Hash of the indices and, of a schedule, of the number of sequences; `info` is not part of it."""
-        raise NotImplementedError
+        digest = hashlib.sha256(self._header)
+        digest.update(self.indices.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _header(self) -> bytes:
+        return b""
 
     @property
     def _sizes(self) -> dict[str, int]:
-        raise NotImplementedError
+        return {"sequences": len(self)}
 
     def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
         indices.setflags(write=False)
@@ -103,7 +122,16 @@ class Ordering(_Stored):
     _NAME: ClassVar[str] = "An ordering"
 
     def __post_init__(self) -> None:
-        self._freeze(_checked_permutation(self.indices))
+        num_sequences = len(np.atleast_1d(self.indices))
+        indices = integers("an ordering's indices", self.indices, below=num_sequences)
+        times = np.bincount(indices, minlength=num_sequences)
+        if times.max(initial=0) > 1:
+            repeated = int(times.argmax())
+            raise UserError(
+                f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} times; "
+                "what may repeat sequences is a Schedule, or a blend."
+            )
+        self._freeze(indices)
 
     def __reduce__(self) -> tuple[type[Ordering], tuple[np.ndarray, dict[str, Any]]]:
         return type(self), (self.indices, dict(self.info))  # a proxy cannot be pickled
@@ -112,15 +140,6 @@ class Ordering(_Stored):
     def num_sequences(self) -> int:
         """Number of sequences of the dataset; each comes once."""
         return len(self)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the permutation itself."""
-        return hashlib.sha256(self.indices.tobytes()).hexdigest()
-
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return {"sequences": len(self)}
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
@@ -167,9 +186,7 @@ class Schedule(_Stored):
     def __post_init__(self) -> None:
         num_sequences = whole_number("a schedule's num_sequences", self.num_sequences)
         object.__setattr__(self, "num_sequences", num_sequences)
-        indices = _checked_integers(self.indices, self._NAME)
-        _check_range(indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it")
-        self._freeze(indices.astype(np.int64))
+        self._freeze(integers("a schedule's indices", self.indices, below=num_sequences))
 
     def __reduce__(self) -> tuple[type[Schedule], tuple[np.ndarray, int, dict[str, Any]]]:
         return type(self), (self.indices, self.num_sequences, dict(self.info))
@@ -200,11 +217,8 @@ class Schedule(_Stored):
         return Ordering(self.indices, self.info)
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of the indices and of the number of sequences."""
-        digest = hashlib.sha256(f"schedule of {self.num_sequences} sequences\n".encode())
-        digest.update(self.indices.tobytes())
-        return digest.hexdigest()
+    def _header(self) -> bytes:
+        return f"schedule of {self.num_sequences} sequences\n".encode()
 
     @property
     def _sizes(self) -> dict[str, int]:
@@ -256,7 +270,7 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
     try:
-        loaded = build(_checked_integers(values, name.capitalize()).astype(np.int64), about)
+        loaded = build(integers(f"{name}'s indices", values), about)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
@@ -292,35 +306,3 @@ def _read_about(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
         raise UserError(f"Expected {path} to describe its {name}, found no fingerprint in it; move it elsewhere.")
     return about
-
-
-def _checked_integers(values: Any, name: str) -> np.ndarray:
-    values = np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise UserError(f"{name} must be one axis of integers, found {values.dtype} of shape {values.shape}.")
-    return values
-
-
-def _check_range(values: np.ndarray, num_sequences: int, expected: str) -> None:
-    if len(values) and (values.min() < 0 or values.max() >= num_sequences):
-        outside = values[(values < 0) | (values >= num_sequences)][0]
-        raise UserError(f"{expected}, found {outside}.")
-
-
-def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
-    values = _checked_integers(values, "An ordering")
-    num_sequences = len(values)
-    _check_range(
-        values,
-        num_sequences,
-        f"An ordering of {num_sequences} sequences must hold each of 0 .. {num_sequences - 1} once",
-    )
-    indices = values.astype(np.int64)
-    times = np.bincount(indices, minlength=num_sequences)
-    if num_sequences and times.max() > 1:
-        repeated = int(np.argmax(times > 1))
-        raise UserError(
-            f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
-            f"{times[repeated]} times; what may repeat sequences is a Schedule, or a blend."
-        )
-    return indices

@@ -97,9 +97,8 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     origins = []
     for epoch, start in enumerate(range(0, num_positions, max(len(first), 1))):
         current = first if epoch == 0 else epoch_ordering(ordering, epoch, len(first))
-        left = num_positions - start
-        backward = reverse_odd and epoch % 2 == 1
-        indices[start : start + len(first)] = (current.indices[::-1] if backward else current.indices)[:left]
+        turned = current.indices[:: -1 if reverse_odd and epoch % 2 else 1]
+        indices[start : start + len(first)] = turned[: num_positions - start]
         origins.append(origin(current))
     info = {"method": "repeat", "num_epochs": float(num_epochs), "reverse_odd": bool(reverse_odd)}
     return Schedule(indices, len(first), {**info, "of": origins if callable(ordering) else origins[:1]})
@@ -130,19 +129,19 @@ def truncate(
     """
     if (num_positions is None) == (num_tokens is None) or (num_tokens is None) != (tokens is None):
         raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
-    info: dict[str, Any] = {"method": "truncate"}
-    if num_tokens is not None and tokens is not None:
-        info["num_tokens"] = whole_number("num_tokens", num_tokens, 0)
-        kept = _positions_within(plan, info["num_tokens"], tokens)
-    else:
-        info["num_positions"] = kept = whole_number("num_positions", num_positions, 0)
-        if kept > len(plan):
-            raise UserError(f"Expected num_positions of at most {len(plan)}, the plan's own, found {kept}.")
-    return Schedule(plan.indices[:kept], plan.num_sequences, {**info, "of": origin(plan)})
+    name = "num_positions" if tokens is None else "num_tokens"
+    limit = whole_number(name, num_positions if tokens is None else num_tokens)
+    # Without tokens each position counts as one.
+    running = np.arange(1, len(plan) + 1) if tokens is None else _running_tokens(plan, np.asarray(tokens))
+    total = int(running[-1]) if len(running) else 0
+    if limit > total:
+        raise UserError(f"Expected {name} of at most {total}, the plan's own, found {limit}.")
+    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
+    kept = int(np.searchsorted(running, limit, side="right"))
+    return Schedule(plan.indices[:kept], plan.num_sequences, {"method": "truncate", name: limit, "of": origin(plan)})
 
 
-def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[np.ndarray, " sequence"]) -> int:
-    tokens = np.asarray(tokens)
+def _running_tokens(plan: Ordering | Schedule, tokens: np.ndarray) -> Int64[np.ndarray, " position"]:
     if tokens.shape != (plan.num_sequences,) or tokens.dtype.kind not in "iu":
         raise UserError(
             f"Expected the tokens of {plan.num_sequences} sequences as whole numbers, found {tokens.dtype} of "
@@ -150,12 +149,7 @@ def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[
         )
     if tokens.min(initial=0) < 0:
         raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
-    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
-    running = np.cumsum(tokens.astype(np.int64)[plan.indices])
-    total = int(running[-1]) if len(running) else 0
-    if num_tokens > total:
-        raise UserError(f"Expected num_tokens of at most {total}, the plan's own, found {num_tokens}.")
-    return int(np.searchsorted(running, num_tokens, side="right"))
+    return np.cumsum(tokens.astype(np.int64)[plan.indices])
 
 
 def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:
@@ -203,16 +197,7 @@ def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
 
 
 def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None = None) -> Ordering:
-    """The ordering of an epoch, checked.
-
-    Args:
-        source: one ordering, or a function of the epoch.
-        epoch: counted from 0.
-        num_sequences: the number of sequences that the ordering must have; None takes any.
-
-    Raises:
-        UserError: it is no ordering, or has another number of sequences.
-    """
+    """The ordering of an epoch, counted from 0; refused if it has not `num_sequences` (None takes any number)."""
     ordering = source(epoch) if callable(source) else source
     if not isinstance(ordering, Ordering):
         raise UserError(

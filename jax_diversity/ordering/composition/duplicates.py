@@ -22,7 +22,7 @@ Time is documents x (log documents + parts); memory beyond the documents' own is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer
@@ -32,6 +32,7 @@ from scipy.sparse.csgraph import connected_components
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.schema.orderings import integers
 
 _LANE_LENGTH = 4096
 _DOCUMENTS_PER_ADVANCE = 16_384
@@ -73,8 +74,7 @@ def separate_duplicates(
         >>> parts.tolist()
         [0, 1, 1, 0]
     """
-    clusters = _checked_column("clusters", clusters, 0)
-    lengths = _checked_column("lengths", lengths, 0)
+    clusters, lengths = integers("clusters", clusters), integers("lengths", lengths)
     merged = merge_groups(groups)
     for name, column in {"clusters": clusters, "lengths": lengths}.items():
         if len(column) != len(merged):
@@ -105,13 +105,7 @@ def separate_duplicates(
 
 
 def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
-    """Groups of all documents that are joined by any of the arrays, directly or through others.
-
-    Returns:
-        The group of every document, numbered from 0; -1 for a document that is joined with no other.
-
-    Raises:
-        UserError: no array, arrays of different lengths, anything but whole numbers >= -1.
+    """Groups, from 0, of documents that any of the arrays joins, directly or through others; -1 for those alone.
 
     Example:
         >>> merge_groups([np.array([7, 7, -1, -1]), np.array([-1, 0, 0, 3])]).tolist()
@@ -120,7 +114,7 @@ def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
     columns = [groups] if isinstance(groups, np.ndarray) else list(groups)
     if not columns:
         raise UserError("Expected at least one array of duplicate groups, found none.")
-    columns = [_checked_column("groups", column, -1) for column in columns]
+    columns = [integers("groups", column, least=-1) for column in columns]
     num_documents = num_nodes = len(columns[0])
     # A graph of documents and groups, each document joined with its groups: its components are the merged groups.
     documents, nodes = [], []
@@ -223,9 +217,8 @@ def _lanes(
 ]:
     """Cut every cluster's documents, the longest first, into lanes of bounded length, dealt in turn.
 
-    Returns:
-        The documents lane by lane, the longest lane first; where lanes begin and the last ends; every lane's
-        cluster; every cluster's number of lanes.
+    Returns the documents lane by lane, the longest lane first; the lanes' starts and the last one's end; every lane's
+    cluster; every cluster's number of lanes.
     """
     documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
     cluster = clusters[documents]
@@ -242,14 +235,3 @@ def _lanes(
     lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
     starts = np.concatenate([[0], np.cumsum(lane_lengths[lane_order])])
     return documents[np.argsort(place[lane], kind="stable")], starts, lane_cluster, lanes_of_cluster
-
-
-def _checked_column(name: str, values: Any, least: int) -> Int64[np.ndarray, " document"]:
-    values = np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected {name} to be one axis of whole numbers, found {values.dtype} of shape {values.shape}."
-        )
-    if values.min(initial=least) < least:
-        raise UserError(f"Expected {name} >= {least}, found {values.min()}.")
-    return values.astype(np.int64)
