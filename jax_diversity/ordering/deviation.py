@@ -115,7 +115,7 @@ def build_rule(features: Features, objective: Objective) -> Rule:
 
 
 def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Rows:
-    """Device d of W holds the sequences d, W + d, 2 W + d ... as its rows 0, 1, 2 ...; sizes are alike on all devices."""
+    """Device d of W holds the sequences d, W + d, 2 W + d ... as its rows; array sizes are equal on all devices."""
     counts = np.diff(features.row_starts)
     own = counts[device::num_devices]
     starts = np.concatenate([[0], np.cumsum(own)])
@@ -178,7 +178,7 @@ def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
 def place(
     rule: Rule, deviation: Deviation, chosen: Row, leaving: Sequence[Row], num_placed: Int32[Array, ""]
 ) -> Deviation:
-    """Add the excess of the sequence placed at position `num_placed`; take out of each window the one that leaves it."""
+    """Add the excess of the sequence at position `num_placed`; take out of each window the one that leaves it."""
     windows = []
     for index, (window, row) in enumerate(zip(deviation.windows, leaving, strict=True)):
         window = add_excess(rule, window, chosen, jnp.float32(1))

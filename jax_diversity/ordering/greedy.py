@@ -325,14 +325,13 @@ def _run_steps(
     # The gradient in the state may belong to former targets.
     gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
     state = state._replace(deviation=state.deviation._replace(gradient=gradient))
-    state = lax.fori_loop(
-        0, num_steps, lambda _, carry: _step(rule, rows, candidates, carry, equal_tokens, axis), state
-    )
+    step = functools.partial(_step, rule, rows, candidates, equal_tokens, axis)
+    state = lax.fori_loop(0, num_steps, lambda _, carry: step(carry), state)
     return state._replace(order=_entered(state))
 
 
 def _step(
-    rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, equal_tokens: bool, axis: str | None
+    rule: Rule, rows: Rows, candidates: Candidates, equal_tokens: bool, axis: str | None, state: GreedyState
 ) -> GreedyState:
     """Place the sequence of the smallest score."""
     state = state._replace(order=_entered(state))

@@ -1,10 +1,8 @@
-"""One run on one device or on several, of one host or of many: where arrays lie, a step's collective, the checkpoint.
+"""One run on one device (`mesh` is None), or on several of one host or of many.
 
-The functions take `mesh: Mesh | None`; None is one device, for which they add nothing. A run over a mesh of W devices
-does the same arithmetic for every sequence as one device does, so it gives the same order, ties included, for any W.
-Every device holds the deviation and the order and updates them in the same way; only candidates (and, in the exact
-greedy, rows) are split. Each process of several hosts runs the same program and reads back replicated arrays only, of
-which it has a copy.
+W devices do the same arithmetic for every sequence as one does, so they give the same order, ties included. Each holds
+the deviation and the order and updates them in the same way; only candidates (and, in the exact greedy, rows) are
+split. Each process of several hosts runs the same program and reads back only replicated arrays.
 """
 
 from __future__ import annotations
@@ -178,7 +176,7 @@ def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
 
 
 class SharedCheckpoint(Checkpoint):
-    """A checkpoint that only the process of the mesh's first device reads and writes; it sends the others the content."""
+    """A checkpoint that only the process of the mesh's first device reads and writes, for all."""
 
     def __init__(self, checkpoint: Checkpoint, mesh: Mesh) -> None:
         self._mesh = mesh

@@ -14,7 +14,6 @@ target: it stops the greedy from spending all mixed sequences first.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,8 +134,8 @@ class Features:
     """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
 
     Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
-    (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded to
-    float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
+    (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
+    to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
     `squares` are `||c_s||²` without it.
     """
 
@@ -191,10 +190,6 @@ class Features:
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
         )
-
-    def with_targets(self, targets: Float64[np.ndarray, " column"]) -> Features:
-        """The same sequences against another target."""
-        return dataclasses.replace(self, targets=targets)
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""

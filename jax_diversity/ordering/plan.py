@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -172,7 +172,7 @@ class Plan:
                 # The target of the past is its own mixture: its deviation is zero. Without tokens any target does.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
-        return cls(features.with_targets(table[0]), starts, table, consumed)
+        return cls(replace(features, targets=table[0]), starts, table, consumed)
 
     @property
     def fingerprint(self) -> str:
@@ -204,7 +204,7 @@ class Plan:
         for start, stop, targets in zip(self.starts, stops, self.targets, strict=True):
             start, stop = max(start, first_position), min(stop, self.num_positions)
             if start < stop:
-                yield start, stop, self.features.with_targets(targets)
+                yield start, stop, replace(self.features, targets=targets)
 
     def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
         """Deviation of the sequences placed so far, or of the `last` positions only; float64."""

@@ -307,9 +307,8 @@ def _run_steps(
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
         # The last round of a call is shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
-        carry, pending = lax.fori_loop(
-            0, steps, lambda _, both: _step(rule, rows, stream, *both, axis), (carry, pending)
-        )
+        step = functools.partial(_step, rule, rows, stream, axis)
+        carry, pending = lax.fori_loop(0, steps, lambda _, both: step(*both), (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
     state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
@@ -318,7 +317,7 @@ def _run_steps(
 
 
 def _step(
-    rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums, axis: str | None
+    rule: Rule, rows: Rows, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
     """Refill the slot that the step before emptied, then place the candidate of the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
@@ -381,8 +380,8 @@ def _add_columns(
     rule: Rule, table: Float32[Array, "column slot"], scores: Array, row: Row, weight: Float32[Array, ""]
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
-    # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need one
-    # pass only; the number of further passes follows the row's own width, not the widest row's.
+    # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
+    # one pass only; the number of further passes follows the row's own width, not the widest row's.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS

@@ -96,28 +96,17 @@ class Checkpoint:
 
 
 @runtime_checkable
-class Selector(Protocol):
-    """A compiled selector and its state on the devices."""
+class _Selector(Protocol):
+    """A compiled selector and its state on the devices; what is placed includes the sequences consumed before."""
 
-    def retarget(self, features: Features) -> None:
-        """Aim at other targets from the next step on."""
-
-    def run(self, num_steps: int) -> None:
-        """Place `num_steps` sequences."""
-
-    def placed(self) -> Int64[np.ndarray, " position"]:
-        """The sequences placed so far, those consumed before the run included."""
-        ...
-
-    def saved(self) -> dict[str, np.ndarray]:
-        """All that `restore` needs besides the selector's arguments."""
-        ...
-
-    def restore(self, saved: Mapping[str, np.ndarray]) -> None:
-        """Continue from a saved state."""
+    def retarget(self, features: Features) -> None: ...
+    def run(self, num_steps: int) -> None: ...
+    def placed(self) -> Int64[np.ndarray, " position"]: ...
+    def saved(self) -> dict[str, np.ndarray]: ...
+    def restore(self, saved: Mapping[str, np.ndarray]) -> None: ...
 
 
-def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
+def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
     """Run a selector to the end of its plan; interrupted, it saves its state, and a later call continues from it."""
     position = len(plan.consumed)
     # Loading may fail (another run's file) and must do so before anything is computed.

@@ -1,19 +1,18 @@
 """Which sequence comes when: orderings, which are bijections, and schedules, which may repeat and omit.
 
-Both are one array of sequence indices with a note on how it was made. They are stored in the same way: `NAME.npy`,
-which any program can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array was
-changed since it was saved.
+Both are stored as `NAME.npy`, which any program can read, and `NAME.json` with a note on how it was made and a
+fingerprint that tells whether the array was changed since it was saved.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -87,7 +86,8 @@ class _Stored:
         if path.suffix != ".npy":
             raise UserError(f"{self._NAME}'s file name must end in .npy, found {path.name!r}.")
         sizes = {f"num_{name}": number for name, number in self._sizes.items()}
-        about = {**_without_derived(self.info), **sizes, "fingerprint": self.fingerprint}
+        info = {key: value for key, value in self.info.items() if key not in _DERIVED}
+        about = {**info, **sizes, "fingerprint": self.fingerprint}
         # Text first: an `info` that cannot be stored must not replace the array.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
@@ -128,8 +128,8 @@ class Ordering(_Stored):
         if times.max(initial=0) > 1:
             repeated = int(times.argmax())
             raise UserError(
-                f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} times; "
-                "what may repeat sequences is a Schedule, or a blend."
+                f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} "
+                "times; what may repeat sequences is a Schedule, or a blend."
             )
         self._freeze(indices)
 
@@ -148,13 +148,7 @@ class Ordering(_Stored):
         Raises:
             ValueError: not such a file, no bijection, changed since it was saved, or a .json that is not its own.
         """
-
-        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Ordering:
-            if "num_positions" in about:
-                raise UserError("it holds a schedule, which may repeat and omit sequences; use Schedule.load.")
-            return cls(indices, _without_derived(about))
-
-        return _load(Path(path), cls._NAME.lower(), build)
+        return _load(cls, Path(path))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -237,18 +231,7 @@ class Schedule(_Stored):
             ValueError: not such a file, indices outside the dataset, made for a dataset of another size, changed
                 since it was saved, or a .json that is not its own.
         """
-
-        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Schedule:
-            if about and "num_positions" not in about:
-                raise UserError("it holds an ordering; use Ordering.load.")
-            size = about.get("num_sequences", num_sequences)
-            if size is None:
-                raise UserError(
-                    "no .json beside it says how many sequences the dataset has; pass num_sequences to Schedule.load."
-                )
-            return cls(indices, whole_number("a schedule's num_sequences", size), _without_derived(about))
-
-        loaded = _load(Path(path), cls._NAME.lower(), build)
+        loaded = _load(cls, Path(path), num_sequences)
         if num_sequences is not None and loaded.num_sequences != num_sequences:
             raise UserError(
                 f"Expected a schedule over {num_sequences} sequences at {path}, found one over "
@@ -257,11 +240,9 @@ class Schedule(_Stored):
         return loaded
 
 
-_Kind = TypeVar("_Kind", bound=_Stored)
-
-
-def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"], Mapping[str, Any]], _Kind]) -> _Kind:
-    """Read both files; `build` makes the value of the array and of the .json's content, which is empty without one."""
+def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
+    """Read both files; `num_sequences` is for a schedule without a .json."""
+    name = kind._NAME.lower()
     try:
         values = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -269,8 +250,16 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
     except (ValueError, EOFError, OSError, MemoryError) as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
+    held, sizes = Schedule if "num_positions" in about else Ordering, []
     try:
-        loaded = build(integers(f"{name}'s indices", values), about)
+        if about and held is not kind:
+            raise UserError(f"it holds {held._NAME.lower()}; use {held.__name__}.load.")
+        if kind is Schedule:
+            if (size := about.get("num_sequences", num_sequences)) is None:
+                raise UserError("no .json beside it says how many sequences the dataset has; pass num_sequences.")
+            sizes = [whole_number("a schedule's num_sequences", size)]
+        info = {key: value for key, value in about.items() if key not in _DERIVED}
+        loaded = kind(integers(f"{name}'s indices", values), *sizes, info)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
@@ -280,10 +269,6 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
             f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
         )
     return loaded
-
-
-def _without_derived(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in info.items() if key not in _DERIVED}
 
 
 def _plain_value(value: Any) -> Any:

@@ -19,9 +19,6 @@ lags at the moment of a change are kept.
 
 Two things differ from Megatron: the dataset's index is an int64, so that any number of datasets can be blended, and a
 dataset never comes while its weight is zero, even if all lags are zero or it lags behind.
-
-*Epochs.* Each dataset repeats as often as its share demands. The last repetition is rarely whole. Megatron shuffles it
-separately, so that the sequences that come once more are independent of the epochs before. Here `last_epoch` chooses.
 """
 
 from __future__ import annotations
@@ -43,7 +40,6 @@ from jax_diversity.schema import Ordering, Schedule
 
 _LAST_EPOCHS = ("rotated", "shuffled", "same")
 _STEPS_PER_ADVANCE = 65_536
-_FAMILY = "dataset"
 
 Weights = Sequence[float] | np.ndarray | Targets
 """A weight for each dataset, or `Targets` of the one family "dataset": weights in phases."""
@@ -250,12 +246,12 @@ def _phases(
     """Every phase's start and its shares, which add up to 1, checked against the datasets' sizes."""
     if not isinstance(weights, Targets):
         return (0,), _checked_weights(weights, sizes)[None]
-    if set(weights.shares) != {_FAMILY}:
+    if set(weights.shares) != {"dataset"}:
         raise UserError(
-            f"Expected a blend's targets to be of one family, {_FAMILY!r}, found {sorted(weights.shares)}; give "
-            f"Targets(starts, {{{_FAMILY!r}: weights}})."
+            f"Expected a blend's targets to be of one family, 'dataset', found {sorted(weights.shares)}; give "
+            "Targets(starts, {'dataset': weights})."
         )
-    shares = weights.shares[_FAMILY]
+    shares = weights.shares["dataset"]
     if sizes is not None:
         _check_fit(shares.max(axis=0), sizes)
     return weights.starts, shares
@@ -265,9 +261,7 @@ def _checked_weights(weights: Any, sizes: Sequence[int] | None) -> Float64[np.nd
     try:
         values = np.array(weights, np.float64)
     except (TypeError, ValueError):
-        raise UserError(
-            f"Expected weights that are numbers, or Targets of the family {_FAMILY!r}, found {weights!r}."
-        ) from None
+        raise UserError(f"Expected weights that are numbers, or Targets of 'dataset', found {weights!r}.") from None
     if sizes is not None:
         _check_fit(values, sizes)
     elif values.ndim != 1:

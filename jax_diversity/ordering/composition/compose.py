@@ -1,17 +1,8 @@
-"""Orderings and schedules made of existing orderings: blocks, epochs, beginnings, datasets one after another.
+"""Orderings, and schedules, which may repeat and omit sequences, made of existing orderings.
 
-A composition that keeps every sequence exactly once is an `Ordering`; one that may repeat or omit sequences is a
-`Schedule`.
-
-- *Blocks*: the batches of an ordering in random order, each batch unchanged. Each batch stays balanced; windows
-  of several batches and prefixes do not.
-- *Reversed*: windows are the same windows. The deviation of an ordering ends at zero, so that a prefix of the reversed
-  ordering has the deviation of the remaining sequences with the sign changed: it is equally balanced.
-- *Epochs*: the same ordering again, every other time reversed, or another ordering for each epoch.
-- *One after another*: the deviation of each part begins and ends at zero, so that the whole is balanced if every
-  part holds the same mixture (`duplicates.separate_duplicates` makes such parts).
-
-Every plan's `info` says under `of` what it was made from.
+Batches in random order stay balanced; windows of several batches and prefixes do not. Reversed, windows are the same
+windows, and a prefix is as balanced: an ordering's deviation ends at zero. Parts one after another are balanced if
+every part holds the same mixture (`duplicates.separate_duplicates`). `info` says under `of` what a plan was made from.
 """
 
 from __future__ import annotations
@@ -26,6 +17,7 @@ from jaxtyping import Int64
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.schema.orderings import integers
 
 OrderingSource = Ordering | Callable[[int], Ordering]
 """One ordering for all epochs, or a function from the epoch (0, 1, 2 ...) to its ordering."""
@@ -132,7 +124,7 @@ def truncate(
     name = "num_positions" if tokens is None else "num_tokens"
     limit = whole_number(name, num_positions if tokens is None else num_tokens)
     # Without tokens each position counts as one.
-    running = np.arange(1, len(plan) + 1) if tokens is None else _running_tokens(plan, np.asarray(tokens))
+    running = np.arange(1, len(plan) + 1) if tokens is None else _running_tokens(plan, tokens)
     total = int(running[-1]) if len(running) else 0
     if limit > total:
         raise UserError(f"Expected {name} of at most {total}, the plan's own, found {limit}.")
@@ -141,15 +133,11 @@ def truncate(
     return Schedule(plan.indices[:kept], plan.num_sequences, {"method": "truncate", name: limit, "of": origin(plan)})
 
 
-def _running_tokens(plan: Ordering | Schedule, tokens: np.ndarray) -> Int64[np.ndarray, " position"]:
-    if tokens.shape != (plan.num_sequences,) or tokens.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected the tokens of {plan.num_sequences} sequences as whole numbers, found {tokens.dtype} of "
-            f"shape {tokens.shape}; they belong to another dataset."
-        )
-    if tokens.min(initial=0) < 0:
-        raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
-    return np.cumsum(tokens.astype(np.int64)[plan.indices])
+def _running_tokens(plan: Ordering | Schedule, tokens: Any) -> Int64[np.ndarray, " position"]:
+    tokens = integers("every sequence's tokens", tokens)
+    if len(tokens) != plan.num_sequences:
+        raise UserError(f"Expected the tokens of {plan.num_sequences} sequences of this dataset, found {len(tokens)}.")
+    return np.cumsum(tokens[plan.indices])
 
 
 def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:

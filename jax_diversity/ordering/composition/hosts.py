@@ -2,10 +2,8 @@
 
     partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
 
-Hosts do not communicate: each orders a part that holds the corpus's own mixture, and the merged stream takes from all
-parts in turn. Its deviation is the sum of the parts' deviations, which are independent: with W parts it is about the
-square root of W times that of one ordering. `jd.measure` says how large it is on a given corpus. A run on one mesh of
-several hosts (`jd.order(..., mesh=...)`) loses nothing.
+Hosts do not communicate. The parts' deviations are independent: that of the merged stream is about the square root of
+their number times that of one ordering. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses nothing.
 """
 
 from __future__ import annotations
