@@ -1,12 +1,8 @@
-"""The linear-time default: a balanced stream through a refilled pool.
+"""The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-Exact greedy's time grows with the square of the number of sequences. Here sorted halving (`halving.py`) makes a
-stream in which every run of a few hundred sequences holds the corpus's mixture, and a refilled pool (`pool.py`) reduces
-the remaining deviation: at every step it places the best of some thousand candidates by the same rule as the exact
-greedy. A pool alone is not enough: over a plain shuffle, sequences of groups that are not needed fill it up.
-
-If the target moves, a stream of one mixture would leave the pool without sequences of the groups that the target asks
-for: each group's sequences are first moved to where the target asks for them.
+A pool alone is not enough: over a plain shuffle, sequences of groups that are not needed fill it up. If the target
+moves, a stream of one mixture would leave the pool without sequences of the groups that the target asks for: each
+group's sequences are first moved to where the target asks for them.
 """
 
 from __future__ import annotations

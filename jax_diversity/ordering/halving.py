@@ -6,18 +6,13 @@ halves stay sorted and are halved in the same way, down to blocks of some hundre
 that each pair changes the sum by little. Choosing signs of vectors to keep their sums small is the self-balancing walk
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
-Three things make it good and fast:
-
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
-  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs. A small sum at the end is
-  a small deviation at the new boundary, and errors of former levels do not add up.
+  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs: errors of former levels do not add
+  up.
 - A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; a lane
-  sees what the others did up to the step before. All blocks of a level advance together. In the first levels a second
-  sweep signs every pair again, with the signs of all others known.
+  sees what the others did up to the step before. In the first levels a second sweep signs every pair again.
 - All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24, so that float32 adds them
   exactly, in any order of the additions. (If sequences differ in tokens, one more sum is rounded.)
-
-`balance` feeds this stream to its pool; `composition.hosts` splits a corpus into balanced parts with it.
 """
 
 from __future__ import annotations

@@ -78,16 +78,6 @@ def replicated(mesh: Mesh | None, tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
-def part_of(mesh: Mesh | None, tree: Any, number: int) -> Any:
-    """What device `number` of the mesh, one of this process's, holds of a tree of arrays."""
-    if mesh is None:
-        return tree
-    device = mesh.devices.flat[number]
-    return jax.tree.map(
-        lambda array: next(shard.data for shard in array.addressable_shards if shard.device == device), tree
-    )
-
-
 def on_every_device(
     mesh: Mesh | None, function: Callable[..., Any], in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:
@@ -125,12 +115,9 @@ def best_row_of_all(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], Row, list[Row]]:
-    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners.
-
-    It costs one collective: before it is known whose sequence wins, every device sends its best score and sequence,
-    that sequence's row, and the rows that it has at the places of the leaving sequences. Each device then reads the
-    owners' rows and ignores the others.
-    """
+    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
+    # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
+    # sequence's row, and the rows that it has at the places of the leaving sequences.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
@@ -199,15 +186,8 @@ class SharedCheckpoint(Checkpoint):
 
 def _broadcast(mesh: Mesh, message: bytes) -> bytes:
     """The message of the process of the mesh's first device, in all processes; what others pass is ignored."""
-    # First its length: the arrays of a collective have one shape on all devices.
-    size = int(_first_part(mesh, np.array([len(message)], np.int32))[0])
-    content = np.zeros(size, np.uint8)
-    own = np.frombuffer(message[:size], np.uint8)
-    content[: len(own)] = own
-    return _first_part(mesh, content).tobytes()
-
-
-def _first_part(mesh: Mesh, own: np.ndarray) -> np.ndarray:
-    parts = split(mesh, lambda _: own[None], BY_ROW)
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
-    return np.asarray(first(parts))
+    # First its length: the arrays of a collective have one shape on all devices.
+    size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])
+    own = np.frombuffer(message[:size].ljust(size, b"\0"), np.uint8)
+    return np.asarray(first(split(mesh, lambda _: own[None], BY_ROW))).tobytes()

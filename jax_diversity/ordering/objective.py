@@ -7,9 +7,9 @@ the smallest
 
     2 <D, v_s> + a ||v_s||²
 
-where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column*
-adds the norm `||counts of the first family||₂` of a sequence as one more feature, with the plain mean as its
-target: it stops the greedy from spending all mixed sequences first.
+where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
+first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
+sequences first.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class Objective:
             weights = enumerate(_several(self.family_weights))
             family_weights = tuple(_checked_weight(f"family_weights[{i}]", value) for i, value in weights)
             object.__setattr__(self, "family_weights", family_weights)
-        object.__setattr__(self, "windows", tuple(map(_checked_window, _several(self.windows))))
+        # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
+        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in _several(self.windows)]
+        windows = tuple(whole_number("each of the objective's windows", size, 1) for size in sizes)
+        object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
 
@@ -121,12 +124,6 @@ def _checked_weight(name: str, value: Any) -> float:
     if number > _LARGEST_WEIGHT:
         raise UserError(f"Expected the objective's {name} to be at most {_LARGEST_WEIGHT:g}, found {value!r}.")
     return number
-
-
-def _checked_window(value: Any) -> int:
-    # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    return whole_number("each of the objective's windows", whole, 1)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,11 @@
 """A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next one follows.
 
-Memory and time of a step depend on the pool, not on the corpus, so that this runs on a stream. A pool as large as the
-corpus is the exact greedy.
-
-A step updates the candidates' scores instead of computing them again:
-
-- The pool's counts are one dense table (column, slot). Placing a sequence changes the deviation in that sequence's few
-  columns, and along the target; every candidate's score changes by those columns' rows of the table, which are
-  contiguous: a few multiply-adds over P numbers, no gathers, on any accelerator.
-- A step writes before it reads (it first fills the slot that the step before emptied), so that XLA updates the table
-  in place instead of copying it.
-- The rounding errors of these updates are discarded every thousand steps, when all scores are computed again from the
-  compensated deviation (a *refresh*).
-
-On a mesh the slots are dealt to the devices; the corpus's rows are on every device. Each device finds the best of its
-slots, one all-gather finds the best of all, and every device updates its own copy of the deviation.
+Memory and time of a step depend on the pool, not on the corpus. A step updates the candidates' scores instead of
+computing them again: the pool's counts are one dense table (column, slot), and placing a sequence changes every score
+by the contiguous rows of that sequence's few columns, and along the target. A step writes before it reads (it first
+fills the slot that the step before emptied), so that XLA updates the table in place instead of copying it. The rounding
+errors of the updates are discarded every thousand steps, when all scores are computed again from the compensated
+deviation (a *refresh*). On a mesh the slots are dealt to the devices; the corpus's rows are on every device.
 """
 
 from __future__ import annotations

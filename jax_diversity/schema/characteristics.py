@@ -83,10 +83,9 @@ class Characteristics:
                     f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
-        longest = int(first_totals.max(initial=0))
-        if sequence_length is None:
-            sequence_length = max(longest, 1)
-        if sequence_length < max(longest, 1):
+        longest = max(int(first_totals.max(initial=0)), 1)
+        sequence_length = longest if sequence_length is None else sequence_length
+        if sequence_length < longest:
             raise UserError(
                 f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
             )
@@ -159,7 +158,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     values = entries.data
     if values.dtype.kind not in "iuf":
         raise UserError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
-    if (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
+    if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
         raise UserError(
             f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
             "multiply shares by the number of tokens and round first."

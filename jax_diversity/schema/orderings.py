@@ -49,6 +49,9 @@ class _Stored:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
+        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())  # a proxy cannot be pickled
+
     def __repr__(self) -> str:
         size = " over ".join(f"{number} {name}" for name, number in self._sizes.items())
         method = self.info.get("method", "unknown method")
@@ -133,9 +136,6 @@ class Ordering(_Stored):
             )
         self._freeze(indices)
 
-    def __reduce__(self) -> tuple[type[Ordering], tuple[np.ndarray, dict[str, Any]]]:
-        return type(self), (self.indices, dict(self.info))  # a proxy cannot be pickled
-
     @property
     def num_sequences(self) -> int:
         """Number of sequences of the dataset; each comes once."""
@@ -181,9 +181,6 @@ class Schedule(_Stored):
         num_sequences = whole_number("a schedule's num_sequences", self.num_sequences)
         object.__setattr__(self, "num_sequences", num_sequences)
         self._freeze(integers("a schedule's indices", self.indices, below=num_sequences))
-
-    def __reduce__(self) -> tuple[type[Schedule], tuple[np.ndarray, int, dict[str, Any]]]:
-        return type(self), (self.indices, self.num_sequences, dict(self.info))
 
     @property
     def counts(self) -> Int64[np.ndarray, " sequence"]:
@@ -273,10 +270,10 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
 
 def _plain_value(value: Any) -> Any:
     """NumPy's numbers and arrays as JSON can hold them."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     raise TypeError(f"{value!r} of the type {type(value).__name__}")
 
 

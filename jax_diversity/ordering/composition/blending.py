@@ -6,19 +6,11 @@ positions of dataset d so far:
 
     next = arg max_d  w_d (i + 1) - count_d        ties to the lowest index
 
-The lag is taken at the *end* of the step, `i + 1`; Megatron takes it at its beginning, `max(i, 1)`, which is the
-same rule one step late, with larger deviations from the shares (two datasets: up to a whole position instead of half a
-one). `interleave(..., lookahead=0)` gives Megatron's own sequence.
-
-The lags before a choice add up to 1, so that the largest is above zero: no dataset is ever a whole position ahead of
-its share. None falls far behind either: in trials of 3 to 20 datasets up to 1.2 positions, with Megatron's rule 1.8.
-
-*Scheduled weights.* Weights may change over training (a mixture that is annealed, a dataset that joins late). The
-share of a dataset after t positions is then the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`: the
-lags at the moment of a change are kept.
-
-Two things differ from Megatron: the dataset's index is an int64, so that any number of datasets can be blended, and a
-dataset never comes while its weight is zero, even if all lags are zero or it lags behind.
+The lag is taken at the *end* of the step, `i + 1`. Megatron takes it at its beginning, `max(i, 1)`, which is the same
+rule one step late, with larger deviations from the shares (in trials of 3 to 20 datasets up to 1.8 positions instead of
+1.2); `interleave(..., lookahead=0)` gives Megatron's own sequence. If weights change over training, the share of a
+dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`. Unlike Megatron's, a
+dataset never comes while its weight is zero, even if it lags behind.
 """
 
 from __future__ import annotations

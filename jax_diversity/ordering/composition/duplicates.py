@@ -11,10 +11,8 @@ part p lacks of an equal share, and `R[p]` the same over all clusters:
    the part, of those that hold none of its group, where `R[c, p] + R[p]` is largest. This is the step that most lowers
    `Σ R[c, p]² + Σ R[p]²`.
 2. All other documents fill the parts. The documents of a cluster, the longest first, go one by one to the part that
-   lacks most; all clusters advance at once, as lanes of one table. The lanes share the correction of the totals:
-   with A active lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
-   Large clusters are several lanes, so that the number of steps is bounded. The shortest documents come last, so that
-   the remaining differences are small.
+   lacks most; all clusters advance at once, as lanes of one table (large clusters are several lanes). With A active
+   lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
 
 Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
 """
@@ -182,8 +180,22 @@ def _assign_others(
     advance: Advance,
 ) -> None:
     """Step 2, one document of every lane at a time; writes to `parts`."""
-    documents, lane_starts, lane_cluster, lanes_of_cluster = _lanes(np.flatnonzero(others), clusters, lengths)
-    lane_lengths = np.diff(lane_starts)
+    documents = np.flatnonzero(others)
+    documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
+    cluster = clusters[documents]
+    per_cluster = np.bincount(cluster, minlength=len(lacking))
+    lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
+    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
+    rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
+    first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
+    lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
+    lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
+    # From here on the longest lane comes first.
+    lane_order = np.argsort(-lane_lengths, kind="stable")
+    documents = documents[np.argsort(np.argsort(lane_order)[lane], kind="stable")]
+    lane_lengths = lane_lengths[lane_order]
+    lane_starts = np.cumsum(lane_lengths) - lane_lengths
+    lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
@@ -203,35 +215,3 @@ def _assign_others(
         by_lane[np.arange(active), part] -= length
         lacking_in_all -= np.bincount(part, weights=length, minlength=num_parts)
         advance(active)
-
-
-def _lanes(
-    documents: Int64[np.ndarray, " other"],
-    clusters: Int64[np.ndarray, " document"],
-    lengths: Int64[np.ndarray, " document"],
-) -> tuple[
-    Int64[np.ndarray, " other"],
-    Int64[np.ndarray, " boundary"],
-    Int64[np.ndarray, " lane"],
-    Int64[np.ndarray, " cluster"],
-]:
-    """Cut every cluster's documents, the longest first, into lanes of bounded length, dealt in turn.
-
-    Returns the documents lane by lane, the longest lane first; the lanes' starts and the last one's end; every lane's
-    cluster; every cluster's number of lanes.
-    """
-    documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
-    cluster = clusters[documents]
-    per_cluster = np.bincount(cluster, minlength=int(clusters.max(initial=-1)) + 1)
-    lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
-    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
-    rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
-    first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
-    lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
-    lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
-    lane_order = np.argsort(-lane_lengths, kind="stable")
-    place = np.empty_like(lane_order)
-    place[lane_order] = np.arange(len(lane_order))
-    lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
-    starts = np.concatenate([[0], np.cumsum(lane_lengths[lane_order])])
-    return documents[np.argsort(place[lane], kind="stable")], starts, lane_cluster, lanes_of_cluster
