@@ -150,7 +150,7 @@ class Plan:
             if unknown := set(targets) - set(characteristics.families):
                 known = list(characteristics.families)
                 raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {known}.")
-            targets = Targets((0,), {name: [shares] for name, shares in targets.items()})
+            targets = Targets((0,), {name: _checked_shares(name, [shares], 1) for name, shares in targets.items()})
         # Families without targets, and the norm column, keep the corpus's own shares in all phases.
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():

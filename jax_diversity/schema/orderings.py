@@ -247,16 +247,18 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
     except (ValueError, EOFError, OSError, MemoryError) as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
-    held, sizes = Schedule if "num_positions" in about else Ordering, []
+    held = Schedule if "num_positions" in about else Ordering
+    info = {key: value for key, value in about.items() if key not in _DERIVED}
     try:
         if about and held is not kind:
             raise UserError(f"it holds {held._NAME.lower()}; use {held.__name__}.load.")
-        if kind is Schedule:
-            if (size := about.get("num_sequences", num_sequences)) is None:
-                raise UserError("no .json beside it says how many sequences the dataset has; pass num_sequences.")
-            sizes = [whole_number("a schedule's num_sequences", size)]
-        info = {key: value for key, value in about.items() if key not in _DERIVED}
-        loaded = kind(integers(f"{name}'s indices", values), *sizes, info)
+        indices, size = integers(f"{name}'s indices", values), about.get("num_sequences", num_sequences)
+        if kind is Ordering:
+            loaded = Ordering(indices, info)
+        elif size is None:
+            raise UserError("no .json beside it says how many sequences the dataset has; pass num_sequences.")
+        else:
+            loaded = Schedule(indices, whole_number("a schedule's num_sequences", size), info)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
