@@ -22,6 +22,7 @@ from .ordering.composition.blending import Blend as Blend
 from .ordering.composition.blending import blend as blend
 from .ordering.composition.compose import concatenate as concatenate
 from .ordering.composition.compose import repeat as repeat
+from .ordering.composition.compose import replan as replan
 from .ordering.composition.compose import reverse as reverse
 from .ordering.composition.compose import shuffle_blocks as shuffle_blocks
 from .ordering.composition.compose import truncate as truncate
@@ -29,7 +30,6 @@ from .ordering.composition.duplicates import separate_duplicates as separate_dup
 from .ordering.composition.hosts import merge_orderings as merge_orderings
 from .ordering.composition.hosts import partition_sequences as partition_sequences
 from .ordering.composition.hosts import select_sequences as select_sequences
-from .ordering.composition.replanning import replan as replan
 from .ordering.objective import Objective as Objective
 from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, measure, order
-from jax_diversity.ordering.groups import heaviest_groups
+from jax_diversity.ordering.objective import heaviest_groups
 from tests.synthetic import synthetic_characteristics
 
 SEEDED = ("buffer_shuffle", "stratified", "uniform_shuffle", "window_shuffle")

@@ -60,6 +60,7 @@ def test_bad_counts(counts: dict, sentence: str) -> None:
         ({"topic": 0}, "At least one family must have a weight above zero"),
         ({"topics": 1}, r"unknown families \['topics'\]"),
         ({"topic": float("nan")}, "found nan"),
+        ({"topic": 10**400}, "finite and >= 0, found 1000"),
     ],
 )
 def test_bad_weights(weights: dict, sentence: str) -> None:

@@ -178,16 +178,16 @@ def test_hosts_mistakes_are_explained() -> None:
         partition_sequences(chars, 11)
     with pytest.raises(UserError, match="seed to be a whole number >= 0, found -1"):
         partition_sequences(chars, 2, -1)
-    with pytest.raises(UserError, match="sequences from 0 to 9, found 3 to 10"):
+    with pytest.raises(UserError, match="sequences >= 0 and below 10, found 10"):
         select_sequences(chars, np.array([3, 10]))
     three = Ordering(np.arange(3))
     with pytest.raises(UserError, match="at least one part"):
         merge_orderings([])
     with pytest.raises(UserError, match="part 1's ordering to be of its 2 sequences, found 3"):
         merge_orderings([([0, 1, 2], three), ([3, 4], three)])
-    with pytest.raises(UserError, match=r"each sequence in one part, found 2 in the parts \[0, 1\]"):
+    with pytest.raises(UserError, match=r"each sequence in one of them: .* found 2 2 times"):
         merge_orderings([([0, 1, 2], three), ([2, 3, 4], three)])
-    with pytest.raises(UserError, match="parts of the sequences 0 to 5, found 0 to 7"):
+    with pytest.raises(UserError, match=r"all parts of one corpus, .* below 6, found"):
         merge_orderings([([0, 1, 2], three), ([5, 6, 7], three)])
     with pytest.raises(UserError, match="one axis of integers, found float64"):
         merge_orderings([([0.0, 1.0, 2.0], three)])

@@ -48,7 +48,7 @@ def weight(name: str, value: Any) -> float:
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not (math.isfinite(number) and number >= 0):
         raise UserError(f"Expected {name} to be finite and >= 0, found {value!r}.")

@@ -1,12 +1,8 @@
-"""The linear-time default: a balanced stream through a refilled pool.
+"""The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-Exact greedy's time grows with the square of the number of sequences. Here sorted halving (`halving.py`) makes a
-stream in which every run of a few hundred sequences holds the corpus's mixture, and a refilled pool (`pool.py`) reduces
-the remaining deviation: at every step it places the best of some thousand candidates by the same rule as the exact
-greedy. A pool alone is not enough: over a plain shuffle, sequences of groups that are not needed fill it up.
-
-If the target moves, a stream of one mixture would leave the pool without sequences of the groups that the target asks
-for: each group's sequences are first moved to where the target asks for them.
+A pool alone is not enough: over a plain shuffle, sequences of groups that are not needed fill it up. If the target
+moves, a stream of one mixture would leave the pool without sequences of the groups that the target asks for: each
+group's sequences are first moved to where the target asks for them.
 """
 
 from __future__ import annotations
@@ -17,9 +13,8 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.groups import heaviest_groups
 from jax_diversity.ordering.halving import balanced_stream
-from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.pool import select_from_pool
 from jax_diversity.ordering.running import Checkpoint
@@ -66,12 +61,11 @@ def balance(
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:
-    """Move a balanced stream's sequences to the positions where a plan's targets ask for their groups.
+    """Move a balanced stream's sequences to the positions where a plan's targets ask for their heaviest groups.
 
-    Sequences are moved by their heaviest group in the first family whose targets differ from the stream's mixture. A
-    sequence goes to the position at which the integral of its group's target reaches the group's tokens up to the
-    middle of the sequence; the integral starts at the deficit that the consumed sequences left. Sequences that no
-    position asks for come last.
+    The family is the first whose targets differ from the stream's mixture. A sequence goes where the integral of its
+    group's target reaches the group's tokens up to the middle of the sequence; the integral starts at the deficit that
+    the consumed sequences left. Sequences that no position asks for come last.
     """
     if not len(stream):
         return stream

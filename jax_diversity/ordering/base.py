@@ -164,8 +164,7 @@ def order(
     if targets is not None or consumed is not None:
         _check_takes(method, "plan", "follow targets or go on from consumed sequences")
         seen = None if consumed is None else checked_consumed(consumed, characteristics.num_sequences)
-        plan = Plan.build(characteristics, objective, targets, seen)
-        arguments["plan"] = plan
+        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, seen)
         info["plan"] = plan.fingerprint
     if checkpoint is not None:
         _check_takes(method, "checkpoint", "keep its state in a checkpoint")

@@ -8,9 +8,6 @@ one rounding error a step, always of the same sign, and choose wrong sequences a
   (16 bits) have at most 24 bits, so that float32 holds them exactly; only the products with the rest are rounded.
 
 After ten million steps the error is still far below one token. No 64-bit type is needed on the accelerator.
-
-Exact greedy (`greedy.py`) adds every sequence through `place`; the pool (`pool.py`) sums whole numbers of tokens first
-and adds those sums in the same way.
 """
 
 from __future__ import annotations
@@ -50,12 +47,10 @@ class Rule(NamedTuple):
         return self.target_pieces[0] + self.target_pieces[1] + self.target_pieces[2]
 
     def times(self, left: Array, right: Array) -> Array:
-        """The product, rounded before it is added to anything.
-
-        A compiler may fuse a product with the addition that follows (one rounding) or not (two roundings), and may
-        decide differently for one device and for many. `zero` is an argument of the compiled program, so the compiler
-        cannot remove it: fused with it or not, the product rounds in the same way, and all devices get equal scores.
-        """
+        """The product, rounded before it is added to anything."""
+        # A compiler may fuse a product with the addition that follows (one rounding) or not (two roundings), and may
+        # decide differently for one device and for many. `zero` is an argument of the compiled program, so the compiler
+        # cannot remove it: fused with it or not, the product rounds in the same way, and all devices get equal scores.
         return left * right + self.zero
 
 
@@ -80,18 +75,15 @@ class Row(NamedTuple):
 
 
 class Deviation(NamedTuple):
-    """What a run remembers of the past.
+    """`D` in tokens, `D_t - D_{t-w}` per window size w, and `2 λ (D + β Σ_w (D_t - D_{t-w}))`.
 
-    Attributes:
-        total: `D` in tokens, its last column that of the norms.
-        windows: `D_t - D_{t-w}` for every window size w.
-        gradient: `2 λ (D + β Σ_w (D_t - D_{t-w}))`; a sequence's score is its product with `v_s`, plus `a ||v_s||²`.
-            It is stored and not computed where it is read: XLA would fuse the computation into the gathers that read
-            it and repeat it for every gathered element.
+    A sequence's score is the gradient's product with `v_s`, plus `a ||v_s||²`.
     """
 
     total: Compensated
     windows: tuple[Compensated, ...]
+    # Stored and not computed where it is read: XLA would fuse the computation into the gathers that read it and repeat
+    # it for every gathered element.
     gradient: Float32[Array, " column"]
 
 
@@ -123,10 +115,7 @@ def build_rule(features: Features, objective: Objective) -> Rule:
 
 
 def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Rows:
-    """The rows of one device's sequences, all sizes rounded up and the same on every device.
-
-    Of W devices, device d holds the sequences d, W + d, 2 W + d ... as its rows 0, 1, 2 ...
-    """
+    """Device d of W holds the sequences d, W + d, 2 W + d ... as its rows; array sizes are equal on all devices."""
     counts = np.diff(features.row_starts)
     own = counts[device::num_devices]
     starts = np.concatenate([[0], np.cumsum(own)])
@@ -172,17 +161,13 @@ def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position
 
 def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
     """The sums of a deviation as named arrays."""
-    sums = [deviation.total, *deviation.windows]
-    return {f"sum_{index}": np.stack([np.asarray(part) for part in total]) for index, total in enumerate(sums)}
+    return {f"sum_{i}": np.stack(total) for i, total in enumerate([deviation.total, *deviation.windows])}
 
 
 def restored_deviation(rule: Rule, saved: Mapping[str, np.ndarray]) -> Deviation:
     """The deviation of which `saved_deviation` made the arrays."""
-    sums = [
-        Compensated(*(jnp.asarray(part) for part in saved[f"sum_{index}"]))
-        for index in range(1 + len(rule.window_sizes))
-    ]
-    return Deviation(sums[0], tuple(sums[1:]), compute_gradient(rule, sums[0], sums[1:]))
+    total, *windows = (Compensated(*map(jnp.asarray, saved[f"sum_{i}"])) for i in range(1 + len(rule.window_sizes)))
+    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
 
 
 def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
@@ -191,21 +176,9 @@ def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
 
 
 def place(
-    rule: Rule,
-    deviation: Deviation,
-    chosen: Row,
-    leaving: Sequence[Row],
-    num_placed: Int32[Array, ""],
+    rule: Rule, deviation: Deviation, chosen: Row, leaving: Sequence[Row], num_placed: Int32[Array, ""]
 ) -> Deviation:
-    """Add the chosen sequence's excess; take out of each window the sequence that leaves it.
-
-    Args:
-        rule: weights and targets.
-        deviation: before the step.
-        chosen: the sequence that is placed at position `num_placed`.
-        leaving: per window of w positions the sequence at position `num_placed - w`; any where that is negative.
-        num_placed: number of sequences placed before.
-    """
+    """Add the excess of the sequence at position `num_placed`; take out of each window the one that leaves it."""
     windows = []
     for index, (window, row) in enumerate(zip(deviation.windows, leaving, strict=True)):
         window = add_excess(rule, window, chosen, jnp.float32(1))
@@ -248,11 +221,9 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
 
 
 def split_into_pieces(values: Float[np.ndarray, " column"]) -> Float32[np.ndarray, "piece column"]:
-    """Three float32 arrays that add up to `values` (to 2^-40), the first two of eight significant bits each.
-
-    The third is at most 2^-16 of the value: rounding its product leaves an error of 2^-41, and ten million such
-    errors add up to less than a hundred-thousandth of one step's share.
-    """
+    """Three float32 arrays that add up to `values` (to 2^-40), the first two of eight significant bits each."""
+    # The third is at most 2^-16 of the value: rounding its product leaves an error of 2^-41, and ten million such
+    # errors add up to less than a hundred-thousandth of one step's share.
     rest = values.astype(np.float64)
     pieces = []
     for _ in range(2):

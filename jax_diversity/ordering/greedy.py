@@ -1,28 +1,21 @@
 """Exact greedy: at every step the sequence with the smallest score, of all that are left.
 
-One step costs one pass over the remaining sequences' non-zeros. What makes the pass fast:
-
-- Rows are bucketed by their number of non-zeros, so that little is padded, and a bucket's table is transposed
-  (feature, sequence): every feature is one gather over contiguous memory, unrolled into one fused loop.
-- The arg-min is a minimum followed by the lowest index that equals it, several times faster than `argmin` on CPU;
-  this also breaks ties to the lowest sequence index, over all buckets and devices.
-- Placed sequences are masked by an infinite cost. When half of a large table is placed, the tables are built again.
-- The loop runs compiled for some thousand steps at a time, so that progress shows and interrupts are noticed.
-- Sizes are rounded up, so that corpora of similar size share a compilation.
+The rule is Bach et al.'s kernel herding with a linear kernel (https://arxiv.org/abs/1203.4523), without replacement.
+One step is one pass over the remaining sequences' non-zeros. Rows are bucketed by their number of non-zeros, so that
+little is padded, and a bucket's table is transposed (feature, sequence): every feature is one gather over contiguous
+memory, unrolled into one fused loop. Placed sequences are masked by an infinite cost; when half of a large table is
+placed, the tables are built again.
 
 On a mesh, sequences are dealt to the devices, tables and rows alike, so that no device needs to hold the whole corpus.
 Each device scores its own candidates, one all-gather finds the best of all, and every device updates its own copy of
 the deviation. A score does not depend on the device that computes it: the order is one device's, bit for bit.
-
-The rule is Bach et al.'s kernel herding with a linear kernel (https://arxiv.org/abs/1203.4523), without
-replacement.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +49,6 @@ from jax_diversity.ordering.mesh import (
     flat_mesh,
     num_devices,
     on_every_device,
-    part_of,
     replicated,
     shared_checkpoint,
     split,
@@ -127,15 +119,13 @@ class Candidates(NamedTuple):
 
 
 class GreedyState(NamedTuple):
-    """A run's state; a pytree that can be saved between calls.
-
-    The last sequence placed is entered in `order` at the beginning of the next step: if a step read the order (for the
-    windows) before it wrote to it, XLA would copy the whole array in every step.
-    """
+    """A run's state; a pytree that can be saved between calls."""
 
     deviation: Deviation
     costs: tuple[Float32[Array, " _row"], ...]
     order: Int32[Array, " position"]
+    # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
+    # to it, XLA would copy the whole array in every step.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
 
@@ -176,10 +166,8 @@ class GreedySelector:
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
         """Tables of the sequences that are not placed."""
         features, size = self._plan.features, num_devices(self._mesh)
-        left = np.ones(self._plan.num_positions, bool)
-        left[placed] = False
-        self._in_tables = np.flatnonzero(left)
-        groups = _group_by_width(features, self._in_tables)
+        self._in_tables = self._plan.without(placed)
+        self._groups = groups = _group_by_width(features, self._in_tables)
         self.candidates: Candidates = split(
             self._mesh,
             lambda device: _build_candidates(features, groups, device, size),
@@ -188,16 +176,15 @@ class GreedySelector:
 
     def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:
         """The costs `a ||v_s||²` as the buckets hold them; infinite where a sequence is placed or a row is padding."""
-        # One more cost for padding rows, whose sequence index is past the end.
-        costs = np.append(self._features.own_costs, _UNPLACEABLE)
+        costs = self._features.own_costs.copy()
         costs[placed] = _UNPLACEABLE
+        size = num_devices(self._mesh)
 
         def build(device: int) -> tuple[Float32[Array, " _row"], ...]:
-            buckets = part_of(self._mesh, self.candidates, device).buckets
-            members = [np.asarray(bucket.sequence_index) for bucket in buckets]
-            return tuple(jax.device_put(costs[np.minimum(own, len(costs) - 1)]) for own in members)
+            shares = _shares(self._groups, device, size)
+            return tuple(padded(costs[own], num_rows, fill=np.inf) for _, own, num_rows in shares)
 
-        return split(self._mesh, build, (BY_ROW,) * len(self.candidates.buckets))
+        return split(self._mesh, build, (BY_ROW,) * len(self._groups))
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
@@ -231,21 +218,13 @@ class GreedySelector:
 def _group_by_width(
     features: Features, remaining: Int64[np.ndarray, " row"]
 ) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
-    """Split the remaining sequences into tables: each one's width and members."""
-    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
-    nonzeros_left = np.maximum(np.diff(features.row_starts)[remaining], 1)
-    return [
-        (width, remaining[(nonzeros_left > above) & (nonzeros_left <= width)])
-        for above, width in _partition(nonzeros_left)
-    ]
-
-
-def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
-    """Ranges (above, up to) of non-zeros that share a table, so that a step costs least.
+    """Split the remaining sequences into tables, so that a step costs least: each table's width and members.
 
     A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
     is found by dynamic programming.
     """
+    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
+    nonzeros = np.maximum(np.diff(features.row_starts)[remaining], 1)
     widths, counts = np.unique(nonzeros, return_counts=True)
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
     # cheapest[i] is the cost of the best tables for the i smallest widths; the last of these tables begins at cut[i].
@@ -257,32 +236,35 @@ def _partition(nonzeros: Int64[np.ndarray, " row"]) -> list[tuple[int, int]]:
         ]
         cut.append(int(np.argmin(costs)))
         cheapest.append(costs[cut[-1]])
-    ranges, last = [], len(widths)
+    groups, last = [], len(widths)
     while last:
-        first = cut[last]
-        ranges.append((int(widths[first - 1]) if first else 0, int(widths[last - 1])))
-        last = first
-    return ranges[::-1]
+        table = (nonzeros >= widths[cut[last]]) & (nonzeros <= widths[last - 1])
+        groups.append((int(widths[last - 1]), remaining[table]))
+        last = cut[last]
+    return groups[::-1]
+
+
+def _shares(
+    groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
+) -> Iterator[tuple[int, Int64[np.ndarray, " _own"], int]]:
+    """Of every group its width, one device's members (every W-th sequence), and its number of rows on all devices."""
+    for width, members in groups:
+        owners = members % size
+        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
+        yield width, members[owners == device], rounded_size(int(np.bincount(owners).max()))
 
 
 def _build_candidates(
     features: Features, groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Candidates:
-    """One device's share of the groups' sequences, in tables of one shape on all devices.
-
-    Of W devices, device d holds the sequences d, W + d, 2 W + d ... and numbers them 0, 1, 2 ...
-    """
+    """One device's share of the groups' sequences (those of `build_rows`), in tables of one shape on all devices."""
     num_own = rounded_size(-(-features.num_sequences // size))
     bucket_of = np.zeros(num_own, np.int32)
     row_of = np.zeros(num_own, np.int32)
     buckets = []
-    for width, members in groups:
-        owners = members % size
-        own = members[owners == device]
+    for width, own, num_rows in _shares(groups, device, size):
         bucket_of[own // size] = len(buckets)
         row_of[own // size] = np.arange(len(own))
-        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
-        num_rows = rounded_size(int(np.bincount(owners).max()))
         buckets.append(_build_bucket(features, own, rounded_size(width), num_rows))
     return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
 
@@ -317,48 +299,28 @@ def run(
     equal_tokens: bool,
     mesh: Mesh | None = None,
 ) -> GreedyState:
-    """Place `num_steps` sequences.
+    """Place `num_steps` sequences; with `equal_tokens` the score has one term less."""
 
-    Args:
-        rule: weights and targets.
-        rows: sequences' rows.
-        candidates: tables of the sequences left.
-        state: before the steps. It is not donated: after an interrupt the former state must still be whole.
-        num_steps: how many; any number shares the compilation.
-        equal_tokens: whether all t_s are equal, which saves one term of the score.
-        mesh: devices over which rows, candidates and costs are split.
-    """
+    def steps(rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any) -> Any:
+        # The gradient in the state may belong to former targets.
+        gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
+        state = state._replace(deviation=state.deviation._replace(gradient=gradient))
+        step = functools.partial(_step, rule, rows, candidates, equal_tokens, axis)
+        state = lax.fori_loop(0, num_steps, lambda _, carry: step(carry), state)
+        return state._replace(order=_entered(state))
+
+    # The state is not donated: after an interrupt the former one must still be whole.
     over_mesh = on_every_device(
         mesh,
-        functools.partial(_run_steps, equal_tokens=equal_tokens),
+        steps,
         in_specs=(EVERYWHERE, _ROWS_SPLIT, _candidates_split(len(candidates.buckets)), _STATE_SPLIT, EVERYWHERE),
         out_specs=_STATE_SPLIT,
     )
     return over_mesh(rule, rows, candidates, state, num_steps)
 
 
-def _run_steps(
-    rule: Rule,
-    rows: Rows,
-    candidates: Candidates,
-    state: GreedyState,
-    num_steps: Int32[Array, ""],
-    equal_tokens: bool,
-    axis: str | None,
-) -> GreedyState:
-    # The gradient in the state may belong to former targets.
-    gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
-    state = state._replace(deviation=state.deviation._replace(gradient=gradient))
-
-    def one_step(_: Array, carry: GreedyState) -> GreedyState:
-        return _step(rule, rows, candidates, carry, equal_tokens, axis)
-
-    state = lax.fori_loop(0, num_steps, one_step, state)
-    return state._replace(order=_entered(state))
-
-
 def _step(
-    rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, equal_tokens: bool, axis: str | None
+    rule: Rule, rows: Rows, candidates: Candidates, equal_tokens: bool, axis: str | None, state: GreedyState
 ) -> GreedyState:
     """Place the sequence of the smallest score."""
     state = state._replace(order=_entered(state))

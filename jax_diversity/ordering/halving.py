@@ -6,18 +6,13 @@ halves stay sorted and are halved in the same way, down to blocks of some hundre
 that each pair changes the sum by little. Choosing signs of vectors to keep their sums small is the self-balancing walk
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
-Three things make it good and fast:
-
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
-  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs. A small sum at the end is
-  a small deviation at the new boundary, and errors of former levels do not add up.
+  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs: errors of former levels do not add
+  up.
 - A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; a lane
-  sees what the others did up to the step before. All blocks of a level advance together. In the first levels a second
-  sweep signs every pair again, with the signs of all others known.
+  sees what the others did up to the step before. In the first levels a second sweep signs every pair again.
 - All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24, so that float32 adds them
   exactly, in any order of the additions. (If sequences differ in tokens, one more sum is rounded.)
-
-`balance` feeds this stream to its pool; `composition.hosts` splits a corpus into balanced parts with it.
 """
 
 from __future__ import annotations
@@ -31,8 +26,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 
-from jax_diversity.ordering.groups import heaviest_groups
-from jax_diversity.ordering.objective import Features
+from jax_diversity.ordering.objective import Features, heaviest_groups
 
 # More lanes react later to one another: with 64 the deviation is as with one, with 256 it is twice that.
 _LANES_PER_BLOCK = 64
@@ -60,13 +54,7 @@ def balanced_stream(
 ) -> Int64[np.ndarray, " position"]:
     """An order of some sequences in which every block of about 512 holds their common mixture.
 
-    Args:
-        features: counts, families and weights; the target is the given sequences' own mixture.
-        sequences: the sequences to order.
-        seed: of the order among similar sequences and within the last blocks (NumPy's PCG64).
-
-    Example:
-        >>> balanced_stream(Features.build(characteristics, Objective()), np.arange(100_000), seed=0)[:1000]
+    The seed decides the order among similar sequences and within the last blocks (NumPy's PCG64).
     """
     rng = np.random.default_rng(seed)
     arranged = sequences[_sort_by_group(features, sequences, rng)]
@@ -155,11 +143,7 @@ def _heaviest_entries(
 def halve(
     features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int
 ) -> Int64[np.ndarray, "block member"]:
-    """Halve sequences that are arranged so that neighbours are alike.
-
-    Returns:
-        2^num_levels blocks in the order in which they follow each other; -1 fills up blocks that are not full.
-    """
+    """Halve sequences whose neighbours are alike into 2^num_levels blocks; -1 fills up blocks that are not full."""
     table = build_walk_table(features, arranged)
     padding = len(arranged)
     size = -(-max(padding, 1) // (1 << num_levels))
@@ -171,14 +155,10 @@ def halve(
     boundaries = np.zeros((2, len(features.targets)), np.float32)
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
-        lanes = _lanes(level, blocks.shape[1] // 2)
+        # 64, 32, 16, and so on again, so that three levels share a compilation.
+        lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
         blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
     return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
-
-
-def _lanes(level: int, num_pairs: int) -> int:
-    """Lanes of each block: 64, 32, 16, and so on again, so that three levels share a compilation."""
-    return min(_LANES_PER_BLOCK >> (level % 3), num_pairs)
 
 
 def _halve_level(
@@ -188,25 +168,14 @@ def _halve_level(
     lanes: int,
     num_sweeps: int,
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block.
-
-    Args:
-        table: the sequences' rows.
-        blocks: members, sorted by group.
-        boundaries: the deviation before every block and after the last.
-        lanes: of each block.
-        num_sweeps: how often every pair is signed.
-
-    Returns:
-        Twice as many blocks, and the deviations at their boundaries.
-    """
+    """Halve every block; `boundaries` are the deviations before every block and after the last, before and after."""
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
     pairs = np.full((num_blocks, lanes * steps, 2), len(table.tokens) - 1, np.int32)
     pairs[:, :num_pairs] = blocks.reshape(num_blocks, num_pairs, 2)
     pairs = pairs.reshape(num_blocks * lanes, steps, 2)
-    # Three levels share a compilation (`_lanes`): all get as many sums as the level with the most blocks needs.
+    # Three levels share a compilation: all get as many sums as the level with the most blocks needs.
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
@@ -219,10 +188,8 @@ def _halve_level(
         num_sweeps,
     )
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
-    both = blocks.reshape(num_blocks, num_pairs, 2)
-    halves = np.stack(
-        [np.where(left_first, both[..., 0], both[..., 1]), np.where(left_first, both[..., 1], both[..., 0])], axis=1
-    )
+    first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)
+    halves = np.stack([np.where(left_first, first, second), np.where(left_first, second, first)], axis=1)
     # D_middle = (D_start + D_end + S) / 2; the rounded start is only for the walk.
     middles = (boundaries[:-1] + boundaries[1:] + np.asarray(walked)[:num_blocks]) / 2
     ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)
@@ -231,11 +198,10 @@ def _halve_level(
 
 
 class _Sums(NamedTuple):
-    """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`.
+    """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`."""
 
-    The sum of excesses is `counts - τ tokens`. Kept apart, both parts are whole numbers, and a pair touches only its
-    own columns.
-    """
+    # The sum of excesses is `counts - τ tokens`. Kept apart, both parts are whole numbers, and a pair touches only its
+    # own columns.
 
     counts: Float32[Array, "block column"]
     tokens: Float32[Array, " block"]

@@ -1,16 +1,13 @@
-"""One run on one device or on several, of one host or of many: where arrays lie, a step's collective, the checkpoint.
+"""One run on one device (`mesh` is None), or on several of one host or of many.
 
-The functions take `mesh: Mesh | None`; None is one device, for which they add nothing. A run over a mesh of W devices
-does the same arithmetic for every sequence as one device does, so it gives the same order, ties included, for any W.
-Every device holds the deviation and the order and updates them in the same way; only candidates (and, in the exact
-greedy, rows) are split. Each process of several hosts runs the same program and reads back replicated arrays only, of
-which it has a copy.
+W devices do the same arithmetic for every sequence as one does, so they give the same order, ties included. Each holds
+the deviation and the order and updates them in the same way; only candidates (and, in the exact greedy, rows) are
+split. Each process of several hosts runs the same program and reads back only replicated arrays.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,11 +31,7 @@ NO_SEQUENCE = int(np.iinfo(np.int32).max)
 
 
 def flat_mesh(mesh: Any) -> Mesh | None:
-    """The devices of a mesh of any axes, as one axis of sequences; None stays None.
-
-    Raises:
-        ValueError: no mesh of devices, or one without a device of this process.
-    """
+    """The devices of a mesh of any axes, as one axis of sequences; refused without a device of this process."""
     return None if mesh is None else devices.flat_mesh(mesh, AXIS)
 
 
@@ -50,10 +43,7 @@ def num_devices(mesh: Mesh | None) -> int:
 def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
     """A tree of arrays over the mesh, of which device d holds the part `build(d)`; parts have equal shapes.
 
-    Args:
-        mesh: of one axis.
-        build: makes the tree of one device's parts; it is called for this process's devices only.
-        specs: tree that says along which axis each array is split; an array without one is the same on all devices.
+    `specs` is a tree that says along which axis each array is split; without one it is the same on all devices.
     """
     if mesh is None:
         return build(0)
@@ -88,27 +78,10 @@ def replicated(mesh: Mesh | None, tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
-def part_of(mesh: Mesh | None, tree: Any, number: int) -> Any:
-    """What device `number` of the mesh, one of this process's, holds of a tree of arrays."""
-    if mesh is None:
-        return tree
-    device = mesh.devices.flat[number]
-    return jax.tree.map(
-        lambda array: next(shard.data for shard in array.addressable_shards if shard.device == device), tree
-    )
-
-
 def on_every_device(
     mesh: Mesh | None, function: Callable[..., Any], in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:
-    """A function that each device runs with its parts of the arguments.
-
-    Args:
-        mesh: of one axis.
-        function: takes the arguments and, as `axis`, the name of the mesh's axis; None on one device.
-        in_specs: trees as in `split`, one an argument.
-        out_specs: tree of the result.
-    """
+    """A function that each device runs with its parts of the arguments, and the mesh's axis or None as `axis`."""
     if mesh is None:
         return lambda *arguments: function(*arguments, axis=None)
     # The check of replicated outputs is off: each device computes the winner by itself, which JAX cannot prove equal.
@@ -127,13 +100,7 @@ def device_place(axis: str | None) -> tuple[Int32[Array, ""] | int, int]:
 
 
 def best_of_all(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -> Int32[Array, ""]:
-    """The sequence of the smallest score on any device, the lowest index of several.
-
-    Args:
-        best: the smallest score on this device.
-        first: the lowest sequence index that has it.
-        axis: the mesh's; None has one device.
-    """
+    """The sequence of the smallest score on any device, of this device's score and sequence; the lowest of several."""
     if axis is None:
         return first
     gathered = lax.all_gather(jnp.stack([_bits(best), first]), axis)
@@ -148,20 +115,9 @@ def best_row_of_all(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], Row, list[Row]]:
-    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners.
-
-    It costs one collective: before it is known whose sequence wins, every device sends its best score and sequence,
-    that sequence's row, and the rows that it has at the places of the leaving sequences. Each device then reads the
-    owners' rows and ignores the others.
-
-    Args:
-        best: the smallest score on this device.
-        first: the lowest sequence index that has it.
-        leaving: sequences that leave a window, known to all devices.
-        rows: this device's own sequences, every W-th.
-        num_columns: the column of unused slots.
-        axis: the mesh's; None has one device.
-    """
+    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
+    # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
+    # sequence's row, and the rows that it has at the places of the leaving sequences.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
@@ -207,56 +163,31 @@ def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
 
 
 class SharedCheckpoint(Checkpoint):
-    """A checkpoint that only the process of the mesh's first device reads and writes; it sends the others the content.
-
-    The other hosts need not see its disk: their checkpoint has no file.
-    """
+    """A checkpoint that only the process of the mesh's first device reads and writes, for all."""
 
     def __init__(self, checkpoint: Checkpoint, mesh: Mesh) -> None:
         self._mesh = mesh
         leads = mesh.devices.flat[0].process_index == jax.process_index()
         super().__init__(checkpoint.path if leads else None, checkpoint.identity)
 
-    def load(self) -> Mapping[str, np.ndarray] | None:
-        """The saved arrays, the same in all processes; None where there is no file.
-
-        Raises:
-            ValueError: what the first process found wrong with its file; in all processes.
-        """
+    def read(self) -> bytes | None:
+        """The file's content, or what the first process found wrong with it, in all processes."""
         # An error is sent as well: if the first process raised alone, all others would wait for it without end.
         try:
-            saved = super().load()
-            message = b"" if saved is None else b"+" + _packed(saved)
+            content = super().read()
+            message = b"" if content is None else b"+" + content
         except UserError as error:
             message = b"-" + str(error).encode()
         message = _broadcast(self._mesh, message)
         if message[:1] == b"-":
             raise UserError(message[1:].decode())
-        return _unpacked(message[1:]) if message else None
-
-
-def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    return file.getvalue()
-
-
-def _unpacked(content: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return dict(stored)
+        return message[1:] if message else None
 
 
 def _broadcast(mesh: Mesh, message: bytes) -> bytes:
     """The message of the process of the mesh's first device, in all processes; what others pass is ignored."""
-    # First its length: the arrays of a collective have one shape on all devices.
-    size = int(_first_part(mesh, np.array([len(message)], np.int32))[0])
-    content = np.zeros(size, np.uint8)
-    own = np.frombuffer(message[:size], np.uint8)
-    content[: len(own)] = own
-    return _first_part(mesh, content).tobytes()
-
-
-def _first_part(mesh: Mesh, own: np.ndarray) -> np.ndarray:
-    parts = split(mesh, lambda _: own[None], BY_ROW)
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
-    return np.asarray(first(parts))
+    # First its length: the arrays of a collective have one shape on all devices.
+    size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])
+    own = np.frombuffer(message[:size].ljust(size, b"\0"), np.uint8)
+    return np.asarray(first(split(mesh, lambda _: own[None], BY_ROW))).tobytes()

@@ -7,14 +7,13 @@ the smallest
 
     2 <D, v_s> + a ||v_s||²
 
-where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column*
-adds the norm `||counts of the first family||₂` of a sequence as one more feature, with the plain mean as its
-target: it stops the greedy from spending all mixed sequences first.
+where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
+first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
+sequences first.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +70,10 @@ class Objective:
             weights = enumerate(_several(self.family_weights))
             family_weights = tuple(_checked_weight(f"family_weights[{i}]", value) for i, value in weights)
             object.__setattr__(self, "family_weights", family_weights)
-        object.__setattr__(self, "windows", tuple(map(_checked_window, _several(self.windows))))
+        # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
+        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in _several(self.windows)]
+        windows = tuple(whole_number("each of the objective's windows", size, 1) for size in sizes)
+        object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
 
@@ -96,11 +98,7 @@ class Objective:
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
 
     def check_families(self, families: Sequence[str]) -> None:
-        """Refuse families that are fewer than the objective weighs.
-
-        Raises:
-            ValueError: more family weights than families.
-        """
+        """Refuse families that are fewer than the objective weighs."""
         if self.family_weights is not None and len(self.family_weights) > len(families):
             raise UserError(
                 f"The objective weighs {len(self.family_weights)} families, the characteristics have "
@@ -108,11 +106,7 @@ class Objective:
             )
 
     def resolved_weights(self, characteristics: Characteristics) -> dict[str, float]:
-        """Family -> λ, in the families' order, those left out or of weight zero not listed.
-
-        Raises:
-            ValueError: more family weights than families.
-        """
+        """Family -> λ, in the families' order, those left out or of weight zero not listed."""
         self.check_families(characteristics.families)
         if self.family_weights is None:
             weights = dict(characteristics.weights)
@@ -132,30 +126,14 @@ def _checked_weight(name: str, value: Any) -> float:
     return number
 
 
-def _checked_window(value: Any) -> int:
-    # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    return whole_number("each of the objective's windows", whole, 1)
-
-
 @dataclass(frozen=True)
 class Features:
-    """The characteristics as an objective weighs them, in tokens: sparse columns, then the norm column.
+    """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
 
     Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
-    (`column_weights`) and multiplied last: scaled counts would not be whole.
-
-    Attributes:
-        row_starts: CSR row pointers.
-        columns: CSR column of every non-zero.
-        values: its token count (float32 holds counts up to 2^24 exactly).
-        tokens: t_s.
-        norms: the first family's Euclidean norm, rounded to float32 once so that every step sees the same value.
-        targets: τ for every column and, last, the norms' plain mean.
-        column_weights: λ for every column and, last, the norm column's.
-        squares: `||c_s||²`, the norm column left out.
-        self_weight: the objective's total `a`.
-        family_columns: family -> its columns.
+    (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
+    to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
+    `squares` are `||c_s||²` without it.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -186,7 +164,8 @@ class Features:
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
         # The norm is that of the counts before weighting, of the first family even if its weight is zero.
-        norms = row_norms(characteristics.counts[characteristics.families[0]]).astype(np.float32)
+        first = characteristics.counts[characteristics.families[0]]
+        norms = np.sqrt(_row_sums(first.indptr, first.data.astype(np.float64) ** 2)).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
         tokens = characteristics.tokens
         if (longest := int(tokens.max(initial=0))) > EXACT_TOKENS:
@@ -208,10 +187,6 @@ class Features:
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
         )
-
-    def with_targets(self, targets: Float64[np.ndarray, " column"]) -> Features:
-        """The same sequences against another target."""
-        return dataclasses.replace(self, targets=targets)
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""
@@ -260,6 +235,19 @@ def _row_sums(
     return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # of no values it is int
 
 
-def row_norms(counts: csr_array) -> Float64[np.ndarray, " sequence"]:
-    """Euclidean norm of every row of a count matrix."""
-    return np.sqrt(_row_sums(counts.indptr, counts.data.astype(np.float64) ** 2))
+def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
+    """The group with the most tokens of every row, ties to the lowest; rows without tokens get `counts.shape[1]`.
+
+    Example:
+        >>> heaviest_groups(csr_array([[1, 2, 2], [0, 0, 0], [5, 0, 1]])).tolist()
+        [1, 3, 0]
+    """
+    num_rows, num_groups = len(counts.indptr) - 1, counts.shape[1]
+    row = np.repeat(np.arange(num_rows), np.diff(counts.indptr))
+    # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would have to count the implicit zeros as well.
+    most = np.zeros(num_rows, np.int64)
+    np.maximum.at(most, row, counts.data)
+    heaviest = np.full(num_rows, num_groups, np.int64)
+    leading = (counts.data > 0) & (counts.data == most[row])
+    np.minimum.at(heaviest, row[leading], counts.indices[leading])
+    return heaviest

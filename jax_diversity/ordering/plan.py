@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics
+from jax_diversity.schema.orderings import integers
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,9 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's features, its targets in phases, and where it begins.
+    """All sequences' features with the first phase's targets, every phase's start and τ, the sequences before the run.
 
-    Attributes:
-        features: all sequences, with the first phase's targets.
-        starts: first position of every phase.
-        targets: (phase, column) τ, the norms' mean last.
-        consumed: the sequences of the positions before the run.
+    The last column of `targets` is the norms' mean.
     """
 
     features: Features
@@ -144,16 +141,16 @@ class Plan:
         A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
         sequences count as having met their target, so that the run has no deficit to make up for; in all other
         families they count against the corpus's shares.
-
-        Raises:
-            ValueError: targets of an unknown family or another number of groups.
         """
         features = Features.build(characteristics, objective)
         consumed = np.zeros(0, np.int64) if consumed is None else consumed
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed)
-        if not isinstance(targets, Targets):
-            targets = _from_here_on(characteristics, targets, consumed)
+        if from_here_on := not isinstance(targets, Targets):
+            if unknown := set(targets) - set(characteristics.families):
+                known = list(characteristics.families)
+                raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {known}.")
+            targets = Targets((0,), {name: _checked_shares(name, [shares], 1) for name, shares in targets.items()})
         # Families without targets, and the norm column, keep the corpus's own shares in all phases.
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():
@@ -167,7 +164,15 @@ class Plan:
                     f"found {shares.shape[1]}."
                 )
             table[:, columns] = shares
-        return cls(features.with_targets(table[0]), targets.starts, table, consumed)
+        starts = targets.starts
+        if from_here_on and len(consumed):
+            starts, table = (0, len(consumed)), np.repeat(table, 2, axis=0)
+            for name in targets.shares:
+                seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
+                # The target of the past is its own mixture: its deviation is zero. Without tokens any target does.
+                if seen.any():
+                    table[0, features.family_columns[name]] = seen / seen.sum()
+        return cls(replace(features, targets=table[0]), starts, table, consumed)
 
     @property
     def fingerprint(self) -> str:
@@ -185,8 +190,12 @@ class Plan:
     @property
     def remaining(self) -> Int64[np.ndarray, " remaining"]:
         """The sequences left to place, ascending."""
+        return self.without(self.consumed)
+
+    def without(self, placed: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " _left"]:
+        """All sequences but those placed, ascending."""
         left = np.ones(self.num_positions, bool)
-        left[self.consumed] = False
+        left[placed] = False
         return np.flatnonzero(left)
 
     def phases(self, first_position: int) -> Iterator[tuple[int, int, Features]]:
@@ -195,7 +204,7 @@ class Plan:
         for start, stop, targets in zip(self.starts, stops, self.targets, strict=True):
             start, stop = max(start, first_position), min(stop, self.num_positions)
             if start < stop:
-                yield start, stop, self.features.with_targets(targets)
+                yield start, stop, replace(self.features, targets=targets)
 
     def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
         """Deviation of the sequences placed so far, or of the `last` positions only; float64."""
@@ -209,50 +218,14 @@ class Plan:
         return total
 
 
-def _from_here_on(
-    characteristics: Characteristics, shares: Mapping[str, Any], consumed: Int64[np.ndarray, " consumed"]
-) -> Targets:
-    unknown = set(shares) - set(characteristics.families)
-    if unknown:
-        raise UserError(
-            f"Targets name unknown families {sorted(unknown)}; the families are {list(characteristics.families)}."
-        )
-    given = {name: _checked_shares(name, [values], 1) for name, values in shares.items()}
-    if not len(consumed):
-        return Targets((0,), given)
-    both = {}
-    for name, wanted in given.items():
-        seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).reshape(1, -1)
-        if seen.shape != wanted.shape:
-            raise UserError(f"Expected target shares of {seen.shape[1]} groups of {name!r}, found {wanted.shape[1]}.")
-        # The target of the past is its own mixture, so that its deviation is zero; without tokens any target does.
-        both[name] = np.concatenate([seen if seen.any() else wanted, wanted])
-    return Targets((0, len(consumed)), both)
-
-
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
-    """Indices of sequences that were consumed already, checked.
-
-    Raises:
-        ValueError: not integers, out of range, or a sequence twice.
-    """
+    """Indices of sequences that were consumed already, checked to be integers in range, each once."""
     try:
-        indices = np.asarray(consumed)
-    except ValueError:
-        raise UserError("Expected consumed sequences as one axis of integers, found rows of many lengths.") from None
-    if indices.size == 0:
-        return np.zeros(0, np.int64)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected consumed sequences as one axis of integers, found {indices.dtype} of {indices.shape}."
-        )
-    indices = indices.astype(np.int64)
-    if indices.min() < 0 or indices.max() >= num_sequences:
-        raise UserError(
-            f"Expected consumed sequences from 0 to {num_sequences - 1}, found {indices.min()} to {indices.max()}."
-        )
+        indices = integers("consumed sequences", consumed, below=num_sequences)
+    except ValueError as error:  # also NumPy's, of rows of many lengths
+        raise UserError(f"Expected consumed sequences as indices of sequences: {error}") from None
     # One pass of counts instead of a sort: consumed sequences may be many millions.
     times = np.bincount(indices, minlength=num_sequences)
-    if times.max() > 1:
+    if times.max(initial=0) > 1:
         raise UserError(f"Expected each consumed sequence once, found {int(times.argmax())} {times.max()} times.")
     return indices

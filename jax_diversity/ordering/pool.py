@@ -1,20 +1,11 @@
 """A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next one follows.
 
-Memory and time of a step depend on the pool, not on the corpus, so that this runs on a stream. A pool as large as the
-corpus is the exact greedy.
-
-A step updates the candidates' scores instead of computing them again:
-
-- The pool's counts are one dense table (column, slot). Placing a sequence changes the deviation in that sequence's few
-  columns, and along the target; every candidate's score changes by those columns' rows of the table, which are
-  contiguous: a few multiply-adds over P numbers, no gathers, on any accelerator.
-- A step writes before it reads (it first fills the slot that the step before emptied), so that XLA updates the table
-  in place instead of copying it.
-- The rounding errors of these updates are discarded every thousand steps, when all scores are computed again from the
-  compensated deviation (a *refresh*).
-
-On a mesh the slots are dealt to the devices; the corpus's rows are on every device. Each device finds the best of its
-slots, one all-gather finds the best of all, and every device updates its own copy of the deviation.
+Memory and time of a step depend on the pool, not on the corpus. A step updates the candidates' scores instead of
+computing them again: the pool's counts are one dense table (column, slot), and placing a sequence changes every score
+by the contiguous rows of that sequence's few columns, and along the target. A step writes before it reads (it first
+fills the slot that the step before emptied), so that XLA updates the table in place instead of copying it. The rounding
+errors of the updates are discarded every thousand steps, when all scores are computed again from the compensated
+deviation (a *refresh*). On a mesh the slots are dealt to the devices; the corpus's rows are on every device.
 """
 
 from __future__ import annotations
@@ -122,12 +113,7 @@ def select_from_pool(
     checkpoint: Checkpoint | None = None,
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
-
-    Raises:
-        ValueError: a pool size that is no whole number >= 1; `mesh` is no mesh of devices, or has no device of this
-            process.
-    """
+    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences."""
     pool_size = whole_number("pool_size", pool_size, 1)
     # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     devices = flat_mesh(mesh)
@@ -160,14 +146,12 @@ class Slots(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """A run's state.
-
-    The last sequence placed is entered in `order`, and its slot refilled, at the beginning of the next step.
-    """
+    """A run's state."""
 
     deviation: Deviation
     slots: Slots
     order: Int32[Array, " position"]
+    # Entered in `order`, and its slot refilled, at the beginning of the next step.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
     num_taken: Int32[Array, ""]
@@ -208,17 +192,7 @@ class PoolSelector:
         members: Int64[np.ndarray, " member"],
         num_taken: int,
     ) -> None:
-        self.state = PoolState(
-            deviation=deviation,
-            slots=self._filled_slots(members),
-            order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            last=jnp.int32(NO_SEQUENCE),
-            num_placed=jnp.int32(len(placed)),
-            num_taken=jnp.int32(num_taken),
-        )
-
-    def _filled_slots(self, members: Int64[np.ndarray, " member"]) -> Slots:
-        """Slots with these members, the others empty; everything else is computed by `run`."""
+        """The state with these members in the slots; everything else of them is computed by `run`."""
         num_columns = len(self._plan.features.targets) if self._has_table else 0
         # Devices have equally many slots, so that the last device may have more than the pool needs. Those never get
         # a member: only a slot that is emptied is refilled.
@@ -230,16 +204,17 @@ class PoolSelector:
             table = jnp.zeros((num_columns, num_own), jnp.float32)
             return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros)
 
-        return split(self._mesh, build, _SLOTS_SPLIT)
+        self.state = PoolState(
+            deviation=deviation,
+            slots=split(self._mesh, build, _SLOTS_SPLIT),
+            order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            last=jnp.int32(NO_SEQUENCE),
+            num_placed=jnp.int32(len(placed)),
+            num_taken=jnp.int32(num_taken),
+        )
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
-        rule = build_rule(features, self._objective)
-        stream = self._build_stream(features)
-        self.rule, self.stream = replicated(self._mesh, (rule, stream))
-
-    def _build_stream(self, features: Features) -> Stream:
-        """The stream with the scores' constant parts for these targets."""
         size = rounded_size(features.num_sequences)
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
         target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
@@ -248,7 +223,7 @@ class PoolSelector:
         # Without a table scores cannot be updated, only refreshed.
         longest = max(int(features.tokens.max(initial=1)), 1)
         refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
-        return Stream(
+        stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
             size=jnp.int32(len(self._stream)),
             own_costs=padded(features.own_costs, size),
@@ -256,6 +231,7 @@ class PoolSelector:
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jnp.int32(refresh_every),
         )
+        self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
@@ -267,31 +243,24 @@ class PoolSelector:
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations, the sequences placed, and how many were taken from the stream; the pool holds the difference.
-
-        A run continues from it with any number of devices, for no choice depends on a member's slot.
-        """
-        state = self.state
-        num_taken = np.asarray(state.num_taken)
-        return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(state.deviation)}
+        """Deviations, the sequences placed, and how many were taken from the stream; the pool holds the difference."""
+        # A run continues from it with any number of devices, for no choice depends on a member's slot.
+        num_taken = np.asarray(self.state.num_taken)
+        return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(self.state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         placed, num_taken = saved["placed"], int(saved["num_taken"])
         # The pool holds what was taken from the stream and not placed; slots may differ from the interrupted run's.
-        left = np.ones(self._plan.num_positions, bool)
-        left[placed] = False
         taken = self._stream[:num_taken]
-        self._start(restored_deviation(self.rule, saved), placed, taken[left[taken]], num_taken)
+        self._start(restored_deviation(self.rule, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
 class PendingSums(NamedTuple):
-    """What `D` and the windows' sums gained since the last refresh, not yet added to the compensated sums.
+    """What `D` and the windows' sums gained since the last refresh, not yet added to the compensated sums."""
 
-    Counts are whole numbers of tokens, exact in float32, and are added in a row's few columns only; the compensated
-    sums, all columns long, are touched once in a thousand steps.
-    """
-
+    # Whole numbers of tokens, exact in float32, added in a row's few columns only; the compensated sums, all columns
+    # long, are touched once in a thousand steps.
     counts: Float32[Array, "sum column"]
     tokens: Float32[Array, " sum"]
     num_sequences: Float32[Array, " sum"]
@@ -303,16 +272,8 @@ class PendingSums(NamedTuple):
 def run(
     rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], mesh: Mesh | None = None
 ) -> PoolState:
-    """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps.
-
-    Args:
-        rule: weights and targets.
-        rows: all sequences' rows.
-        stream: the sequences that follow.
-        state: before the steps. It is not donated: after an interrupt the former state must still be whole.
-        num_steps: how many; any number shares the compilation.
-        mesh: devices over which the slots are split.
-    """
+    """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
+    # The state is not donated: after an interrupt the former one must still be whole.
     over_mesh = on_every_device(
         mesh,
         _run_steps,
@@ -337,9 +298,8 @@ def _run_steps(
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
         # The last round of a call is shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
-        carry, pending = lax.fori_loop(
-            0, steps, lambda _, inner: _step(rule, rows, stream, inner[0], inner[1], axis), (carry, pending)
-        )
+        step = functools.partial(_step, rule, rows, stream, axis)
+        carry, pending = lax.fori_loop(0, steps, lambda _, both: step(*both), (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
     state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
@@ -348,7 +308,7 @@ def _run_steps(
 
 
 def _step(
-    rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums, axis: str | None
+    rule: Rule, rows: Rows, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
     """Refill the slot that the step before emptied, then place the candidate of the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
@@ -356,14 +316,11 @@ def _step(
     best = jnp.min(slots.scores)
     chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
     # The sequence placed, then per window of w positions the sequence w positions back, which leaves it.
-    moved = [chosen]
-    moved += [
-        state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
-        for index in range(len(state.deviation.windows))
-    ]
+    back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
+    moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
     read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
     # In its first w steps a window is not full, and nothing leaves it.
-    leaves = [state.num_placed >= rule.window_sizes[index] for index in range(len(read) - 1)]
+    leaves = [position >= 0 for position in back]
     change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
         slots = slots._replace(scores=_updated_scores(rule, slots, read, change))
@@ -372,17 +329,10 @@ def _step(
 
 
 class GradientChange(NamedTuple):
-    """How a step changes the gradient `2 λ (D + β Σ_w (D_t - D_{t-w}))`.
+    """How a step changes the gradient: by `2 λ Σ weight * (c - τ t)` over the moved rows.
 
-    The change is `2 λ Σ weight * (c - τ t)` over the moved rows (the sequence placed and those that leave a window).
-    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, which `weights` give,
-    and three parts along the target, which all candidates share:
-
-    Attributes:
-        weights: of every moved row.
-        per_target_product: by which a candidate's `2 <λ τ, c_s>` is multiplied.
-        per_norm: by which its norm is multiplied.
-        per_token: by which its `-t_s` is multiplied.
+    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, which `weights` give, and
+    three along the target: what the candidate's `2 <λ τ, c_s>`, its norm and its `-t_s` are multiplied by.
     """
 
     weights: list[Float32[Array, ""]]
@@ -420,11 +370,9 @@ def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: Gradient
 def _add_columns(
     rule: Rule, table: Float32[Array, "column slot"], scores: Array, row: Row, weight: Float32[Array, ""]
 ) -> Float32[Array, " slot"]:
-    """Add `2 weight Σ λ x_j table[j]` over the row's columns.
-
-    Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need one
-    pass only; the number of further passes follows the row's own width, not the widest row's.
-    """
+    """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
+    # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
+    # one pass only; the number of further passes follows the row's own width, not the widest row's.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS
@@ -586,7 +534,7 @@ def _with_table(rows: Rows, slots: Slots, num_columns: int) -> Slots:
     members = jnp.where(filled, slots.members, 0)
     starts = rows.starts[members]
     ends = jnp.where(filled, rows.starts[members + 1], starts)
-    own_slots = jnp.arange(slots.members.shape[0])
+    own_slots = jnp.arange(len(members))
 
     def fill(feature: Int32[Array, ""], table: Array) -> Array:
         entry = starts + feature

@@ -25,11 +25,9 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz.
+    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz; no path keeps nothing.
 
-    Args:
-        path: the file; None keeps nothing.
-        identity: hash of everything that decides the result.
+    `identity` is a hash of everything that decides the result.
     """
 
     def __init__(self, path: Path | None = None, identity: str = "") -> None:
@@ -38,14 +36,21 @@ class Checkpoint:
         self._last_save = time.monotonic()
 
     def load(self) -> Mapping[str, np.ndarray] | None:
-        """The saved arrays; None where there is no file.
+        """The saved arrays; None where there is no file."""
+        content = self.read()
+        if content is None:
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files if name != _IDENTITY}
 
-        Raises:
-            ValueError: no folder to save to; a file that is no checkpoint, or a damaged one; another run's state.
-        """
-        if self.path is None or not self.path.exists():
+    def read(self) -> bytes | None:
+        """The .npz, checked to be whole and of this run; None where there is no file."""
+        if self.path is None:
+            return None
+        if not self.path.exists():
             # Now and not when the first state is saved, half a minute into the run.
-            self._check_folder()
+            if not (folder := self.path.parent).is_dir():
+                raise UserError(f"Expected a folder for the checkpoint, found none at {folder}; create it first.")
             return None
         try:
             content = self.path.read_bytes()
@@ -59,18 +64,13 @@ class Checkpoint:
                 "it or name another file."
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            arrays = dict(stored)
-        identity = str(arrays.pop(_IDENTITY))
+            identity = str(stored[_IDENTITY])
         if identity != self.identity:
             raise UserError(
                 f"The checkpoint at {self.path} belongs to another run ({identity[:16]}, this one is "
                 f"{self.identity[:16]}): other counts, objective, seed or options; delete it or name another file."
             )
-        return arrays
-
-    def _check_folder(self) -> None:
-        if self.path is not None and not self.path.parent.is_dir():
-            raise UserError(f"Expected a folder for the checkpoint, found none at {self.path.parent}; create it first.")
+        return content
 
     def save_when_due(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Save if half a minute has passed; only then call `arrays`, which copies from the device."""
@@ -96,33 +96,18 @@ class Checkpoint:
 
 
 @runtime_checkable
-class Selector(Protocol):
-    """A compiled selector and its state on the devices."""
+class _Selector(Protocol):
+    """A compiled selector and its state on the devices; what is placed includes the sequences consumed before."""
 
-    def retarget(self, features: Features) -> None:
-        """Aim at other targets from the next step on."""
-
-    def run(self, num_steps: int) -> None:
-        """Place `num_steps` sequences."""
-
-    def placed(self) -> Int64[np.ndarray, " position"]:
-        """The sequences placed so far, those consumed before the run included."""
-        ...
-
-    def saved(self) -> dict[str, np.ndarray]:
-        """All that `restore` needs besides the selector's arguments."""
-        ...
-
-    def restore(self, saved: Mapping[str, np.ndarray]) -> None:
-        """Continue from a saved state."""
+    def retarget(self, features: Features) -> None: ...
+    def run(self, num_steps: int) -> None: ...
+    def placed(self) -> Int64[np.ndarray, " position"]: ...
+    def saved(self) -> dict[str, np.ndarray]: ...
+    def restore(self, saved: Mapping[str, np.ndarray]) -> None: ...
 
 
-def drive(selector: Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
-    """Run a selector to the end of its plan, some thousand steps at a time.
-
-    Python handles an interrupt between two calls; the state is saved then. A run that continues from its checkpoint
-    ends with the same ordering as one that was not interrupted.
-    """
+def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
+    """Run a selector to the end of its plan; interrupted, it saves its state, and a later call continues from it."""
     position = len(plan.consumed)
     # Loading may fail (another run's file) and must do so before anything is computed.
     saved = checkpoint.load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,13 @@ class Characteristics:
     counts: Mapping[str, csr_array]
     weights: Mapping[str, float]
     sequence_length: int
+
+    def __post_init__(self) -> None:
+        for matrix in self.counts.values():
+            for part in (matrix.data, matrix.indices, matrix.indptr):
+                part.setflags(write=False)
+        object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
+        object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
 
     @classmethod
     def from_counts(
@@ -76,18 +83,13 @@ class Characteristics:
                     f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
-        longest = int(first_totals.max(initial=0))
-        if sequence_length is None:
-            sequence_length = max(longest, 1)
-        if sequence_length < max(longest, 1):
+        longest = max(int(first_totals.max(initial=0)), 1)
+        sequence_length = longest if sequence_length is None else sequence_length
+        if sequence_length < longest:
             raise UserError(
                 f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
             )
-        return cls(
-            MappingProxyType(matrices),
-            MappingProxyType(_checked_weights(weights or {}, matrices)),
-            int(sequence_length),
-        )
+        return cls(matrices, _checked_weights(weights or {}, matrices), int(sequence_length))
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -98,12 +100,10 @@ class Characteristics:
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
         """
-        return Characteristics(
-            self.counts, MappingProxyType(_checked_weights(weights, self.counts)), self.sequence_length
-        )
+        return Characteristics(self.counts, _checked_weights(weights, self.counts), self.sequence_length)
 
-    def __reduce__(self) -> tuple[Callable[..., Characteristics], tuple[Any, ...]]:
-        return _restored, (dict(self.counts), dict(self.weights), self.sequence_length)
+    def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
+        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length)  # a proxy cannot be pickled
 
     @property
     def num_sequences(self) -> int:
@@ -155,8 +155,19 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
         raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
-    _check_values(name, entries.data)
-    data = entries.data.astype(np.int64)
+    values = entries.data
+    if values.dtype.kind not in "iuf":
+        raise UserError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
+    if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
+        raise UserError(
+            f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
+            "multiply shares by the number of tokens and round first."
+        )
+    if len(values) and values.min() < 0:
+        raise UserError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
+    if len(values) and values.max() > _MAX_COUNT:
+        raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
+    data = values.astype(np.int64)
     # Copies: later changes of the user's matrix must not reach what was checked, nor the other way round.
     if entries.format == "csr":
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
@@ -165,35 +176,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    return _frozen(rows)
-
-
-def _check_values(name: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in "iuf":
-        raise UserError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
-    if values.dtype.kind == "f":
-        bad = ~np.isfinite(values) | (values != np.floor(values))
-        if bad.any():
-            raise UserError(
-                f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
-                "multiply shares by the number of tokens and round first."
-            )
-    if len(values) and values.min() < 0:
-        raise UserError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
-    if len(values) and values.max() > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
-
-
-def _frozen(matrix: csr_array) -> csr_array:
-    for part in (matrix.data, matrix.indices, matrix.indptr):
-        part.setflags(write=False)
-    return matrix
-
-
-def _restored(counts: dict[str, csr_array], weights: dict[str, float], sequence_length: int) -> Characteristics:
-    """For pickles and copies: proxies cannot be pickled, and unpickled arrays can be written to."""
-    matrices = {name: _frozen(matrix) for name, matrix in counts.items()}
-    return Characteristics(MappingProxyType(matrices), MappingProxyType(weights), sequence_length)
+    return rows
 
 
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:

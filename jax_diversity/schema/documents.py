@@ -53,14 +53,7 @@ class Segments:
     sequence_length: int
     overlap: int = 0
 
-    COLUMNS: ClassVar = (
-        "sequence_index",
-        "position",
-        "document_index",
-        "document_offset",
-        "length",
-        "ends_with_eos",
-    )
+    COLUMNS: ClassVar = ("sequence_index", "position", "document_index", "document_offset", "length", "ends_with_eos")
 
     def __len__(self) -> int:
         return len(self.sequence_index)

@@ -1,19 +1,18 @@
 """Which sequence comes when: orderings, which are bijections, and schedules, which may repeat and omit.
 
-Both are one array of sequence indices with a note on how it was made. They are stored in the same way: `NAME.npy`,
-which any program can read, and beside it `NAME.json` with the note and a fingerprint that tells whether the array was
-changed since it was saved.
+Both are stored as `NAME.npy`, which any program can read, and `NAME.json` with a note on how it was made and a
+fingerprint that tells whether the array was changed since it was saved.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -21,6 +20,19 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+
+
+def integers(name: str, values: Any, least: int = 0, below: float = np.inf) -> Int64[np.ndarray, " value"]:
+    """A user's values, checked to be one axis of integers; an empty one may be of any type."""
+    values = np.asarray(values)
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
+        raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
+    outside = (values < least) | (values >= below)
+    if outside.any():
+        upper = "" if below == np.inf else f" and below {below}"
+        raise UserError(f"Expected {name} >= {least}{upper}, found {values[outside][0]}.")
+    return values.astype(np.int64)
+
 
 # What the .json holds besides `info`; entries of `info` under these names are not stored.
 _DERIVED = ("num_sequences", "num_positions", "fingerprint")
@@ -37,6 +49,9 @@ class _Stored:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
+        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())  # a proxy cannot be pickled
+
     def __repr__(self) -> str:
         size = " over ".join(f"{number} {name}" for name, number in self._sizes.items())
         method = self.info.get("method", "unknown method")
@@ -45,11 +60,17 @@ class _Stored:
     @property
     def fingerprint(self) -> str:
         """Hash of the indices and, of a schedule, of the number of sequences; `info` is not part of it."""
-        raise NotImplementedError
+        digest = hashlib.sha256(self._header)
+        digest.update(self.indices.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _header(self) -> bytes:
+        return b""
 
     @property
     def _sizes(self) -> dict[str, int]:
-        raise NotImplementedError
+        return {"sequences": len(self)}
 
     def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
         indices.setflags(write=False)
@@ -68,7 +89,8 @@ class _Stored:
         if path.suffix != ".npy":
             raise UserError(f"{self._NAME}'s file name must end in .npy, found {path.name!r}.")
         sizes = {f"num_{name}": number for name, number in self._sizes.items()}
-        about = {**_without_derived(self.info), **sizes, "fingerprint": self.fingerprint}
+        info = {key: value for key, value in self.info.items() if key not in _DERIVED}
+        about = {**info, **sizes, "fingerprint": self.fingerprint}
         # Text first: an `info` that cannot be stored must not replace the array.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
@@ -103,24 +125,21 @@ class Ordering(_Stored):
     _NAME: ClassVar[str] = "An ordering"
 
     def __post_init__(self) -> None:
-        self._freeze(_checked_permutation(self.indices))
-
-    def __reduce__(self) -> tuple[type[Ordering], tuple[np.ndarray, dict[str, Any]]]:
-        return type(self), (self.indices, dict(self.info))  # a proxy cannot be pickled
+        num_sequences = len(np.atleast_1d(self.indices))
+        indices = integers("an ordering's indices", self.indices, below=num_sequences)
+        times = np.bincount(indices, minlength=num_sequences)
+        if times.max(initial=0) > 1:
+            repeated = int(times.argmax())
+            raise UserError(
+                f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} "
+                "times; what may repeat sequences is a Schedule, or a blend."
+            )
+        self._freeze(indices)
 
     @property
     def num_sequences(self) -> int:
         """Number of sequences of the dataset; each comes once."""
         return len(self)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the permutation itself."""
-        return hashlib.sha256(self.indices.tobytes()).hexdigest()
-
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return {"sequences": len(self)}
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
@@ -129,13 +148,7 @@ class Ordering(_Stored):
         Raises:
             ValueError: not such a file, no bijection, changed since it was saved, or a .json that is not its own.
         """
-
-        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Ordering:
-            if "num_positions" in about:
-                raise UserError("it holds a schedule, which may repeat and omit sequences; use Schedule.load.")
-            return cls(indices, _without_derived(about))
-
-        return _load(Path(path), cls._NAME.lower(), build)
+        return _load(cls, Path(path))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,12 +180,7 @@ class Schedule(_Stored):
     def __post_init__(self) -> None:
         num_sequences = whole_number("a schedule's num_sequences", self.num_sequences)
         object.__setattr__(self, "num_sequences", num_sequences)
-        indices = _checked_integers(self.indices, self._NAME)
-        _check_range(indices, num_sequences, f"A schedule over {num_sequences} sequences must hold indices below it")
-        self._freeze(indices.astype(np.int64))
-
-    def __reduce__(self) -> tuple[type[Schedule], tuple[np.ndarray, int, dict[str, Any]]]:
-        return type(self), (self.indices, self.num_sequences, dict(self.info))
+        self._freeze(integers("a schedule's indices", self.indices, below=num_sequences))
 
     @property
     def counts(self) -> Int64[np.ndarray, " sequence"]:
@@ -200,11 +208,8 @@ class Schedule(_Stored):
         return Ordering(self.indices, self.info)
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of the indices and of the number of sequences."""
-        digest = hashlib.sha256(f"schedule of {self.num_sequences} sequences\n".encode())
-        digest.update(self.indices.tobytes())
-        return digest.hexdigest()
+    def _header(self) -> bytes:
+        return f"schedule of {self.num_sequences} sequences\n".encode()
 
     @property
     def _sizes(self) -> dict[str, int]:
@@ -223,18 +228,7 @@ class Schedule(_Stored):
             ValueError: not such a file, indices outside the dataset, made for a dataset of another size, changed
                 since it was saved, or a .json that is not its own.
         """
-
-        def build(indices: Int64[np.ndarray, " position"], about: Mapping[str, Any]) -> Schedule:
-            if about and "num_positions" not in about:
-                raise UserError("it holds an ordering; use Ordering.load.")
-            size = about.get("num_sequences", num_sequences)
-            if size is None:
-                raise UserError(
-                    "no .json beside it says how many sequences the dataset has; pass num_sequences to Schedule.load."
-                )
-            return cls(indices, whole_number("a schedule's num_sequences", size), _without_derived(about))
-
-        loaded = _load(Path(path), cls._NAME.lower(), build)
+        loaded = _load(cls, Path(path), num_sequences)
         if num_sequences is not None and loaded.num_sequences != num_sequences:
             raise UserError(
                 f"Expected a schedule over {num_sequences} sequences at {path}, found one over "
@@ -243,11 +237,9 @@ class Schedule(_Stored):
         return loaded
 
 
-_Kind = TypeVar("_Kind", bound=_Stored)
-
-
-def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"], Mapping[str, Any]], _Kind]) -> _Kind:
-    """Read both files; `build` makes the value of the array and of the .json's content, which is empty without one."""
+def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
+    """Read both files; `num_sequences` is for a schedule without a .json."""
+    name = kind._NAME.lower()
     try:
         values = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -255,8 +247,18 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
     except (ValueError, EOFError, OSError, MemoryError) as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
+    held = Schedule if "num_positions" in about else Ordering
+    info = {key: value for key, value in about.items() if key not in _DERIVED}
     try:
-        loaded = build(_checked_integers(values, name.capitalize()).astype(np.int64), about)
+        if about and held is not kind:
+            raise UserError(f"it holds {held._NAME.lower()}; use {held.__name__}.load.")
+        indices, size = integers(f"{name}'s indices", values), about.get("num_sequences", num_sequences)
+        if kind is Ordering:
+            loaded = Ordering(indices, info)
+        elif size is None:
+            raise UserError("no .json beside it says how many sequences the dataset has; pass num_sequences.")
+        else:
+            loaded = Schedule(indices, whole_number("a schedule's num_sequences", size), info)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
     # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
@@ -268,16 +270,12 @@ def _load(path: Path, name: str, build: Callable[[Int64[np.ndarray, " position"]
     return loaded
 
 
-def _without_derived(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in info.items() if key not in _DERIVED}
-
-
 def _plain_value(value: Any) -> Any:
     """NumPy's numbers and arrays as JSON can hold them."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     raise TypeError(f"{value!r} of the type {type(value).__name__}")
 
 
@@ -292,35 +290,3 @@ def _read_about(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
         raise UserError(f"Expected {path} to describe its {name}, found no fingerprint in it; move it elsewhere.")
     return about
-
-
-def _checked_integers(values: Any, name: str) -> np.ndarray:
-    values = np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise UserError(f"{name} must be one axis of integers, found {values.dtype} of shape {values.shape}.")
-    return values
-
-
-def _check_range(values: np.ndarray, num_sequences: int, expected: str) -> None:
-    if len(values) and (values.min() < 0 or values.max() >= num_sequences):
-        outside = values[(values < 0) | (values >= num_sequences)][0]
-        raise UserError(f"{expected}, found {outside}.")
-
-
-def _checked_permutation(values: Any) -> Int64[np.ndarray, " sequence"]:
-    values = _checked_integers(values, "An ordering")
-    num_sequences = len(values)
-    _check_range(
-        values,
-        num_sequences,
-        f"An ordering of {num_sequences} sequences must hold each of 0 .. {num_sequences - 1} once",
-    )
-    indices = values.astype(np.int64)
-    times = np.bincount(indices, minlength=num_sequences)
-    if num_sequences and times.max() > 1:
-        repeated = int(np.argmax(times > 1))
-        raise UserError(
-            f"An ordering of {num_sequences} sequences must hold each once, found {repeated} "
-            f"{times[repeated]} times; what may repeat sequences is a Schedule, or a blend."
-        )
-    return indices

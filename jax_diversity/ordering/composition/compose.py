@@ -1,23 +1,15 @@
-"""Orderings and schedules made of existing orderings: blocks, epochs, beginnings, datasets one after another.
+"""Orderings, and schedules, which may repeat and omit sequences, made of existing orderings.
 
-A composition that keeps every sequence exactly once is an `Ordering`; one that may repeat or omit sequences is a
-`Schedule`.
-
-- *Blocks*: the batches of an ordering in random order, each batch unchanged. Each batch stays balanced; windows
-  of several batches and prefixes do not.
-- *Reversed*: windows are the same windows. The deviation of an ordering ends at zero, so that a prefix of the reversed
-  ordering has the deviation of the remaining sequences with the sign changed: it is equally balanced.
-- *Epochs*: the same ordering again, every other time reversed, or another ordering for each epoch.
-- *One after another*: the deviation of each part begins and ends at zero, so that the whole is balanced if every
-  part holds the same mixture (`duplicates.separate_duplicates` makes such parts).
-
-Every plan's `info` says under `of` what it was made from.
+Batches in random order stay balanced; windows of several batches and prefixes do not. Reversed, windows are the same
+windows, and a prefix is as balanced: an ordering's deviation ends at zero. Parts one after another are balanced if
+every part holds the same mixture (`duplicates.separate_duplicates`). `info` says under `of` what a plan was made from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -25,7 +17,12 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.ordering.base import order
+from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.schema.orderings import integers
 
 OrderingSource = Ordering | Callable[[int], Ordering]
 """One ordering for all epochs, or a function from the epoch (0, 1, 2 ...) to its ordering."""
@@ -97,9 +94,8 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     origins = []
     for epoch, start in enumerate(range(0, num_positions, max(len(first), 1))):
         current = first if epoch == 0 else epoch_ordering(ordering, epoch, len(first))
-        left = num_positions - start
-        backward = reverse_odd and epoch % 2 == 1
-        indices[start : start + len(first)] = (current.indices[::-1] if backward else current.indices)[:left]
+        turned = current.indices[:: -1 if reverse_odd and epoch % 2 else 1]
+        indices[start : start + len(first)] = turned[: num_positions - start]
         origins.append(origin(current))
     info = {"method": "repeat", "num_epochs": float(num_epochs), "reverse_odd": bool(reverse_odd)}
     return Schedule(indices, len(first), {**info, "of": origins if callable(ordering) else origins[:1]})
@@ -130,32 +126,23 @@ def truncate(
     """
     if (num_positions is None) == (num_tokens is None) or (num_tokens is None) != (tokens is None):
         raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
-    info: dict[str, Any] = {"method": "truncate"}
-    if num_tokens is not None and tokens is not None:
-        info["num_tokens"] = whole_number("num_tokens", num_tokens, 0)
-        kept = _positions_within(plan, info["num_tokens"], tokens)
-    else:
-        info["num_positions"] = kept = whole_number("num_positions", num_positions, 0)
-        if kept > len(plan):
-            raise UserError(f"Expected num_positions of at most {len(plan)}, the plan's own, found {kept}.")
-    return Schedule(plan.indices[:kept], plan.num_sequences, {**info, "of": origin(plan)})
-
-
-def _positions_within(plan: Ordering | Schedule, num_tokens: int, tokens: Int64[np.ndarray, " sequence"]) -> int:
-    tokens = np.asarray(tokens)
-    if tokens.shape != (plan.num_sequences,) or tokens.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected the tokens of {plan.num_sequences} sequences as whole numbers, found {tokens.dtype} of "
-            f"shape {tokens.shape}; they belong to another dataset."
-        )
-    if tokens.min(initial=0) < 0:
-        raise UserError(f"Expected every sequence's tokens to be >= 0, found {tokens.min()}.")
-    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
-    running = np.cumsum(tokens.astype(np.int64)[plan.indices])
+    name = "num_positions" if tokens is None else "num_tokens"
+    limit = whole_number(name, num_positions if tokens is None else num_tokens)
+    # Without tokens each position counts as one.
+    running = np.arange(1, len(plan) + 1) if tokens is None else _running_tokens(plan, tokens)
     total = int(running[-1]) if len(running) else 0
-    if num_tokens > total:
-        raise UserError(f"Expected num_tokens of at most {total}, the plan's own, found {num_tokens}.")
-    return int(np.searchsorted(running, num_tokens, side="right"))
+    if limit > total:
+        raise UserError(f"Expected {name} of at most {total}, the plan's own, found {limit}.")
+    # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
+    kept = int(np.searchsorted(running, limit, side="right"))
+    return Schedule(plan.indices[:kept], plan.num_sequences, {"method": "truncate", name: limit, "of": origin(plan)})
+
+
+def _running_tokens(plan: Ordering | Schedule, tokens: Any) -> Int64[np.ndarray, " position"]:
+    tokens = integers("every sequence's tokens", tokens)
+    if len(tokens) != plan.num_sequences:
+        raise UserError(f"Expected the tokens of {plan.num_sequences} sequences of this dataset, found {len(tokens)}.")
+    return np.cumsum(tokens[plan.indices])
 
 
 def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:
@@ -181,6 +168,79 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
     return Ordering(indices, {"method": "concatenate", "offsets": starts, "of": origins})
 
 
+def replan(
+    characteristics: Characteristics,
+    ordering: Ordering,
+    position: SupportsIndex,
+    method: str = "balance",
+    *,
+    seed: int = 0,
+    objective: Objective | None = None,
+    targets: Targets | Mapping[str, Any] | None = None,
+    checkpoint: str | Path | None = None,
+    advance: Advance = ignore,
+    **options: Any,
+) -> Ordering:
+    """Keep an ordering up to a position and order the remaining sequences again.
+
+    The result is a bijection: each sequence comes once over both parts. It can be used like any ordering (files,
+    measures, exports, loaders). `loader.replanned_state` carries a training run over to it.
+
+    Args:
+        characteristics: token counts of the ordering's sequences; weights may differ from those it was made with.
+        ordering: what training has followed so far, itself re-planned or not.
+        position: the first position that changes: those before it have been trained on. Counted within the epoch: in
+            a run over several it is `iterator.position % len(ordering)`.
+        method: one that can continue after consumed sequences: `balance`, `greedy`, `greedy_pool`.
+        seed: see `order`.
+        objective: see `order`.
+        targets: the shares to aim at: family -> shares, from the position on; or `Targets`, whose phases count from
+            position 0 and apply to the past too, so that a group that had too many tokens gets fewer from now on. None
+            aims at the corpus's own shares.
+        checkpoint: see `order`.
+        advance: see `order`.
+        options: the method's own.
+
+    Returns:
+        The whole epoch's ordering. Its `info` says at which position it begins to differ (`replanned_at`), and
+        from what (`of`).
+
+    Raises:
+        ValueError: an ordering of another number of sequences, a position outside it, and the errors of `order`.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+        >>> replan(chars, Ordering(np.array([1, 0, 2, 3])), 1, "greedy").indices.tolist()
+        [1, 2, 0, 3]
+    """
+    place = whole_number("position", position, 0)
+    if len(ordering) != characteristics.num_sequences:
+        raise UserError(
+            f"Expected an ordering of the characteristics' {characteristics.num_sequences} sequences, found one of "
+            f"{len(ordering)}; it was made for another dataset."
+        )
+    if place > len(ordering):
+        raise UserError(
+            f"Expected a position in 0 .. {len(ordering)}, found {place}; of a run over several epochs give the "
+            "position in its epoch, the remainder of the division by the number of sequences."
+        )
+    # Both parts together are checked to be a bijection when the Ordering is made.
+    consumed = ordering.indices[:place]
+    rest = order(
+        characteristics,
+        method,
+        seed=seed,
+        objective=objective,
+        targets=targets,
+        consumed=consumed,
+        checkpoint=checkpoint,
+        advance=advance,
+        **options,
+    )
+    info = {**rest.info, "replanned_at": place, "of": origin(ordering)}
+    return Ordering(np.concatenate([consumed, rest.indices]), info)
+
+
 def stacked_offsets(sizes: Sequence[int]) -> list[int]:
     """The index of the first sequence of each of several datasets that are stored one after another."""
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()[:-1]]
@@ -203,16 +263,7 @@ def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
 
 
 def epoch_ordering(source: OrderingSource, epoch: int, num_sequences: int | None = None) -> Ordering:
-    """The ordering of an epoch, checked.
-
-    Args:
-        source: one ordering, or a function of the epoch.
-        epoch: counted from 0.
-        num_sequences: the number of sequences that the ordering must have; None takes any.
-
-    Raises:
-        UserError: it is no ordering, or has another number of sequences.
-    """
+    """The ordering of an epoch, counted from 0; refused if it has not `num_sequences` (None takes any number)."""
     ordering = source(epoch) if callable(source) else source
     if not isinstance(ordering, Ordering):
         raise UserError(

@@ -11,10 +11,8 @@ part p lacks of an equal share, and `R[p]` the same over all clusters:
    the part, of those that hold none of its group, where `R[c, p] + R[p]` is largest. This is the step that most lowers
    `Σ R[c, p]² + Σ R[p]²`.
 2. All other documents fill the parts. The documents of a cluster, the longest first, go one by one to the part that
-   lacks most; all clusters advance at once, as lanes of one table. The lanes share the correction of the totals:
-   with A active lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
-   Large clusters are several lanes, so that the number of steps is bounded. The shortest documents come last, so that
-   the remaining differences are small.
+   lacks most; all clusters advance at once, as lanes of one table (large clusters are several lanes). With A active
+   lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
 
 Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
 """
@@ -22,7 +20,7 @@ Time is documents x (log documents + parts); memory beyond the documents' own is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer
@@ -32,6 +30,7 @@ from scipy.sparse.csgraph import connected_components
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.schema.orderings import integers
 
 _LANE_LENGTH = 4096
 _DOCUMENTS_PER_ADVANCE = 16_384
@@ -73,8 +72,7 @@ def separate_duplicates(
         >>> parts.tolist()
         [0, 1, 1, 0]
     """
-    clusters = _checked_column("clusters", clusters, 0)
-    lengths = _checked_column("lengths", lengths, 0)
+    clusters, lengths = integers("clusters", clusters), integers("lengths", lengths)
     merged = merge_groups(groups)
     for name, column in {"clusters": clusters, "lengths": lengths}.items():
         if len(column) != len(merged):
@@ -105,13 +103,7 @@ def separate_duplicates(
 
 
 def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
-    """Groups of all documents that are joined by any of the arrays, directly or through others.
-
-    Returns:
-        The group of every document, numbered from 0; -1 for a document that is joined with no other.
-
-    Raises:
-        UserError: no array, arrays of different lengths, anything but whole numbers >= -1.
+    """Groups, from 0, of documents that any of the arrays joins, directly or through others; -1 for those alone.
 
     Example:
         >>> merge_groups([np.array([7, 7, -1, -1]), np.array([-1, 0, 0, 3])]).tolist()
@@ -120,7 +112,7 @@ def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
     columns = [groups] if isinstance(groups, np.ndarray) else list(groups)
     if not columns:
         raise UserError("Expected at least one array of duplicate groups, found none.")
-    columns = [_checked_column("groups", column, -1) for column in columns]
+    columns = [integers("groups", column, least=-1) for column in columns]
     num_documents = num_nodes = len(columns[0])
     # A graph of documents and groups, each document joined with its groups: its components are the merged groups.
     documents, nodes = [], []
@@ -188,8 +180,22 @@ def _assign_others(
     advance: Advance,
 ) -> None:
     """Step 2, one document of every lane at a time; writes to `parts`."""
-    documents, lane_starts, lane_cluster, lanes_of_cluster = _lanes(np.flatnonzero(others), clusters, lengths)
-    lane_lengths = np.diff(lane_starts)
+    documents = np.flatnonzero(others)
+    documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
+    cluster = clusters[documents]
+    per_cluster = np.bincount(cluster, minlength=len(lacking))
+    lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
+    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
+    rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
+    first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
+    lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
+    lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
+    # From here on the longest lane comes first.
+    lane_order = np.argsort(-lane_lengths, kind="stable")
+    documents = documents[np.argsort(np.argsort(lane_order)[lane], kind="stable")]
+    lane_lengths = lane_lengths[lane_order]
+    lane_starts = np.cumsum(lane_lengths) - lane_lengths
+    lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
@@ -209,47 +215,3 @@ def _assign_others(
         by_lane[np.arange(active), part] -= length
         lacking_in_all -= np.bincount(part, weights=length, minlength=num_parts)
         advance(active)
-
-
-def _lanes(
-    documents: Int64[np.ndarray, " other"],
-    clusters: Int64[np.ndarray, " document"],
-    lengths: Int64[np.ndarray, " document"],
-) -> tuple[
-    Int64[np.ndarray, " other"],
-    Int64[np.ndarray, " boundary"],
-    Int64[np.ndarray, " lane"],
-    Int64[np.ndarray, " cluster"],
-]:
-    """Cut every cluster's documents, the longest first, into lanes of bounded length, dealt in turn.
-
-    Returns:
-        The documents lane by lane, the longest lane first; where lanes begin and the last ends; every lane's
-        cluster; every cluster's number of lanes.
-    """
-    documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
-    cluster = clusters[documents]
-    per_cluster = np.bincount(cluster, minlength=int(clusters.max(initial=-1)) + 1)
-    lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
-    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
-    rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
-    first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
-    lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
-    lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
-    lane_order = np.argsort(-lane_lengths, kind="stable")
-    place = np.empty_like(lane_order)
-    place[lane_order] = np.arange(len(lane_order))
-    lane_cluster = np.repeat(np.arange(len(per_cluster)), lanes_of_cluster)[lane_order]
-    starts = np.concatenate([[0], np.cumsum(lane_lengths[lane_order])])
-    return documents[np.argsort(place[lane], kind="stable")], starts, lane_cluster, lanes_of_cluster
-
-
-def _checked_column(name: str, values: Any, least: int) -> Int64[np.ndarray, " document"]:
-    values = np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise UserError(
-            f"Expected {name} to be one axis of whole numbers, found {values.dtype} of shape {values.shape}."
-        )
-    if values.min(initial=least) < least:
-        raise UserError(f"Expected {name} >= {least}, found {values.min()}.")
-    return values.astype(np.int64)

@@ -2,10 +2,8 @@
 
     partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
 
-Hosts do not communicate: each orders a part that holds the corpus's own mixture, and the merged stream takes from all
-parts in turn. Its deviation is the sum of the parts' deviations, which are independent: with W parts it is about the
-square root of W times that of one ordering. `jd.measure` says how large it is on a given corpus. A run on one mesh of
-several hosts (`jd.order(..., mesh=...)`) loses nothing.
+Hosts do not communicate. The parts' deviations are independent: that of the merged stream is about the square root of
+their number times that of one ordering. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.composition.compose import origin
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema.orderings import integers
 
 
 def partition_sequences(
@@ -64,11 +63,7 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
     Raises:
         UserError: an index outside the sequences.
     """
-    num_sequences = characteristics.num_sequences
-    if len(sequences) and not 0 <= sequences.min() <= sequences.max() < num_sequences:
-        raise UserError(
-            f"Expected sequences from 0 to {num_sequences - 1}, found {sequences.min()} to {sequences.max()}."
-        )
+    sequences = integers("sequences", sequences, below=characteristics.num_sequences)
     return Characteristics.from_counts(
         {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
         weights=characteristics.weights,
@@ -96,39 +91,20 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
     """
     if not len(parts):
         raise UserError("Expected at least one part to merge, found none.")
-    streams = [_ordered_part(number, sequences, ordering) for number, (sequences, ordering) in enumerate(parts)]
-    _check_cover(streams)
+    streams = []
+    for number, (sequences, ordering) in enumerate(parts):
+        indices = integers(f"part {number}'s sequences", sequences)
+        if len(indices) != len(ordering):
+            raise UserError(
+                f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found {len(ordering)}."
+            )
+        streams.append(indices[ordering.indices])
     sizes = [len(stream) for stream in streams]
     # The i-th of n sequences at (i + 1/2) / n: parts of any sizes are spread evenly; ties go to the lower part.
     part = np.repeat(np.arange(len(parts)), sizes)
     way = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     info = {"method": "merge_orderings", "of": [origin(ordering) for _, ordering in parts]}
-    return Ordering(np.concatenate(streams)[np.lexsort((part, way))], info)
-
-
-def _ordered_part(number: int, sequences: Any, ordering: Ordering) -> Int64[np.ndarray, " position"]:
-    indices = np.asarray(sequences)
-    if indices.ndim != 1 or (indices.dtype.kind not in "iu" and indices.size):
-        raise UserError(
-            f"Expected part {number}'s sequences as one axis of integers, found {indices.dtype} of {indices.shape}."
-        )
-    if len(indices) != len(ordering):
-        raise UserError(
-            f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found {len(ordering)}."
-        )
-    return indices.astype(np.int64)[ordering.indices]
-
-
-def _check_cover(streams: list[Int64[np.ndarray, " _part"]]) -> None:
-    """Check that every sequence from 0 on is in exactly one part."""
-    together = np.concatenate(streams)
-    if len(together) and (together.min() < 0 or together.max() >= len(together)):
-        raise UserError(
-            f"Expected parts of the sequences 0 to {len(together) - 1}, found {together.min()} to "
-            f"{together.max()}; pass all parts of one corpus."
-        )
-    times = np.bincount(together, minlength=len(together))
-    if len(times) and times.max() > 1:
-        twice = int(times.argmax())
-        holders = [number for number, stream in enumerate(streams) if twice in stream]
-        raise UserError(f"Expected each sequence in one part, found {twice} in the parts {holders}.")
+    try:
+        return Ordering(np.concatenate(streams)[np.lexsort((part, way))], info)
+    except UserError as error:
+        raise UserError(f"Expected all parts of one corpus, each sequence in one of them: {error}") from None

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.groups import heaviest_groups
-from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.schema import Characteristics
 
 

@@ -10,8 +10,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.spacing import space_groups
-from jax_diversity.ordering.groups import heaviest_groups
-from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.schema import Characteristics
 
 
