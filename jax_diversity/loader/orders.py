@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -18,25 +19,26 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
 
-@runtime_checkable
-class Order(Protocol):
+class Order(ABC):
     """What the loader follows. Positions count on from epoch to epoch."""
 
-    @property
-    def is_bijection(self) -> bool:
-        """Whether every sequence comes exactly once in an epoch."""
+    is_bijection = True
+    """Whether every sequence comes exactly once in an epoch."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """N, positions of an epoch."""
 
+    @abstractmethod
     def fingerprint_at(self, position: int) -> str:
         """Hash of what decides the sequences from a position to the end of its epoch."""
 
+    @abstractmethod
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions."""
 
 
-class OrderIndex:
+class OrderIndex(Order):
     """An ordering or a schedule in memory; a pickle carries the name of its file, where it has one, not the numbers."""
 
     def __init__(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
@@ -76,8 +78,6 @@ class OrderFile(OrderIndex):
     240 MB. The file that was hashed is also the one that is mapped: when another file gets its name, the map does
     not change. A file that is written to in place is refused from then on.
     """
-
-    is_bijection = True
 
     def __init__(self, path: Path, fingerprint: str, num_sequences: int) -> None:
         self._path, self.fingerprint, self._length = path, fingerprint, num_sequences
@@ -126,12 +126,10 @@ def _status(file: Any) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-class EpochOrders:
+class EpochOrders(Order):
     """Another ordering in every epoch, made when the epoch begins by `make`, which must give the same one each time."""
 
-    is_bijection = True
-
-    def __init__(self, make: Callable[[int], Ordering], num_sequences: int) -> None:
+    def __init__(self, make: Callable[[int], Any], num_sequences: int) -> None:
         self._make = make
         self._length = num_sequences
         self._made: dict[int, Ordering] = {}
@@ -159,7 +157,7 @@ class EpochOrders:
     def _ordering(self, epoch: int) -> Ordering:
         with self._lock:  # otherwise each thread that makes batches would make the ordering
             if epoch not in self._made:
-                ordering: Any = self._make(epoch)
+                ordering = self._make(epoch)
                 if not isinstance(ordering, Ordering) or len(ordering) != self._length:
                     raise UserError(
                         f"Expected an ordering of the dataset's {self._length} sequences for epoch {epoch}, found "

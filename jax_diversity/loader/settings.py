@@ -23,14 +23,8 @@ ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
-    "global_batch_size": 1,
-    "num_epochs": 1,
-    "start_position": 0,
-    "host_index": 0,
-    "num_hosts": 1,
-    "num_prefetch": 0,
-    "num_threads": 1,
-    "num_workers": 0,
+    **dict.fromkeys(("global_batch_size", "num_epochs", "num_hosts", "num_threads"), 1),
+    **dict.fromkeys(("start_position", "host_index", "num_prefetch", "num_workers"), 0),
 }
 
 
@@ -55,13 +49,8 @@ class LoaderSettings:
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
-        """Settings as a user gives them, as plain values.
-
-        Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
-
-        Raises:
-            UserError: the first setting that is not valid.
-        """
+        """Settings as a user gives them, as plain values; the first that is not valid is refused."""
+        # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)

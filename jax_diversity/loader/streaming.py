@@ -32,7 +32,7 @@ from jax_diversity.dataset.remote import RemoteFolder, locked
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.orders import layout_fingerprint
+from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.loader.sources import Rows, SequenceSource, opened
 from jax_diversity.records.decoding import FIELDS
@@ -134,7 +134,7 @@ class FilesOfBatch:
 
 
 @dataclass(frozen=True)
-class StreamOrder:
+class StreamOrder(Order):
     """The order of a stream: which record comes at every position, and in which files.
 
     To shuffle, each epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and
@@ -149,7 +149,6 @@ class StreamOrder:
     shuffle_buffer: int = 0
     seed: int = 0
     num_ahead: int = 2
-    is_bijection = True
 
     def __len__(self) -> int:
         return len(self.records)
