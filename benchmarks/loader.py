@@ -82,7 +82,7 @@ def ours(
     num_prefetch: int = 0,
     num_threads: int = 1,
 ) -> Iterator[np.ndarray]:
-    source = RecordSource(opened(path, len(order), in_sequence), None, "")
+    source = RecordSource(opened(path, len(order), in_sequence), "")
     settings = LoaderSettings.checked(
         global_batch_size=B, fields=fields, num_prefetch=num_prefetch, num_threads=num_threads
     )

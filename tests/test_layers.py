@@ -108,7 +108,6 @@ def test_two_lines_add_a_stage(folder: str) -> None:
 
 def methods_tables() -> list[Methods]:
     from jax_diversity.clustering.base import METHODS as clustering
-
     from jax_diversity.embedding.base import METHODS as embedding
     from jax_diversity.ordering.base import METHODS as ordering
     from jax_diversity.packing.base import METHODS as packing

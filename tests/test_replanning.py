@@ -75,7 +75,7 @@ def take(iterator, number: int) -> list[np.ndarray]:
 def state_at(loader: Loader, position: int) -> dict:
     """What a checkpoint holds when the batches up to a position were trained on."""
     iterator = iter(loader)
-    take(iterator, position // loader.batches.windows.global_batch_size)
+    take(iterator, position // loader.batches.windows.settings.global_batch_size)
     assert iterator.position == position
     return iterator.get_state()
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.streaming import FilesOfBatch, StreamedFiles, StreamOrder
+from jax_diversity.records.reading import RecordReader
 from tests.remote_datasets import Reads, upload
 from tests.test_corruption import CORRUPTIONS
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -187,6 +188,11 @@ def test_a_global_array_is_the_same(ordered, address, tmp_path):
 # The shuffle
 
 
+def with_counts(*counts: int) -> RecordReader:
+    """The reader of files with so many records, which are not there: a stream's order reads none."""
+    return RecordReader([Path(str(file)) for file in range(len(counts))], counts, sequence_length=4, dtype="uint16")
+
+
 @settings(max_examples=60)
 @given(
     counts=st.lists(st.integers(1, 9), min_size=1, max_size=8),
@@ -198,7 +204,7 @@ def test_a_global_array_is_the_same(ordered, address, tmp_path):
 def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buffer, seed, num_ahead, batch_size):
     total = sum(counts)
     end = 3 * total
-    order = StreamOrder(tuple(counts), None, end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
+    order = StreamOrder(with_counts(*counts), None, end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
     places = order.places(np.arange(end))
     for epoch in range(3):
         assert sorted(places[epoch * total : (epoch + 1) * total]) == list(range(total))
@@ -213,8 +219,8 @@ def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buf
 
 
 def test_sequences_stay_within_their_stretch_and_epochs_differ():
-    order = StreamOrder((10,) * 30, None, end=900, shuffle_buffer=50, seed=0)
-    unshuffled = StreamOrder((10,) * 30, None, end=900)
+    order = StreamOrder(with_counts(*[10] * 30), None, end=900, shuffle_buffer=50, seed=0)
+    unshuffled = StreamOrder(with_counts(*[10] * 30), None, end=900)
     np.testing.assert_array_equal(unshuffled.places(np.arange(900)), np.arange(900) % 300)
     epochs = order.places(np.arange(900)).reshape(3, 300)
     assert (epochs[0] != epochs[1]).mean() > 0.9
@@ -227,7 +233,7 @@ def test_sequences_stay_within_their_stretch_and_epochs_differ():
 
 
 def test_a_buffer_of_everything_is_a_uniform_shuffle():
-    order = StreamOrder((4, 3), None, end=7 * 20_000, shuffle_buffer=7, seed=5)
+    order = StreamOrder(with_counts(4, 3), None, end=7 * 20_000, shuffle_buffer=7, seed=5)
     came = order.places(np.arange(7 * 4000)).reshape(-1, 7)
     counts = Counter((place, step) for row in came.tolist() for step, place in enumerate(row))
     assert min(counts.values()) > 4000 / 7 * 0.8
@@ -238,10 +244,11 @@ SHUFFLED = [0, 3, 1, 8, 2, 5, 9, 11, 4, 10, 6, 7, 6, 7, 5, 4, 0, 8, 10, 11, 9, 2
 
 
 def test_the_shuffle_is_the_same_for_ever():
-    order = StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=7)
+    order = StreamOrder(with_counts(4, 4, 4), None, end=24, shuffle_buffer=5, seed=7)
     assert order.places(np.arange(24)).tolist() == SHUFFLED
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=5, seed=8).fingerprint_at(0)
-    assert order.fingerprint_at(0) != StreamOrder((4, 4, 4), None, end=24, shuffle_buffer=6, seed=7).fingerprint_at(0)
+    for others in ({"shuffle_buffer": 5, "seed": 8}, {"shuffle_buffer": 6, "seed": 7}):
+        other = StreamOrder(with_counts(4, 4, 4), None, end=24, **others)
+        assert order.fingerprint_at(0) != other.fingerprint_at(0)
 
 
 def test_a_shuffled_stream_resumes_at_every_step(tiny, tmp_path):

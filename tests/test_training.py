@@ -15,7 +15,7 @@ from flax import nnx
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.log import read_log
+from jax_diversity.lab.metrics import read_log
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
 from jax_diversity.lab.run import count_parameters, train
 from jax_diversity.lab.settings import TrainConfig
@@ -172,7 +172,7 @@ def test_logs_are_read_as_far_as_they_go(tmp_path):
 
 
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.lab.log; print(*sys.modules)"
+    program = "import sys, jax_diversity.lab.metrics; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 

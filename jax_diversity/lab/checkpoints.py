@@ -17,14 +17,11 @@ from jax_diversity.loader.iteration import BatchIterator
 class Checkpoints:
     """The last two checkpoints of a run; checkpoint n is the run after n steps, with which step n begins.
 
-    Args:
-        folder: theirs, in the folder of the run.
-        settings: all that decides the losses of the run, by name; a checkpoint of other settings is refused.
+    `settings` are all that decides the losses of the run: a checkpoint of other settings is refused.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, int | float]) -> None:
-        self._folder = folder
-        self._settings = dict(settings)
+        self._folder, self._settings = folder, settings
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -42,11 +39,7 @@ class Checkpoints:
         )
 
     def restore(self, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> int:
-        """Continue from the last checkpoint; returns the number of steps done, 0 where there is no checkpoint.
-
-        Raises:
-            UserError: it is of another dataset or ordering, of other settings, or damaged.
-        """
+        """Continue from the last checkpoint; returns the number of steps done, 0 where there is no checkpoint."""
         num_steps = self._manager.latest_step()
         if num_steps is None:
             return 0

@@ -1,16 +1,94 @@
-"""Writers of a run's values while it runs: TensorBoard and JSON lines."""
+"""A run's values while it runs: its log, one line of JSON for each step, and TensorBoard."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.log import begin_log, make_folder
+
+
+def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the steps of a run that is finished, still running or was interrupted.
+
+    The header says what was trained on: `dataset` and `ordering` (fingerprints) and `settings`. A step has `step`
+    (from 0), `loss` and the other values measured. A line that was not written to its end is left out.
+
+    Returns:
+        The header, empty where there is none; the steps, none where no step is done or no file is there.
+
+    Example:
+        >>> header, steps = read_log(Path("out/training/balance/log.jsonl"))
+        >>> header["dataset"] == open_dataset("out").fingerprint
+        True
+    """
+    # A killed run may leave half a line, even half a UTF-8 sequence, at the end: reading stops there.
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    header, steps = {}, []
+    for index, line in enumerate(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(record, dict):
+            break
+        if "step" in record:
+            steps.append(record)
+        elif index == 0:
+            header = record
+    return header, steps
+
+
+class JsonLinesWriter:
+    """Appends values to a file, a line of JSON for each step: `{"step": 0, "loss": 9.7}`, as `read_log` reads them.
+
+    The report of a dataset shows your own training loop beside the lab's runs when it writes to
+    `out/training/ORDERING/log.jsonl` with the fingerprints of dataset and ordering as its header.
+
+    Args:
+        path: the file; its folder is made.
+        header: the first line, which says what is trained on. The steps in the file before `first_step` are kept,
+            all others removed. None leaves the file as it is, and appends.
+        first_step: the step with which the run begins or continues.
+
+    Attributes:
+        steps: the records that were kept.
+
+    Raises:
+        UserError: the folder cannot be written.
+
+    Example:
+        >>> header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
+        >>> with closing(JsonLinesWriter("out/training/balance/log.jsonl", header)) as write:
+        ...     write(0, {"loss": 9.7})
+    """
+
+    def __init__(self, path: str | Path, header: Mapping[str, Any] | None = None, first_step: int = 0) -> None:
+        path = Path(path)
+        make_folder(path.parent)
+        self.steps: list[dict[str, Any]] = []
+        if header is not None:
+            self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
+            write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
+        self._file = path.open("a", encoding="utf-8")
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
+        """Write a step's values."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __repr__(self) -> str:
+        return "JsonLinesWriter"
 
 
 class TensorBoardWriter:
@@ -41,12 +119,12 @@ class TensorBoardWriter:
         self._summary: Any = summary_pb2
         folder = Path(folder)
         make_folder(folder)
-        continues = has_events(folder)
+        self.is_first = not any(folder.glob("events.out.tfevents.*"))
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
         name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.from-step-{first_step}"
         self._records = RecordWriter((folder / name).open("xb"))
         self._add(0, file_version="brain.Event:2")
-        if continues:  # readers drop what earlier files hold from this step on
+        if not self.is_first:  # readers drop what earlier files hold from this step on
             self._add(first_step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
@@ -68,11 +146,7 @@ class TensorBoardWriter:
 
 
 def require_tensorboard() -> None:
-    """Check that the extra `tensorboard` is installed.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Check that the extra `tensorboard` is installed."""
     try:
         import_module("tensorboard.summary.writer.record_writer")
     except ModuleNotFoundError as error:
@@ -82,47 +156,13 @@ def require_tensorboard() -> None:
         ) from None
 
 
-def has_events(folder: Path) -> bool:
-    """Whether a run has written TensorBoard's files there."""
-    return any(folder.glob("events.out.tfevents.*"))
-
-
-class JsonLinesWriter:
-    """Appends values to a file, a line of JSON for each step: `{"step": 0, "loss": 9.7}`, as `read_log` reads them.
-
-    The report of a dataset shows your own training loop beside the lab's runs when it writes to
-    `out/training/ORDERING/log.jsonl` with the fingerprints of dataset and ordering as its header.
-
-    Args:
-        path: the file; its folder is made.
-        header: the first line, which says what is trained on. The steps in the file before `first_step` are kept,
-            all others removed. None leaves the file as it is, and appends.
-        first_step: the step with which the run begins or continues.
-
-    Raises:
-        UserError: the folder cannot be written.
-
-    Example:
-        >>> header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
-        >>> with closing(JsonLinesWriter("out/training/balance/log.jsonl", header)) as write:
-        ...     write(0, {"loss": 9.7})
-    """
-
-    def __init__(self, path: str | Path, header: Mapping[str, Any] | None = None, first_step: int = 0) -> None:
-        path = Path(path)
-        make_folder(path.parent)
-        if header is not None:
-            begin_log(path, header, first_step)
-        self._file = path.open("a", encoding="utf-8")
-
-    def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Write a step's values."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __repr__(self) -> str:
-        return "JsonLinesWriter"
+def make_folder(folder: Path) -> None:
+    """Make a folder for files that will be written; refuse one that cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Expected a folder that can be written, found {folder} ({error.strerror}); choose another one."
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"Expected a folder that can be written, found that {folder} cannot; choose another one.")

@@ -14,6 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 _CHUNK_LOGITS = 2**22  # 16 MiB of float32: small enough to stay in memory that is used again
 _ROTARY_BASE = 10_000.0
 
+Tokens = Int[Array, "row token"]
+Hidden = Float[Array, "row token width"]
+Heads = Float[Array, "row token head size"]
+
 
 class Gpt(nnx.Module):
     """Token ids to hidden states; `summed_cross_entropy` turns those into a loss without keeping the logits.
@@ -33,12 +37,7 @@ class Gpt(nnx.Module):
         self.blocks = nnx.List([Block(width, num_heads, num_layers, rngs) for _ in range(num_layers)])
         self.norm = nnx.RMSNorm(width, rngs=rngs)
 
-    def __call__(
-        self,
-        inputs: Int[Array, "row token"],
-        segmentation: Int[Array, "row token"],
-        position: Int[Array, "row token"],
-    ) -> Float[Array, "row token width"]:
+    def __call__(self, inputs: Tokens, segmentation: Tokens, position: Tokens) -> Hidden:
         """The final hidden states.
 
         Args:
@@ -68,12 +67,7 @@ class Block(nnx.Module):
         self.perceptron_in = nnx.Linear(width, 4 * width, use_bias=False, kernel_init=inner, rngs=rngs)
         self.perceptron_out = nnx.Linear(4 * width, width, use_bias=False, kernel_init=outer, rngs=rngs)
 
-    def __call__(
-        self,
-        hidden: Float[Array, "row token width"],
-        mask: Bool[Array, "row 1 token token"],
-        position: Int[Array, "row token"],
-    ) -> Float[Array, "row token width"]:
+    def __call__(self, hidden: Hidden, mask: Bool[Array, "row 1 token token"], position: Tokens) -> Hidden:
         """One block's hidden states."""
         rows, tokens, width = hidden.shape
         heads = self.query_key_value(self.attention_norm(hidden))
@@ -85,18 +79,13 @@ class Block(nnx.Module):
         return hidden + self.perceptron_out(active * active)
 
 
-def segment_mask(segmentation: Int[Array, "row token"]) -> Bool[Array, "row 1 token token"]:
+def segment_mask(segmentation: Tokens) -> Bool[Array, "row 1 token token"]:
     """Which tokens (last axis) each token sees: those up to itself in its own segment."""
     same = segmentation[:, :, None] == segmentation[:, None, :]
     return (same & jnp.tri(segmentation.shape[1], dtype=bool))[:, None]
 
 
-def attend(
-    query: Float[Array, "row token head size"],
-    key: Float[Array, "row token head size"],
-    value: Float[Array, "row token head size"],
-    mask: Bool[Array, "row 1 token token"],
-) -> Float[Array, "row token head size"]:
+def attend(query: Heads, key: Heads, value: Heads, mask: Bool[Array, "row 1 token token"]) -> Heads:
     """Scaled dot-product attention, heads moved to the front: on CPU twice as fast as the library's einsums."""
     query, key, value = query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     scores = query @ key.swapaxes(2, 3) / query.shape[-1] ** 0.5
@@ -104,9 +93,7 @@ def attend(
     return (shares @ value).swapaxes(1, 2)
 
 
-def rotate(
-    heads: Float[Array, "row token head size"], position: Int[Array, "row token"]
-) -> Float[Array, "row token head size"]:
+def rotate(heads: Heads, position: Tokens) -> Heads:
     """Rotate pairs of coordinates by angles proportional to the position, with another frequency for each pair."""
     half = heads.shape[-1] // 2
     frequency = _ROTARY_BASE ** (-jnp.arange(half) / half)

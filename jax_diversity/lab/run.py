@@ -22,25 +22,24 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
-from jax_diversity.lab.log import begin_log, make_folder
-from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, has_events, require_tensorboard
+from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, make_folder, require_tensorboard
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
 from jax_diversity.lab.settings import TrainConfig
-from jax_diversity.loader.iteration import Batch, BatchIterator
+from jax_diversity.loader.iteration import Batch
 from jax_diversity.loader.loader import make_loader
 from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 
-_NO_LOSS_SETTINGS = (
+# Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
+_NO_LOSS = {
     "ordering",
     "checkpoint_every",
     "validate_every",
     "validation_batches",
     "diagnose_every",
     "metrics",
-)
-"""Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name."""
+}
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,7 @@ class TrainingRun:
     @property
     def tokens_per_second(self) -> float | None:
         """Target tokens per second, the median over the steps; None where the log has no step."""
-        if not self.steps:
-            return None
-        return float(np.median([step["tokens_per_second"] for step in self.steps]))
+        return float(np.median([step["tokens_per_second"] for step in self.steps])) if self.steps else None
 
     @property
     def input_wait_share(self) -> float:
@@ -151,16 +148,16 @@ def train(
         >>> run = train(open_dataset("out"), TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
         >>> steps, ranks = run.curve("stable_rank")
     """
-    _check(config, dataset)
+    config.check()
+    if "tensorboard" in config.metrics:
+        require_tensorboard()
+    if dataset.sequence_length < 2:
+        raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
     loader = make_loader(
-        dataset,
-        ordering=config.ordering,
-        global_batch_size=config.batch_size,
-        num_epochs=None,
-        fields=_FIELDS,
+        dataset, ordering=config.ordering, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS
     )
-    settings = {**dataclasses.asdict(config), "vocab_size": dataset.vocab_size}
-    settings = {name: value for name, value in settings.items() if name not in _NO_LOSS_SETTINGS}
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
+    settings["vocab_size"] = dataset.vocab_size
     shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed")}
     model = Gpt(**shape)
     schedule = _schedule(config)
@@ -169,23 +166,57 @@ def train(
     ordering = loader.batches.order.fingerprint_at(0)
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     metrics = BatchMetrics.of_loader(loader, dataset)
-    # Closed in reverse order also when a step raises: writers, then the loader, then the checkpoints, which waits until
-    # they are on disk.
+    # Closed in reverse order also when a step raises: log and writers, then the loader, then the checkpoints, which
+    # waits until they are on disk.
     with ExitStack() as stack:
         checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
         batches = stack.enter_context(closing(iter(loader)))
         first = checkpoints.restore(model, optimizer, batches)
-        steps = begin_log(folder / "log.jsonl", header, first)
+        log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
+        steps = list(log.steps)
         advance(first)
-        write = Writers(*_named_writers(config, folder, steps, first, stack), *writers)
+        if "tensorboard" in config.metrics:
+            tensorboard = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first)))
+            for record in steps if tensorboard.is_first else ():
+                tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
+            writers = (tensorboard, *writers)
+        write = Writers(*writers)
         validation = _validation_batches(dataset, config)
-        run = _Loop(config, folder, schedule, model, optimizer, batches, metrics, validation)
-        log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl")))
         for step in range(first, config.num_steps):
-            values = run.step(step)
+            position, start = batches.position, time.perf_counter()
+            batch = next(batches)
+            waited = time.perf_counter() - start
+            diagnosis = {}
+            if config.diagnose_every and (step + 1) % config.diagnose_every == 0:
+                # With the weights before the update, and not counted in the step; kept where they are defined.
+                measured = zip(("gradient_diversity", "stable_rank"), measure_gradients(model, batch), strict=True)
+                diagnosis = {name: float(value) for name, value in measured if np.isfinite(value)}
+            start = time.perf_counter()
+            result = train_step(model, optimizer, batch)
+            balance = metrics.values(position)  # while the device computes: JAX has returned before the loss is known
+            loss = float(result)
+            seconds = time.perf_counter() - start
+            if not np.isfinite(loss):
+                raise UserError(
+                    f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
+                    f"({config.learning_rate}) and delete {folder} to start a new run."
+                )
+            values = {
+                "loss": loss,
+                "learning_rate": float(np.asarray(schedule(step))),
+                "tokens_per_second": float(np.count_nonzero(batch["targets_segmentation"]) / (seconds + waited)),
+                "step_seconds": seconds,
+                "input_wait_seconds": waited,
+                "input_wait_share": waited / (seconds + waited),
+                **balance,
+                **diagnosis,
+            }
+            if validation and _is_due(step, config.validate_every, config):
+                parts = np.array([batch_loss(model, part) for part in validation], np.float64)
+                values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
-            # `begin_log` removes its first record. The other way round the step would be missing for ever.
+            # the log drops its first record. The other way round the step would be missing for ever.
             log(step, values)
             write(step, values)
             if _is_due(step, config.checkpoint_every, config):
@@ -198,20 +229,6 @@ def train(
 def _is_due(step: int, every: int, config: TrainConfig) -> bool:
     """Whether the number of steps done after this one is a multiple of `every`, or all steps are done."""
     return (step + 1) % every == 0 or step + 1 == config.num_steps
-
-
-def _named_writers(
-    config: TrainConfig, folder: Path, steps: Sequence[Mapping[str, Any]], first_step: int, stack: ExitStack
-) -> list[MetricsWriter]:
-    """The writers that the settings name, closed with the stack; a new one is given the steps already done."""
-    writers: list[MetricsWriter] = []
-    if "tensorboard" in config.metrics:
-        is_new = not has_events(folder / "tensorboard")
-        writer = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first_step)))
-        for record in steps if is_new else ():
-            writer(record["step"], {name: value for name, value in record.items() if name != "step"})
-        writers.append(writer)
-    return writers
 
 
 def count_parameters(model: nnx.Module) -> int:
@@ -245,11 +262,9 @@ def batch_loss(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], 
 
 @nnx.jit
 def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Diversity of the gradients of the batch's sequences, and the mean stable rank of the matrices of their sum.
-
-    The parts are the sequences, each with its summed loss: their gradients add up to a multiple of the step's
-    gradient, and neither value depends on the factor. The model is not changed.
-    """
+    """Diversity of the gradients of the batch's sequences, and the mean stable rank of the matrices of their sum."""
+    # The parts are the sequences, each with its summed loss: their gradients add up to a multiple of the step's
+    # gradient, and neither value depends on the factor.
     graph, parameters, others = nnx.split(model, nnx.Param, ...)
 
     def loss(parameters: Any, part: Mapping[str, Array]) -> Array:
@@ -258,67 +273,6 @@ def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array
     parts = {name: rows[:, None] for name, rows in batch.items()}
     diversity, gradient = gradient_diversity(loss, parameters, parts)
     return diversity, mean_stable_rank(gradient)
-
-
-@dataclass
-class _Loop:
-    """A step, and all that it needs."""
-
-    config: TrainConfig
-    folder: Path
-    schedule: optax.Schedule
-    model: Gpt
-    optimizer: nnx.Optimizer
-    batches: BatchIterator
-    metrics: BatchMetrics
-    validation: list[Batch]
-
-    def step(self, step: int) -> dict[str, float]:
-        """Do a step; returns its values by name."""
-        position, start = self.batches.position, time.perf_counter()
-        batch = next(self.batches)
-        waited = time.perf_counter() - start
-        diagnosis = self._diagnose(step, batch)  # with the weights before the update, and not counted in the step
-        start = time.perf_counter()
-        result = train_step(self.model, self.optimizer, batch)
-        balance = self.metrics.values(position)  # while the device computes: JAX has returned before the loss is known
-        loss = float(result)
-        seconds = time.perf_counter() - start
-        if not np.isfinite(loss):
-            raise UserError(
-                f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
-                f"({self.config.learning_rate}) and delete {self.folder} to start a new run."
-            )
-        values = {
-            "loss": loss,
-            "learning_rate": float(np.asarray(self.schedule(step))),
-            "tokens_per_second": float(np.count_nonzero(batch["targets_segmentation"]) / (seconds + waited)),
-            "step_seconds": seconds,
-            "input_wait_seconds": waited,
-            "input_wait_share": waited / (seconds + waited),
-            **balance,
-            **diagnosis,
-        }
-        if self.validation and _is_due(step, self.config.validate_every, self.config):
-            parts = np.array([batch_loss(self.model, part) for part in self.validation], np.float64)
-            values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
-        return values
-
-    def _diagnose(self, step: int, batch: Batch) -> dict[str, float]:
-        """Measures of the gradients before the update, where they are due and defined."""
-        if not self.config.diagnose_every or (step + 1) % self.config.diagnose_every:
-            return {}
-        measured = map(float, measure_gradients(self.model, batch))
-        named = zip(("gradient_diversity", "stable_rank"), measured, strict=True)
-        return {name: value for name, value in named if np.isfinite(value)}
-
-
-def _check(config: TrainConfig, dataset: Dataset) -> None:
-    config.check()
-    if "tensorboard" in config.metrics:
-        require_tensorboard()
-    if dataset.sequence_length < 2:
-        raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
 
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
@@ -359,11 +313,7 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
 
 def train_dataset(out: str | Path, config: TrainConfig, progress: Progress) -> TrainingRun:
-    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`.
-
-    Raises:
-        UserError: no such dataset or ordering, settings that cannot be, a checkpoint of something else.
-    """
+    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`."""
     dataset = open_dataset(out)
     folder = Path(out) / "training" / config.ordering
     with progress.task(f"train on {config.ordering}", config.num_steps, "steps") as advance:

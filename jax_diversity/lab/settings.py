@@ -45,11 +45,7 @@ class TrainConfig:
     """Seed of the weights."""
 
     def check(self) -> None:
-        """Refuse settings that no dataset could satisfy.
-
-        Raises:
-            UserError: the first such setting.
-        """
+        """Refuse settings that no dataset could satisfy."""
         at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
         at_least(1, "train", self, "validate_every", "checkpoint_every")
         at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")

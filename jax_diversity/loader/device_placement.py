@@ -13,22 +13,10 @@ from jax_diversity.foundation.errors import UserError
 
 
 class DevicePlacement:
-    """Puts a process's rows of the global batch on its devices, as its part of global arrays.
+    """Puts a process's rows of the global batch on its devices, as its part of global arrays (row, token).
 
     Row j of the global batch is row j of the global array for any number of processes and any order of their
-    devices. A process reads only the rows that the sharding gives to its own devices.
-
-    Args:
-        sharding: of the arrays (row, token); both axes may be sharded over any axes of a mesh. Fields with one
-            number a row are sharded as the first axis is.
-        shape: of the global arrays (row, token).
-
-    Raises:
-        UserError: a sharding that does not divide the batch, or one of more axes than it has.
-
-    Example:
-        >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
-        >>> placement = DevicePlacement(NamedSharding(mesh, PartitionSpec("data")), (64, 2048))
+    devices. Both axes may be sharded over any axes of a mesh; fields with one number a row are sharded as the first.
     """
 
     def __init__(self, sharding: jax.sharding.Sharding, shape: tuple[int, int]) -> None:
@@ -59,15 +47,7 @@ class DevicePlacement:
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Global arrays of the rows `row_numbers`; the transfer continues in the background.
-
-        Args:
-            batch: fields of tokens (row, token), or with one number a row (row).
-
-        Raises:
-            UserError: numbers beyond int32, where JAX has no int64; a field with one number a row, and a sharding
-                that does not say how rows alone are sharded.
-        """
+        """Global arrays of the rows `row_numbers`; the transfer continues in the background."""
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
     def _place(self, field: str, rows: np.ndarray) -> jax.Array:

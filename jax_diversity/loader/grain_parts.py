@@ -17,9 +17,8 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import resolve_order
-from jax_diversity.loader.settings import LoaderSettings
+from jax_diversity.loader.settings import LoaderSettings, Windows
 from jax_diversity.loader.sources import opened, record_source
-from jax_diversity.loader.windows import Windows
 from jax_diversity.records.decoding import FIELDS
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.orders import Order
+from jax_diversity.loader.settings import Windows
 from jax_diversity.loader.sources import SequenceSource
-from jax_diversity.loader.windows import Windows
 from jax_diversity.loader.workers import WorkerDied, Workers
 
 Batch = dict[str, Any]
@@ -45,14 +45,10 @@ class OrderedBatches(grain.MapDataset[Batch]):
         return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
     def __str__(self) -> str:
-        return f"OrderedBatches({self.windows.global_batch_size} of {self.source})"
+        return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.source})"
 
     def read(self, position: int) -> Batch:
-        """The rows of the global batch at a position that this host holds.
-
-        Raises:
-            UserError: damaged records, or records that hold other sequences than those of the ordering.
-        """
+        """The rows of the global batch at a position that this host holds."""
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.order.at(positions)
         batch = self.source.read(positions, sequences, settings)
@@ -65,10 +61,8 @@ class OrderedBatches(grain.MapDataset[Batch]):
 
 
 def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
-    """Rows of padding below; -1 where rows are numbers of datasets and sequences, of which 0 is a valid one."""
-    if rows.ndim == 1:
-        return np.pad(rows, (0, missing), constant_values=-1)
-    return np.pad(rows, ((0, missing), (0, 0)))
+    # -1 where rows are numbers of datasets and sequences, of which 0 is a valid one.
+    return np.pad(rows, ((0, missing), (0, 0))) if rows.ndim > 1 else np.pad(rows, (0, missing), constant_values=-1)
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
@@ -86,7 +80,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         # Threads also place what they read, so that the transfer to devices runs ahead too. Worker processes have no
         # devices: what they return is placed here. Neither function refers to this iterator, so that an iterator
         # that is dropped without `close` is freed and its workers end with it.
-        self._make, self._finish = batches.read, _unchanged
+        self._make, self._finish = batches.read, None
         if placement is not None and self._settings.num_workers:
             self._finish = placement.place
         elif placement is not None:
@@ -182,7 +176,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             batch = self._pending.popleft()
             # Before waiting for this batch, fill its place in the queue.
             workers = self._submit(self._position + self._settings.global_batch_size)
-            return self._finish(workers.result(batch))
+            made = workers.result(batch)
+            return made if self._finish is None else self._finish(made)
         except BaseException as error:
             self._cancel()  # the next call tries the same position again,
             if isinstance(error, WorkerDied):
@@ -210,10 +205,6 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-
-
-def _unchanged(batch: Batch) -> Batch:
-    return batch
 
 
 def _read_and_place(batches: OrderedBatches, placement: DevicePlacement, position: int) -> Batch:

@@ -17,9 +17,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.orders import Order, resolve_order
-from jax_diversity.loader.settings import ENDLESS, LoaderSettings
+from jax_diversity.loader.settings import ENDLESS, LoaderSettings, Windows
 from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
-from jax_diversity.loader.windows import Windows
 from jax_diversity.records.decoding import FIELDS
 
 
@@ -180,7 +179,16 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
         raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
     sizes = [len(source) for source in sources]
     if is_blend:
-        _check_blended(ordering.num_sequences, sizes)
+        if len(ordering.num_sequences) != len(sizes):
+            raise UserError(
+                f"Expected the {len(ordering.num_sequences)} datasets of the blend, in its order, found {len(sizes)}."
+            )
+        for index, (expected, found) in enumerate(zip(ordering.num_sequences, sizes, strict=True)):
+            if expected != found:
+                raise UserError(
+                    f"Expected a blend of these datasets, in this order; dataset {index} has {found} sequences, the "
+                    f"blend's {expected}. Blend them again, or give those that were blended."
+                )
         ordering = ordering.to_schedule()
     if isinstance(ordering, str) and not is_file_name(ordering):
         raise UserError(
@@ -188,14 +196,3 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
             f"found the name {ordering!r}; make one with jax_diversity.blend."
         )
     return ConcatenatedSource(sources), resolve_order(ordering, sum(sizes))
-
-
-def _check_blended(blended: Sequence[int], sizes: Sequence[int]) -> None:
-    if len(blended) != len(sizes):
-        raise UserError(f"Expected the {len(blended)} datasets of the blend, in its order, found {len(sizes)}.")
-    for index, (expected, found) in enumerate(zip(blended, sizes, strict=True)):
-        if expected != found:
-            raise UserError(
-                f"Expected a blend of these datasets, in this order; dataset {index} has {found} sequences, the "
-                f"blend's {expected}. Blend them again, or give those that were blended."
-            )

@@ -5,51 +5,41 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name, load_ordering
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
-_CHUNK = 2**20
 
-
-@runtime_checkable
-class Order(Protocol):
+class Order(ABC):
     """What the loader follows. Positions count on from epoch to epoch."""
 
-    @property
-    def is_bijection(self) -> bool:
-        """Whether every sequence comes exactly once in an epoch."""
-        ...
+    is_bijection = True
+    """Whether every sequence comes exactly once in an epoch."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """N, positions of an epoch."""
-        ...
 
+    @abstractmethod
     def fingerprint_at(self, position: int) -> str:
         """Hash of what decides the sequences from a position to the end of its epoch."""
-        ...
 
+    @abstractmethod
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions."""
-        ...
 
 
-class OrderIndex:
-    """An ordering or a schedule in memory.
-
-    Args:
-        ordering: the ordering or schedule.
-        path: the file that holds it; a pickle then carries the name of the file, not the numbers.
-    """
+class OrderIndex(Order):
+    """An ordering or a schedule in memory; a pickle carries the name of its file, where it has one, not the numbers."""
 
     def __init__(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
         self.fingerprint = ordering.fingerprint
@@ -61,9 +51,8 @@ class OrderIndex:
     def __len__(self) -> int:
         return self._length
 
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("inverse",) if self._path is None else ("inverse", "indices")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return super().__reduce__() if self._path is None else (_load_again, (self._path, self.fingerprint))
 
     def fingerprint_at(self, position: int) -> str:
         """The ordering's fingerprint, the same in every epoch."""
@@ -73,62 +62,49 @@ class OrderIndex:
         """The sequences at some positions, the same in every epoch."""
         return self.indices[positions % self._length]
 
-    @cached_property
-    def indices(self) -> Int64[np.ndarray, " position"]:
-        """The sequence at every position; read from the file after unpickling.
 
-        Raises:
-            UserError: the file no longer holds the ordering that it held.
-        """
-        assert self._path is not None
-        ordering = load_ordering(self._path)
-        if ordering.fingerprint != self.fingerprint:
-            raise _changed(self._path, self.fingerprint, ordering.fingerprint)
-        return ordering.indices
-
-    @cached_property
-    def inverse(self) -> Integer[np.ndarray, " sequence"]:
-        """The position of every sequence, in the smaller of int32 and int64 that holds it."""
-        # In chunks, so that no temporary array is as large as the ordering.
-        inverse = np.empty(len(self), np.int32 if len(self) < 2**31 else np.int64)
-        for start in range(0, len(self), _CHUNK):
-            stop = min(start + _CHUNK, len(self))
-            inverse[self.indices[start:stop]] = np.arange(start, stop)
-        return inverse
+def _load_again(path: Path, fingerprint: str) -> OrderIndex:
+    ordering = load_ordering(path)
+    if ordering.fingerprint != fingerprint:
+        raise _changed(path, fingerprint, ordering.fingerprint)
+    return OrderIndex(ordering, path)
 
 
 class OrderFile(OrderIndex):
-    """A saved ordering that is memory-mapped; a pickle carries the name of its file.
+    """A saved ordering (.npy, int64) that is memory-mapped; a pickle carries the name of its file.
 
     The hash of the file alone shows that it holds the expected ordering, which was checked when it was saved. To
     hash ten million numbers takes 0.05 s and no memory; to prove that they are a permutation takes 0.3 s and
     240 MB. The file that was hashed is also the one that is mapped: when another file gets its name, the map does
     not change. A file that is written to in place is refused from then on.
-
-    Args:
-        path: the .npy file, int64.
-        fingerprint: of the ordering.
-        num_sequences: its length.
-
-    Raises:
-        UserError: the file is absent or holds something else.
     """
-
-    is_bijection = True
 
     def __init__(self, path: Path, fingerprint: str, num_sequences: int) -> None:
         self._path, self.fingerprint, self._length = path, fingerprint, num_sequences
-        self._file, self._status, self.indices = self._mapped()
+        found, shape = "no ordering", (num_sequences,)
+        try:
+            self._file = path.open("rb")
+            self._status = _status(self._file)
+            np.lib.format.read_magic(self._file)
+            stored = np.lib.format.read_array_header_1_0(self._file)
+            start = self._file.tell()
+            if stored == (shape, False, np.dtype("<i8")):
+                found = hashlib.file_digest(self._file, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise UserError(f"Expected an ordering at {path}, found no such file.") from None
+        except ValueError as error:
+            raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
+        if found != fingerprint:
+            raise _changed(path, fingerprint, found)
+        self.indices = np.zeros(0, np.int64)
+        if num_sequences:  # an empty file cannot be mapped
+            self.indices = np.memmap(self._file, np.int64, "r", start, shape).view(np.ndarray)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OrderFile, (self._path, self.fingerprint, self._length)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions, the same in every epoch.
-
-        Raises:
-            UserError: the file was written to since it was opened.
-        """
+        """The sequences at some positions; refused when the file was written to since it was opened."""
         # One system call a batch. To read a map beyond the end of a file that was cut ends the process.
         if _status(self._file) != self._status:
             raise UserError(
@@ -136,26 +112,6 @@ class OrderFile(OrderIndex):
                 "loader again."
             )
         return self.indices[positions % self._length]
-
-    def _mapped(self) -> tuple[Any, tuple[int, int], Int64[np.ndarray, " position"]]:
-        """The file, what tells whether it is written to later, and its numbers."""
-        found = "no ordering"
-        try:
-            file = self._path.open("rb")
-            status = _status(file)
-            shape, dtype = _read_header(file)
-            start = file.tell()
-            if shape == (self._length,) and dtype == np.dtype("<i8"):
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except FileNotFoundError:
-            raise UserError(f"Expected an ordering at {self._path}, found no such file.") from None
-        except ValueError as error:
-            raise UserError(f"Expected an ordering (.npy) at {self._path}: {error}") from None
-        if found != self.fingerprint:
-            raise _changed(self._path, self.fingerprint, found)
-        if not self._length:  # an empty file cannot be mapped
-            return file, status, np.zeros(0, np.int64)
-        return file, status, np.memmap(file, np.int64, "r", start, shape).view(np.ndarray)
 
 
 def _changed(path: Path, expected: str, found: str) -> UserError:
@@ -165,30 +121,15 @@ def _changed(path: Path, expected: str, found: str) -> UserError:
     )
 
 
-def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of the array in a .npy file; leaves the file at its first value."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
 def _status(file: Any) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
-class EpochOrders:
-    """Another ordering in every epoch, made when the epoch begins; the last two are kept.
+class EpochOrders(Order):
+    """Another ordering in every epoch, made when the epoch begins by `make`, which must give the same one each time."""
 
-    Args:
-        make: epoch, counted from 0, -> its ordering; must give the same one each time it is called.
-        num_sequences: N, which the ordering of every epoch has.
-    """
-
-    is_bijection = True
-
-    def __init__(self, make: Callable[[int], Ordering], num_sequences: int) -> None:
+    def __init__(self, make: Callable[[int], Any], num_sequences: int) -> None:
         self._make = make
         self._length = num_sequences
         self._made: dict[int, Ordering] = {}
@@ -216,7 +157,7 @@ class EpochOrders:
     def _ordering(self, epoch: int) -> Ordering:
         with self._lock:  # otherwise each thread that makes batches would make the ordering
             if epoch not in self._made:
-                ordering: Any = self._make(epoch)
+                ordering = self._make(epoch)
                 if not isinstance(ordering, Ordering) or len(ordering) != self._length:
                     raise UserError(
                         f"Expected an ordering of the dataset's {self._length} sequences for epoch {epoch}, found "
@@ -228,11 +169,7 @@ class EpochOrders:
 
 
 def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = None) -> Order:
-    """The order that `ordering` means, see `make_loader`; names are known only to a dataset.
-
-    Raises:
-        UserError: an unknown ordering, or one made for another number of sequences.
-    """
+    """The order that `ordering` means, see `make_loader`; names are known only to a dataset."""
     if isinstance(ordering, Schedule):
         if ordering.num_sequences != num_sequences:
             raise UserError(
@@ -243,8 +180,7 @@ def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = N
             dataset.check_origin(ordering)
         return OrderIndex(ordering)
     if callable(ordering):
-        make: Any = ordering
-        return EpochOrders(make, num_sequences)
+        return EpochOrders(ordering, num_sequences)
     path = None
     if is_file_name(ordering):
         path = Path(ordering).absolute()
@@ -253,28 +189,26 @@ def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = N
         return named_order(dataset, ordering)
     elif not isinstance(ordering, Ordering):
         ordering = _from_numbers(ordering)
-    _check_length(ordering, num_sequences)
+    if len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
+            "make a new one with `jax-diversity order`."
+        )
     if dataset is not None:
         dataset.check_origin(ordering, path)
     return OrderIndex(ordering, path)
 
 
 def named_order(dataset: Dataset, name: str) -> OrderFile:
-    """One of a dataset's orderings, left on disk.
-
-    Raises:
-        UserError: an unknown ordering, a changed file, or one for another number of sequences.
-    """
+    """One of a dataset's orderings, left on disk."""
     path, fingerprint = dataset.ordering_file(name)
     return OrderFile(path.absolute(), str(fingerprint), dataset.num_sequences)
 
 
-def _check_length(ordering: Ordering, num_sequences: int) -> None:
-    if len(ordering) != num_sequences:
-        raise UserError(
-            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; "
-            "make a new one with `jax-diversity order`."
-        )
+def layout_fingerprint(dataset: Dataset) -> str | None:
+    """The fingerprint of the ordering in which the records lie, whose file is checked; None: as packed."""
+    name = dataset.layout_ordering
+    return None if name is None else named_order(dataset, name).fingerprint
 
 
 def _from_numbers(ordering: Any) -> Ordering:

@@ -1,13 +1,15 @@
-"""The settings that `make_loader` and `stream_batches` share, checked once."""
+"""The settings that `make_loader` and `stream_batches` share, and the window contract: which positions a host reads."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
@@ -21,14 +23,8 @@ ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
-    "global_batch_size": 1,
-    "num_epochs": 1,
-    "start_position": 0,
-    "host_index": 0,
-    "num_hosts": 1,
-    "num_prefetch": 0,
-    "num_threads": 1,
-    "num_workers": 0,
+    **dict.fromkeys(("global_batch_size", "num_epochs", "num_hosts", "num_threads"), 1),
+    **dict.fromkeys(("start_position", "host_index", "num_prefetch", "num_workers"), 0),
 }
 
 
@@ -53,13 +49,8 @@ class LoaderSettings:
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
-        """Settings as a user gives them, as plain values.
-
-        Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
-
-        Raises:
-            UserError: the first setting that is not valid.
-        """
+        """Settings as a user gives them, as plain values; the first that is not valid is refused."""
+        # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
@@ -80,6 +71,61 @@ class LoaderSettings:
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, of epochs with that many positions."""
         return ENDLESS if self.num_epochs is None else num_positions * self.num_epochs
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The positions of a run and how batches divide them."""
+
+    num_positions: int
+    """N, positions of an epoch."""
+    settings: LoaderSettings
+    row_numbers: tuple[int, ...] | None = None
+    """The rows of the global batch that are read here, ascending; None: those of the host."""
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        if settings.global_batch_size > self.num_positions:
+            raise UserError(
+                f"Expected a global batch size in 1 .. {self.num_positions} (the positions of an epoch), "
+                f"found {settings.global_batch_size}."
+            )
+        if settings.global_batch_size % settings.num_hosts:
+            raise UserError(
+                f"Expected a number of hosts that divides the global batch of {settings.global_batch_size}, "
+                f"found {settings.num_hosts}."
+            )
+        if settings.host_index >= settings.num_hosts:
+            raise UserError(f"Expected a host index in 0 .. {settings.num_hosts - 1}, found {settings.host_index}.")
+        if settings.start_position > self.end:
+            raise UserError(f"Expected a start position in 0 .. {self.end}, found {settings.start_position}.")
+
+    @cached_property
+    def end(self) -> int:
+        """The position after the last epoch."""
+        return self.settings.end(self.num_positions)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this host's part of a batch."""
+        if self.row_numbers is None:
+            return self.settings.global_batch_size // self.settings.num_hosts
+        return len(self.row_numbers)
+
+    def num_batches(self, position: int) -> int:
+        """The number of batches from a position, where one begins, to the end."""
+        left = max(self.end - position, 0)
+        size = self.settings.global_batch_size
+        return left // size if self.settings.drop_remainder else -(-left // size)
+
+    def positions(self, position: int) -> Int64[np.ndarray, " row"]:
+        """This host's positions in the batch at `position`; fewer than `num_rows` where the last epoch ends."""
+        # A host reads neighbouring rows, [hB/H, (h+1)B/H), not every H-th: neighbours are one range of a file.
+        if self.row_numbers is None:
+            first = position + self.settings.host_index * self.num_rows
+            return np.arange(first, max(first, min(first + self.num_rows, self.end)), dtype=np.int64)
+        positions = position + np.array(self.row_numbers, np.int64)
+        return positions[positions < self.end]
 
 
 def _check_fields(fields: Any, names: Mapping[str, str]) -> None:

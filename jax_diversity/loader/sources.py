@@ -1,4 +1,4 @@
-"""Where sequences are read from: the records of one dataset, in any layout, or those of several datasets."""
+"""Where sequences are read from: the records of one dataset or those of several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.orders import Order, OrderFile, OrderIndex, named_order
+from jax_diversity.loader.orders import Order, OrderIndex, layout_fingerprint
 from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.records.reading import RecordReader
 
@@ -22,15 +22,12 @@ Rows = Int64[np.ndarray, " row"]
 
 
 class SequenceSource(ABC):
-    """Reads sequences as the rows of a batch.
-
-    Attributes:
-        fingerprint: hash of what decides the sequences.
-        width: L, tokens of a row.
-    """
+    """Reads sequences as the rows of a batch."""
 
     fingerprint: str
+    """Hash of what decides the sequences."""
     width: int
+    """L, tokens of a row."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -38,15 +35,9 @@ class SequenceSource(ABC):
 
     @abstractmethod
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
-        """The arrays of some sequences, a row each, in the order given.
+        """The arrays of some sequences, a row each, in the order given, and refused where their records are damaged.
 
-        Args:
-            positions: where the sequences come in the order, for sources that fetch files ahead of a position.
-            sequences: which sequences.
-            settings: say which arrays, and whether all segments of a sequence become one.
-
-        Raises:
-            UserError: damaged records, or records that hold other sequences than expected.
+        `positions` say where the sequences come in the order, for sources that fetch files ahead of a position.
         """
 
     def for_iterator(self) -> SequenceSource:
@@ -61,14 +52,12 @@ class RecordSource(SequenceSource):
     """The records of one dataset.
 
     Args:
-        records: the records, in the order of their layout.
-        layout: the ordering in which they lie; None: as packed.
+        records: the records, in any layout.
         fingerprint: of the dataset.
     """
 
-    def __init__(self, records: RecordReader, layout: OrderFile | None, fingerprint: str) -> None:
-        self.records, self.layout = records, layout
-        self.fingerprint, self.width = fingerprint, records.width
+    def __init__(self, records: RecordReader, fingerprint: str) -> None:
+        self.records, self.fingerprint, self.width = records, fingerprint, records.width
 
     def __len__(self) -> int:
         return len(self.records)
@@ -78,19 +67,13 @@ class RecordSource(SequenceSource):
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences; sequences that are neighbours in the layout are one read."""
-        places = sequences if self.layout is None else self.layout.inverse[sequences].astype(np.int64, copy=False)
-        return self.records.read_batch(
-            places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
-        )
+        return self.records.read_sequences(sequences, fields=settings.fields, merge_segments=settings.merge_segments)
 
 
 class ConcatenatedSource(SequenceSource):
     """The sequences of several datasets: sequence `offset + i` is sequence i of the dataset at that offset.
 
     Batches also say where their rows come from: `dataset_index` and the `sequence_index` in it, int32 and int64.
-
-    Args:
-        sources: one for each dataset, all of the same width.
     """
 
     def __init__(self, sources: Sequence[RecordSource]) -> None:
@@ -120,11 +103,7 @@ class ConcatenatedSource(SequenceSource):
 
 
 def opened(dataset: Any, cache_folder: str | Path | None = None) -> Dataset:
-    """A dataset that is open already, or that lies in a folder or at an address.
-
-    Raises:
-        UserError: none of these, or no dataset there.
-    """
+    """A dataset that is open already, or that lies in a folder or at an address."""
     if not isinstance(dataset, str | Path | Dataset):
         raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
@@ -132,9 +111,8 @@ def opened(dataset: Any, cache_folder: str | Path | None = None) -> Dataset:
 
 def record_source(dataset: Dataset, order: Order | None = None) -> RecordSource:
     """The sequences of a dataset in any layout; `order` is the one in which they will be read, where it is known."""
-    name, records = dataset.layout_ordering, dataset.records
-    layout = None if name is None else named_order(dataset, name)
+    layout, records = layout_fingerprint(dataset), dataset.records
     # Records that are read in the order in which they lie come faster when the system reads ahead in the files.
-    if layout is not None and isinstance(order, OrderIndex) and order.fingerprint == layout.fingerprint:
+    if layout is not None and isinstance(order, OrderIndex) and order.fingerprint == layout:
         records = records.forward()
-    return RecordSource(records, layout, dataset.fingerprint)
+    return RecordSource(records, dataset.fingerprint)

@@ -32,7 +32,7 @@ from jax_diversity.dataset.remote import RemoteFolder, locked
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.orders import OrderFile, named_order
+from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.loader.sources import Rows, SequenceSource, opened
 from jax_diversity.records.decoding import FIELDS
@@ -112,28 +112,21 @@ def stream_batches(
         num_threads=num_threads,
     )
     source = opened(dataset, cache_folder)
-    layout = None if source.layout_ordering is None else named_order(source, source.layout_ordering)
     records = source.records
     order = StreamOrder(
-        tuple(records.counts),
-        layout,
+        records,
+        layout_fingerprint(source),
         end=settings.end(len(records)),
         shuffle_buffer=whole["shuffle_buffer"],
         seed=whole["seed"],
         num_ahead=whole["read_ahead_files"],
     )
-    return Loader(StreamedSource(records, order, source.fingerprint, source.remote), order, settings)
+    return Loader(StreamedSource(order, source.fingerprint, source.remote), order, settings)
 
 
 @dataclass(frozen=True)
 class FilesOfBatch:
-    """Files by their numbers, as one batch uses them.
-
-    Attributes:
-        needed: the files from which the batch is read.
-        ahead: the files that come after them, in that order.
-        kept: other files that are not to be removed yet.
-    """
+    """Files by their numbers: those that a batch is read from, those to fetch next, others not to be removed yet."""
 
     needed: tuple[int, ...]
     ahead: tuple[int, ...] = ()
@@ -141,48 +134,34 @@ class FilesOfBatch:
 
 
 @dataclass(frozen=True)
-class StreamOrder:
+class StreamOrder(Order):
     """The order of a stream: which record comes at every position, and in which files.
 
-    Records are numbered by their place: all records of the first file, then those of the second. To shuffle, each
-    epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and permutes the
-    steps of each stretch. Every random number is computed from the seed, the epoch and the place of the stretch, so
-    that what comes at a position needs no state.
-
-    Attributes:
-        counts: records of every file.
-        layout: the ordering in which the records lie; None: as packed.
-        end: the position after the last epoch.
-        shuffle_buffer: sequences that are shuffled among themselves; 0: none.
-        seed: of the shuffle.
-        num_ahead: files that are fetched before they are needed.
+    To shuffle, each epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and
+    permutes the steps of each stretch. Every random number is computed from the seed, the epoch and the place of the
+    stretch, so that what comes at a position needs no state. `layout` is as `layout_fingerprint` gives it, `end` the
+    position after the last epoch, `num_ahead` the number of files that are fetched before they are needed.
     """
 
-    counts: tuple[int, ...]
-    layout: OrderFile | None
+    records: RecordReader
+    layout: str | None
     end: int
     shuffle_buffer: int = 0
     seed: int = 0
     num_ahead: int = 2
 
-    @property
-    def is_bijection(self) -> bool:
-        """Every sequence comes exactly once in an epoch."""
-        return True
-
     def __len__(self) -> int:
-        return int(self._file_starts[-1])
+        return len(self.records)
 
     def fingerprint_at(self, position: int) -> str:
         """The layout's; of a shuffled stream, a hash of all that decides it."""
         if not self.shuffle_buffer:
             return self._layout_fingerprint
-        return fingerprint("stream", self._layout_fingerprint, self.counts, self.shuffle_buffer, self.seed)
+        return fingerprint("stream", self._layout_fingerprint, self.records.counts, self.shuffle_buffer, self.seed)
 
     def at(self, positions: Rows) -> Rows:
         """The sequences at some positions."""
-        places = self.places(positions)
-        return places if self.layout is None else self.layout.at(places)
+        return self.records.sequences_at(self.places(positions))
 
     def places(self, positions: Rows) -> Rows:
         """The places of the records that come at some positions."""
@@ -192,7 +171,10 @@ class StreamOrder:
         places = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
             files, starts = self._epoch(epoch)
-            for rows, first, stop in self._stretches(epoch, epochs, steps):
+            here = np.flatnonzero(epochs == epoch)
+            stretches = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
+            for stretch in np.unique(stretches).tolist():
+                rows, (first, stop) = here[stretches == stretch], self._stretch(epoch, stretch)
                 moved = first + _permutation(self.seed, epoch, first, stop - first)[steps[rows] - first]
                 turn = np.searchsorted(starts, moved, side="right") - 1
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]
@@ -213,12 +195,6 @@ class StreamOrder:
             (self._file(first - 1),) if first else (),  # another thread may still read the batch before
         )
 
-    def _stretches(self, epoch: int, epochs: np.ndarray, steps: np.ndarray) -> list[tuple[np.ndarray, int, int]]:
-        """The rows of an epoch by their stretch: rows, the first step of the stretch and its end."""
-        here = np.flatnonzero(epochs == epoch)
-        number = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
-        return [(here[number == each], *self._stretch(epoch, each)) for each in np.unique(number).tolist()]
-
     def _stretch(self, epoch: int, number: int) -> tuple[int, int]:
         first = number * self.shuffle_buffer - self._offset(epoch)
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
@@ -235,7 +211,7 @@ class StreamOrder:
 
     def _epoch(self, epoch: int) -> tuple[Int64[np.ndarray, " file"], Int64[np.ndarray, " file"]]:
         """The files in the order of an epoch, and the steps at which they begin."""
-        return _file_order(self.seed if self.shuffle_buffer else None, epoch, self.counts)
+        return _file_order(self.seed if self.shuffle_buffer else None, epoch, self.records.counts)
 
     def _turn(self, position: int, side: int) -> int:
         """The turn of the file at a position; of a shuffled stream at the start (0) or end (1) of its stretch."""
@@ -244,17 +220,17 @@ class StreamOrder:
             stretch = self._stretch(epoch, (step + self._offset(epoch)) // self.shuffle_buffer)
             step = stretch[1] - 1 if side else stretch[0]
         starts = self._epoch(epoch)[1]
-        return epoch * len(self.counts) + int(np.searchsorted(starts, step, side="right")) - 1
+        return epoch * len(self.records.counts) + int(np.searchsorted(starts, step, side="right")) - 1
 
     def _file(self, turn: int) -> int:
-        epoch, index = divmod(turn, len(self.counts))
+        epoch, index = divmod(turn, len(self.records.counts))
         return int(self._epoch(epoch)[0][index])
 
     @cached_property
     def _layout_fingerprint(self) -> str:
         """That of the ordering in which the records lie, which in the packed layout is 0, 1, 2 ..."""
         if self.layout is not None:
-            return self.layout.fingerprint
+            return self.layout
         digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
         for start in range(0, len(self), _CHUNK):
             digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
@@ -266,7 +242,7 @@ class StreamOrder:
 
     @cached_property
     def _file_starts(self) -> Int64[np.ndarray, " boundary"]:
-        return np.cumsum([0, *self.counts], dtype=np.int64)
+        return np.cumsum([0, *self.records.counts], dtype=np.int64)
 
 
 def _random(seed: int, epoch: int, *what: int) -> Any:
@@ -276,7 +252,6 @@ def _random(seed: int, epoch: int, *what: int) -> Any:
 
 @lru_cache(4)
 def _permutation(seed: int, epoch: int, first: int, size: int) -> Int64[np.ndarray, " step"]:
-    """The permutation of a stretch of `size` steps that begins at the step `first`."""
     return np.argsort(_random(seed, epoch, 2, first)(size), kind="stable")
 
 
@@ -292,26 +267,18 @@ def _file_order(
 
 
 class StreamedSource(SequenceSource):
-    """The records of a dataset, read file by file.
-
-    Args:
-        records: in the order of their layout.
-        order: the order of the stream.
-        fingerprint: of the dataset.
-        remote: where the record files come from; None: they are local.
-        files: the fetched files of one iterator.
-    """
+    """The records of a dataset, read file by file; with `files` those of one iterator, which come from `remote`."""
 
     def __init__(
         self,
-        records: RecordReader,
         order: StreamOrder,
         fingerprint: str,
         remote: RemoteFolder | None,
+        records: RecordReader | None = None,
         files: StreamedFiles | None = None,
     ) -> None:
-        self.fingerprint, self.width = fingerprint, records.width
-        self._records, self._order, self._remote, self._files = records, order, remote, files
+        self._order, self._remote, self._records, self._files = order, remote, records or order.records, files
+        self.fingerprint, self.width = fingerprint, order.records.width
 
     def __len__(self) -> int:
         return len(self._records)
@@ -323,16 +290,11 @@ class StreamedSource(SequenceSource):
         """The same with its own files, which are removed when it is closed or freed."""
         records = self._records if self._order.shuffle_buffer else self._records.forward()
         files = None if self._remote is None else StreamedFiles(self._remote, records)
-        return StreamedSource(
-            records if files is None else files.reader, self._order, self.fingerprint, self._remote, files
-        )
+        reader = records if files is None else files.reader
+        return StreamedSource(self._order, self.fingerprint, self._remote, reader, files)
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
-        """The arrays of the sequences at some positions.
-
-        Raises:
-            UserError: files that cannot be fetched, damaged records, or other sequences than they should hold.
-        """
+        """The arrays of the sequences at some positions; their files are kept on disk meanwhile."""
         places = self._order.places(positions)
         held: Any = nullcontext()
         if self._files is not None:
@@ -351,15 +313,9 @@ class StreamedSource(SequenceSource):
 class StreamedFiles:
     """Fetches files before they are needed, one after another, and removes those that no batch needs any more.
 
-    The files on disk are those of one `FilesOfBatch`. They lie in a folder that is removed with this object, at the
-    end of the process, or, when the process was killed, by the next stream that uses the cache.
-
-    Args:
-        remote: where files come from.
-        records: the records of the dataset.
-
-    Attributes:
-        reader: the same records, read from the fetched files.
+    The files on disk are those of one `FilesOfBatch`; `reader` reads the records from them. They lie in a folder that
+    is removed with this object, at the end of the process, or, when the process was killed, by the next stream that
+    uses the cache.
     """
 
     def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:
@@ -380,16 +336,14 @@ class StreamedFiles:
 
     @contextmanager
     def hold(self, files: FilesOfBatch) -> Iterator[None]:
-        """Keep the needed files on disk while the block runs, and begin to fetch what comes after them.
-
-        Raises:
-            UserError: a file cannot be fetched, or is not the one that the manifest lists.
-        """
+        """Keep the needed files on disk while the block runs, and begin to fetch what comes after them."""
         with self._lock:
             self._in_use.update(files.needed)
             for file in (*files.needed, *files.ahead):
                 if file not in self._fetches:
-                    self._begin(file)
+                    self._fetches[file] = future = Future[None]()
+                    path, is_stopped = self.reader.paths[file], self._stopping.is_set
+                    self._tasks.put((future, partial(self._remote.download, self._names[file], path, is_stopped)))
             known = {*files.needed, *files.ahead, *files.kept}
             for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
                 self._drop(file)
@@ -403,12 +357,6 @@ class StreamedFiles:
         finally:
             with self._lock:
                 self._in_use.subtract(files.needed)
-
-    def _begin(self, file: int) -> None:
-        future: Future[None] = Future()
-        fetch = partial(self._remote.download, self._names[file], self.reader.paths[file], self._stopping.is_set)
-        self._fetches[file] = future
-        self._tasks.put((future, fetch))
 
     def _wait(self, file: int, fetch: Future[None]) -> None:
         try:

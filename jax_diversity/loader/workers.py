@@ -21,18 +21,10 @@ class WorkerDied(RuntimeError):
 
 
 class Workers:
-    """Calls a function of a position in the background.
+    """Calls a function of a position in the background: in threads, or, where `num_processes` is not 0, in processes.
 
     Threads need no time to start and copy nothing; they are enough for all but programs that use Python heavily
     beside them. Each worker process has the function and what it reads, and returns results over pipes.
-
-    Args:
-        make: the function.
-        num_threads: threads that call it.
-        num_processes: processes that call it in place of threads; 0 for threads.
-
-    Raises:
-        UserError: a function that cannot be sent to another process, as one that uses a lambda.
     """
 
     def __init__(self, make: Callable[[int], Any], num_threads: int, num_processes: int) -> None:
@@ -56,11 +48,7 @@ class Workers:
             self._started = [self._executor.submit(_start) for _ in range(num_processes + 1)]
 
     def submit(self, position: int) -> Future[Any]:
-        """Begin to make what is at a position.
-
-        Raises:
-            WorkerDied: a process is gone.
-        """
+        """Begin to make what is at a position; raises as `result`."""
         try:
             return self._executor.submit(self._make, position)
         except BrokenProcessPool as error:
@@ -70,7 +58,7 @@ class Workers:
         """Wait for a result.
 
         Raises:
-            WorkerDied: the process that was to make it is gone.
+            WorkerDied: a process is gone.
         """
         try:
             return future.result()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jax_diversity.foundation.stage import Context
-from jax_diversity.lab.log import read_log
+from jax_diversity.lab.metrics import read_log
 from jax_diversity.measures.curves import envelope
 from jax_diversity.report.plain import clean_text, round_value
 from jax_diversity.report.words import training_sentence
