@@ -122,6 +122,7 @@ def parse_options(
     """
     import tyro
 
+    asks_help = {"-h", "--help"} & set(arguments)
     call = partial(
         tyro.cli,
         type(default),
@@ -129,9 +130,9 @@ def parse_options(
         default=default,
         description=text,
         config=(tyro.conf.OmitArgPrefixes,) if flat else (),
-        registry=_registry(default, hidden),
+        registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
     )
-    if {"-h", "--help"} & set(arguments):
+    if asks_help:
         # tyro draws in colours whatever NO_COLOR says, but not into a buffer; the encoding decides on the boxes' lines.
         buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
         try:

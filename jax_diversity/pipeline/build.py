@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -110,7 +111,12 @@ class Build:
         partial = self.folder.partial(stage.name, fingerprint(stage_fingerprint, versions), resume=stage.resumable)
         try:
             counts = stage.run(context, partial)
-        except MemoryError as error:
+        except BaseException as error:
+            with suppress(OSError):  # an empty folder holds nothing to go on from
+                partial.rmdir()
+                partial.parent.rmdir()
+            if not isinstance(error, MemoryError):
+                raise
             reason = " ".join(str(error).split()) or "there was no more"
             raise UserError(
                 f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "
