@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.cli.guidance import next_steps, show_report
 from jax_diversity.cli.options import (
     ExportOptions,
     InspectOptions,
@@ -27,6 +28,7 @@ from jax_diversity.cli.options import (
     VerifyOptions,
     parse_options,
 )
+from jax_diversity.cli.tables import build_table, methods_list, orderings_table, show, training_line
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
@@ -61,16 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
-    if not given or given[0] in ("-h", "--help", "help"):
-        print(_overview())
-        return 0
-    if given[0] in ("-V", "--version", "version"):
-        from jax_diversity import __version__
-
-        print(f"jax-diversity {__version__}")
-        return 0
     try:
-        _run(given[0], given[1:])
+        if not given or given[0] in ("-h", "--help", "help"):
+            print(_overview())
+        elif given[0] in ("-V", "--version", "version"):
+            from jax_diversity import __version__
+
+            print(f"jax-diversity {__version__}")
+        else:
+            _run(given[0], given[1:])
     except UserError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -149,11 +150,7 @@ def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a verb and run it."""
     verb = _find_verb(name)
     asks_help = bool({"-h", "--help"} & set(arguments))
-    methods = ""
-    if asks_help and verb.stage is not None:
-        from jax_diversity.cli.tables import methods_list
-
-        methods = methods_list(verb.stage)
+    methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
         verb.run(parse_options(verb.options, name, arguments, verb.help + methods, flat=verb.flat))
         return
@@ -205,8 +202,6 @@ def _existing(out: str) -> str:
 
 
 def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: bool) -> None:
-    from jax_diversity.cli.guidance import show_report
-    from jax_diversity.cli.tables import build_table, show
     from jax_diversity.pipeline.build import Build
 
     show(build_table([Build(config, progress).run_stage(stage.name)]))
@@ -216,8 +211,6 @@ def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: boo
 
 def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: bool = False) -> None:
     # Imported here, after the options are known to be right: `--help` and mistakes are answered at once.
-    from jax_diversity.cli.guidance import next_steps, show_report
-    from jax_diversity.cli.tables import build_table, orderings_table, show, training_line
     from jax_diversity.pipeline.build import Build
 
     build = Build(config, progress)
@@ -237,7 +230,6 @@ def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: 
 
 
 def _run_order(options: OrderOptions) -> None:
-    from jax_diversity.cli.tables import build_table, orderings_table, show
     from jax_diversity.pipeline.build import Build, recorded_config
 
     build = Build(recorded_config(_existing(options.out)), Progress(options.quiet))
@@ -250,7 +242,6 @@ def _run_measure(options: MeasureOptions) -> None:
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
     from jax_diversity.cli.measuring import measures_legend, profile_tables, training_curves
-    from jax_diversity.cli.tables import show
     from jax_diversity.dataset import measuring
 
     chosen = measuring.choose_orderings(_existing(options.out), options.orderings, options.order, options.windows)
@@ -274,7 +265,6 @@ def _run_inspect(options: InspectOptions) -> None:
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
-    from jax_diversity.cli.tables import show
     from jax_diversity.dataset import open_dataset
     from jax_diversity.dataset.inspection import Inspector
     from jax_diversity.dataset.measuring import batch_deviations
@@ -294,7 +284,6 @@ def _run_inspect(options: InspectOptions) -> None:
 
 
 def _run_export(options: ExportOptions) -> None:
-    from jax_diversity.cli.tables import show
     from jax_diversity.export.export import export
 
     for line in export(_existing(options.out), options, Progress(options.quiet)):
@@ -319,7 +308,6 @@ def _run_verify(options: VerifyOptions) -> None:
 
 
 def _run_train(options: TrainOptions) -> None:
-    from jax_diversity.cli.tables import show, training_line
     from jax_diversity.lab.run import train_dataset
 
     show(training_line(train_dataset(_existing(options.out), options.train, Progress(options.quiet))))

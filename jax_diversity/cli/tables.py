@@ -11,14 +11,13 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from jax_diversity.foundation.artifacts import OutputFolder, read_json
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from jax_diversity.lab.run import TrainingRun
     from jax_diversity.pipeline.build import StageResult
 
@@ -77,6 +76,8 @@ def training_line(run: TrainingRun) -> str:
 
 def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
     """A table without lines; the columns `numbers` are aligned to the right."""
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=no_wrap)
@@ -85,6 +86,8 @@ def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = Fa
 
 def printed(table: Table) -> str:
     """A table as plain text, without colours whatever the environment says: the output may go to a file."""
+    from rich.console import Console
+
     target = io.StringIO()
     console = Console(
         file=target, width=80, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
