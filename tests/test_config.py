@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.settings import as_plain, read_settings, settings_from_plain
+from jax_diversity.foundation.settings import read_settings, settings_from_plain
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 
@@ -102,7 +103,7 @@ _WINDOWED = BuildConfig(
 
 @pytest.mark.parametrize("config", [BuildConfig(), demo_config(), _WINDOWED], ids=["default", "demo", "windowed"])
 def test_settings_survive_json(config: BuildConfig) -> None:
-    assert settings_from_plain(BuildConfig, json.loads(json.dumps(as_plain(config)))) == config
+    assert settings_from_plain(BuildConfig, json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("{}", "corpus.paths to name files or `python-environment`"),
         ("packing: {sequence_length: 1}", "packing.sequence_length >= 2, found 1"),
         ("packing: {validation_fraction: 1.0}", r"in \[0, 1\), found 1.0"),
-        ("cluster: {num_clusters: 0}", "cluster.num_clusters >= 1, found 0"),
+        ("cluster: {num_clusters: 0}", "cluster.num_clusters from 1 to .* found 0"),
         ("tokenizer: {vocab_size: 256}", "tokenizer.vocab_size >= 257"),
         ("tokenizer: {kind: file}", "tokenizer.path"),
         ("characteristics: {families: []}", "at least one family"),

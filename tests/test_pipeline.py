@@ -21,15 +21,16 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.progress import Advance, Progress, ignore
-from jax_diversity.foundation.settings import as_plain
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering import running
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.tiny_corpus import tiny_config
 
 
@@ -337,6 +338,25 @@ def test_recorded_settings_that_this_version_does_not_know(built: Path, tmp_path
         recorded_config(tmp_path)
 
 
+def test_files_of_finished_stages_may_be_gone(built: Path, tmp_path: Path) -> None:
+    """A tokenizer and vectors from files, which are not needed once the stages that read them are finished."""
+    out = shutil.copytree(built, tmp_path / "out")
+    vectors = EmbeddingConfig("precomputed", {"path": str(tmp_path / "gone.npy")})
+    without_vectors = dataclasses.replace(recorded_config(out), embedding=vectors)
+    tokenizer = TokenizerConfig(kind="file", path=str(tmp_path / "gone.json"))
+    config = dataclasses.replace(without_vectors, tokenizer=tokenizer)
+    made, _ = Build(config).run_order(OrderConfig("greedy", name="later"))
+    assert not made.kept
+    assert recorded_config(out).embedding == config.embedding
+    with pytest.raises(jd.UserError, match=r"gone\.npy"):
+        Build(without_vectors).run_stage("embed")
+    for run in (Build(config).run_all, lambda: Build(config).run_stage("tokenize")):
+        with pytest.raises(jd.UserError, match=r"gone\.json"):
+            run()
+    with pytest.raises(jd.UserError, match=r"tokenizer\.kind=stored"):
+        Build(dataclasses.replace(config, tokenizer=TokenizerConfig(kind="stored"))).run_order(OrderConfig(name="x"))
+
+
 def test_the_report_judges_what_training_reads(built: Path, tmp_path: Path) -> None:
     out = shutil.copytree(built, tmp_path / "out")
 
@@ -450,7 +470,7 @@ def run_build(config: BuildConfig, kill_after: float | None) -> int:
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(as_plain(config)))
+    process.stdin.write(json.dumps(dataclasses.asdict(config)))
     process.stdin.close()
     if kill_after is not None:
         time.sleep(kill_after)

@@ -59,18 +59,17 @@ def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixt
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "tokenize: 20.0 MB of 60.0 MB, 33 %, 2.0 MB/s, 0:00:20 left, 2.5 GB",
-        "tokenize: 40.0 MB of 60.0 MB, 67 %, 2.0 MB/s, 0:00:10 left, 2.5 GB",
-        "tokenize: 60.0 MB of 60.0 MB, 100 %, 2.0 MB/s, 0:00:00 left, 2.5 GB",
-        "tokenize: 60.0 MB in 0:00:30 (2.0 MB/s), 2.5 GB of memory",
+        "tokenize: 20.0 MB of 60.0 MB in 0:00:10, 2.0 MB/s, 2.5 GB, 0:00:20 left",
+        "tokenize: 40.0 MB of 60.0 MB in 0:00:20, 2.0 MB/s, 2.5 GB, 0:00:10 left",
+        "tokenize: 60.0 MB in 0:00:30, 2.0 MB/s, 2.5 GB",
     ]
 
 
 def test_a_task_of_unknown_length_shows_no_time_left(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     run(Progress(), clock, steps=12, seconds=1.0, amount=5, total=None, unit="documents")
     assert capsys.readouterr().err.splitlines() == [
-        "tokenize: 50 documents, 5/s, 2.5 GB",
-        "tokenize: 60 documents in 0:00:12 (5 documents/s), 2.5 GB of memory",
+        "tokenize: 50 documents in 0:00:10, 5 documents/s, 2.5 GB",
+        "tokenize: 60 documents in 0:00:12, 5 documents/s, 2.5 GB",
     ]
 
 
@@ -89,36 +88,7 @@ def test_the_rate_is_that_of_the_last_seconds(clock: Clock, capsys: pytest.Captu
             clock.now += 1.0
             advance(10)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-2] == "embed: 1,800 of 2,000 documents, 90 %, 10/s, 0:00:20 left, 2.5 GB"
-
-
-def test_time_left_leaves_out_what_is_done_once(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    """Opening and compiling take long, and steps may be left of a run that was cut off; then steps are quick."""
-    with Progress().task("train", 1_200, "steps") as advance:
-        clock.now += 12.0
-        advance(1_000)
-        clock.now += 14.0
-        for _ in range(60):
-            advance(1)
-            clock.now += 0.5
-    lines = capsys.readouterr().err.splitlines()
-    assert "/s" not in lines[0] + lines[1]
-    assert "1,041 of 1,200 steps, 87 %, 2/s, 0:01:20 left" in lines[-2]
-
-
-@pytest.mark.parametrize("name", ["tokenize", "3/12 train on a-name-of-an-ordering-that-somebody-gave-it"])
-@pytest.mark.parametrize("unit", ["sequences", "bytes", "documents"])
-def test_lines_fit_into_80_columns(name: str, unit: str, clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    with Progress().task(name, 123_456_789, unit) as advance:
-        for _ in range(30):
-            clock.now += 11.0
-            advance(12_345)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 31
-    assert max(map(len, lines)) <= 80
-    assert all(line.startswith(name[:8]) and line.count(":") >= 1 for line in lines)
-    assert lines[-2].endswith(" left, 2.5 GB")
-    assert lines[-1].endswith(" of memory")
+    assert lines[-2] == "embed: 1,800 of 2,000 documents in 0:01:20, 10 documents/s, 2.5 GB, 0:00:20 left"
 
 
 def test_tasks_name_their_stage(clock: Clock, capsys: pytest.CaptureFixture) -> None:
@@ -138,7 +108,7 @@ def test_threads_may_advance_side_by_side(clock: Clock, capsys: pytest.CaptureFi
         for thread in threads:
             thread.join()
         clock.now += 2.0
-    assert capsys.readouterr().err == "read: 8,000 records in 0:00:02 (4,000 records/s), 2.5 GB of memory\n"
+    assert capsys.readouterr().err == "read: 8,000 records in 0:00:02, 2.5 GB\n"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +116,8 @@ def test_threads_may_advance_side_by_side(clock: Clock, capsys: pytest.CaptureFi
     [
         (0, "steps", "0 steps"),
         (9_999, "steps", "9,999 steps"),
-        (12_345, "steps", "12.3k steps"),
         (2.5, "steps", "2.5 steps"),
-        (1_234_567, "documents", "1.2M documents"),
+        (1_234_567, "documents", "1,234,567 documents"),
         (1_500, "bytes", "1.5 kB"),
         (3.2e12, "bytes", "3.2 TB"),
     ],
@@ -223,8 +192,8 @@ def test_a_terminal_gets_a_line_that_moves_and_goes() -> None:
     frames = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("pack ")]
     assert len(frames) > 2
     assert max(map(len, frames)) <= 80
-    assert re.search(r"pack +\S+ +\d+ % +[\d.]+ sequences/s +[\d:]+ left +\d+", " ".join(frames))
-    assert re.search(r"pack: 40 sequences in [\d:]+ \([\d.]+ sequences/s\), [\d.]+ MB of memory\s*$", plain)
+    assert re.search(r"pack +\S+ +\d+% +[\d:]+ +[\d.]+ sequences/s +\d+", " ".join(frames))
+    assert re.search(r"pack: 40 sequences in [\d:]+, [\d.]+ sequences/s, [\d.]+ MB\s*$", plain)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals end otherwise elsewhere")

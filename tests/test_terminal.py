@@ -50,21 +50,23 @@ def strict_json(text: str) -> dict:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_sparklines_show_the_largest_value_of_a_column() -> None:
+def test_sparklines_show_the_largest_value_of_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     assert sparkline(np.arange(8.0), 0.0, 7.0, width=8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 1.0, 0.0, 0.0], 0.0, 1.0, width=2) == "█▁"
-    assert sparkline([0.0, 1.0], 0.0, 1.0, width=2, fancy=False) == "_#"
     assert sparkline([0.5], 0.5, 0.5, width=9) == "▁"
     assert sparkline([math.nan, 1.0], 0.0, 1.0, width=2) == " █"
     assert sparkline([], 0.0, 1.0, width=5) == ""
+    monkeypatch.setenv("TERM", "dumb")
+    assert sparkline([0.0, 1.0], 0.0, 1.0, width=2) == "_#"
 
 
 def test_streams_that_speak_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     for encoding, speaks in (("utf-8", True), ("ascii", False), ("latin-1", False)):
-        assert speaks_unicode(io.TextIOWrapper(io.BytesIO(), encoding=encoding)) is speaks
-    monkeypatch.setenv("TERM", "dumb")
-    assert not speaks_unicode(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        assert speaks_unicode() is speaks
 
 
 @pytest.mark.parametrize("num_windows", [1, 4, 9])

@@ -6,18 +6,16 @@ import os
 import shlex
 import shutil
 import sys
+import webbrowser
 from pathlib import Path
 
+from jax_diversity.cli.tables import show
 from jax_diversity.foundation.progress import is_watched
 from jax_diversity.pipeline.settings import BuildConfig
 
 
 def next_steps(config: BuildConfig) -> str:
-    """Three commands to try with a dataset that was just built and trained on, each under what it shows.
-
-    Args:
-        config: the settings that it was built with.
-    """
+    """Three commands to try with a dataset that was just built and trained on, each under what it shows."""
     out = Path(config.out)
     quoted = shlex.quote(str(out))
     texts = shlex.quote(str(out / "documents" / "*.parquet"))
@@ -33,26 +31,19 @@ def next_steps(config: BuildConfig) -> str:
             f"build --corpus.paths {texts} \\\n    --cluster.num-clusters {config.cluster.num_clusters} --out {again}",
         ),
     )
-    return "\n".join(f"  # {shows}\n  {_program()} {arguments}" for shows, arguments in steps)
-
-
-def _program() -> str:
-    """What runs this program again: its name where the shell finds it, else the path it was started by."""
+    # The program's name where the shell finds it, else the path that it was started by.
     name = "jax-diversity"
-    return name if shutil.which(name) or not sys.argv[0].endswith(name) else sys.argv[0]
+    program = name if shutil.which(name) or not sys.argv[0].endswith(name) else sys.argv[0]
+    return "\n".join(f"  # {shows}\n  {program} {arguments}" for shows, arguments in steps)
 
 
-def report_line(report: Path) -> str:
-    """Where a report lies: an address to click on, on this machine's own terminal; its path everywhere else."""
+def show_report(folder: Path, opens: bool) -> None:
+    """Print where a report is: an address to click on this machine's own terminal, else its path; or open it too."""
+    report = folder / "report.html"
+    address = report.resolve().as_uri()
     here = is_watched(sys.stdout) and "SSH_CONNECTION" not in os.environ
-    return f"Report: {report.resolve().as_uri() if here else report}"
-
-
-def open_report(report: Path) -> str | None:
-    """Show a report in the browser; what to do instead where that is not possible, None where it is shown."""
-    import webbrowser
-
+    show(f"\nReport: {address if here else report}")
     has_display = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)
-    if has_display and webbrowser.open(report.resolve().as_uri()):
-        return None
-    return f"No browser could be opened here; copy {report} to a machine that has one: the page is that one file."
+    if opens and not (has_display and webbrowser.open(address)):
+        advice = f"copy {report} to a machine that has one: the page is that one file."
+        print(f"No browser could be opened here; {advice}", file=sys.stderr)

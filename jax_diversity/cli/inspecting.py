@@ -22,12 +22,9 @@ _FAMILY_WIDTH, _SOURCE_WIDTH = 16, 14
 
 
 def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None = None) -> str:
-    """One batch: how good it is among all of its ordering, where it differs, and its first rows' documents.
+    """One batch, or a host's rows of it: how good it is, where it differs, and its first rows' documents.
 
-    Args:
-        batch: the batch, or a host's rows of it.
-        num_rows: rows that are listed, at most.
-        deviations: family -> TV of every batch of an epoch; None says nothing of them.
+    `deviations`, the TV of every batch of an epoch, shows its rank among them.
     """
     size = len(batch.sequences)
     place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
@@ -115,7 +112,7 @@ def uses_table(document: str, uses: Sequence[Use]) -> str:
 
 
 def as_json(value: BatchView | list[Use], deviations: Deviations | None = None) -> str:
-    """The same for machines; of the other batches their TV's least, mean and largest value, and this one's rank."""
+    """The same for machines."""
     if isinstance(value, list):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)

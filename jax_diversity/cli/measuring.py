@@ -32,13 +32,9 @@ def measures_legend(chosen: Chosen) -> str:
 
 
 def training_curves(curves: Mapping[str, Curves]) -> str:
-    """Every ordering as a line of characters, from the start of an epoch to its end, one scale a block.
+    """Every ordering (ordering -> family -> its curves) as a line of characters along an epoch, one scale a block.
 
-    Of the window sizes the middle one is drawn; a column shows the largest of its values, so that no bad window is
-    averaged away.
-
-    Args:
-        curves: ordering -> family -> its curves.
+    Of the window sizes the middle one is drawn; a column shows its largest value: no bad window is averaged away.
     """
     blocks = ["Along one epoch, start to end; each column shows its largest value."]
     for family in next(iter(curves.values()), {}):
@@ -57,14 +53,13 @@ def _block(
     title: str, envelopes: Mapping[str, Mapping[str, Sequence[float]]], decimals: int, low: float | None = None
 ) -> str:
     """One line an ordering: name, curve, its range; `low` is where the scale begins, None for the least value."""
-    fancy = speaks_unicode()
     least = {name: min(points["min"], default=0.0) for name, points in envelopes.items()}
     most = {name: max(points["max"], default=0.0) for name, points in envelopes.items()}
     bottom, top = min(least.values()) if low is None else low, max(most.values())
     width = 80 - _NAME_WIDTH - _RANGE_WIDTH
     lines = [f"{title}; scale {bottom:.{decimals}f} to {top:.{decimals}f}"]
     for name, points in envelopes.items():
-        line = sparkline(points["max"], bottom, top, width, fancy=fancy)
+        line = sparkline(points["max"], bottom, top, width)
         values = f"{least[name]:.{decimals}f} to {most[name]:.{decimals}f}"
         lines.append(f"{_short(name)} {line:<{width}} {values:>{_RANGE_WIDTH - 2}}".rstrip())
     return "\n".join(lines)
@@ -77,12 +72,7 @@ def _short(name: str) -> str:
 
 
 def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """Mean window TV by window size, a table and a block of curves a family.
-
-    Args:
-        profiles: family -> ordering, or limit such as `floor` -> window size -> mean TV.
-    """
-    fancy = speaks_unicode()
+    """Mean window TV (family -> ordering or limit -> window size -> TV), a table and a block of curves a family."""
     lines = []
     for family, of_family in profiles.items():
         sizes = sorted({size for values in of_family.values() for size in values})
@@ -102,36 +92,21 @@ def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) ->
         low, high = min(finite, default=0.0), max(finite, default=0.0)
         lines.append(f"From 1 to {size_label(sizes[-1])}, on one logarithmic scale")
         for name, values in logarithms.items():
-            lines.append(f"{_short(name)} {sparkline(values, low, high, len(values), fancy=fancy)}".rstrip())
+            lines.append(f"{_short(name)} {sparkline(values, low, high, len(values))}".rstrip())
     return "\n".join(lines[1:])
 
 
-def sparkline(
-    values: Sequence[float] | Float[np.ndarray, " value"],
-    low: float,
-    high: float,
-    width: int,
-    *,
-    fancy: bool = True,
-) -> str:
-    """Show values as one character a column, as high as the column's largest value; at most one column a value.
+def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], low: float, high: float, width: int) -> str:
+    """A curve as one character a column, such as ▁▅█, as high as the largest of the column's values.
 
-    Args:
-        values: the curve.
-        low, high: the scale, the same for all curves that are compared: the lowest and the highest character.
-        width: most columns.
-        fancy: use block characters (`speaks_unicode` tells whether a stream shows them).
-
-    Example:
-        >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0, width=3)
-        '▁▅█'
+    `low` and `high` are the values of the lowest and the highest character; there are at most `width` columns.
     """
     array = np.asarray(values, np.float64)
     if not len(array):
         return ""
     starts = np.arange(min(len(array), width)) * len(array) // min(len(array), width)
     tops = np.fmax.reduceat(array, starts)  # fmax leaves NaN out, unless a column holds nothing else
-    levels = _BLOCKS if fancy else _PLAIN_BLOCKS
+    levels = _BLOCKS if speaks_unicode() else _PLAIN_BLOCKS
     heights = np.clip((tops - low) / ((high - low) or 1.0), 0.0, 1.0) * len(levels)
     return "".join(
         " " if math.isnan(height) else levels[min(int(height), len(levels) - 1)] for height in heights.tolist()
@@ -139,12 +114,7 @@ def sparkline(
 
 
 def size_label(size: int) -> str:
-    """A window size in up to four characters: 256, 1k, 16k, 1M (of 1,024 each, where that is exact).
-
-    Example:
-        >>> size_label(256), size_label(16384)
-        ('256', '16k')
-    """
+    """A window size in up to four characters: 256, 1k, 16k, 1M (of 1,024 each, where that is exact)."""
     for scale, sign in ((1 << 20, "M"), (1 << 10, "k")):
         if size >= scale and size % scale == 0:
             return f"{size // scale}{sign}"

@@ -12,10 +12,12 @@ import os
 import sys
 import textwrap
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeVar
 
 from jax_diversity.export.settings import ExportConfig
@@ -108,41 +110,34 @@ def parse_options(
     default: _Options,
     verb: str,
     arguments: Sequence[str],
-    description: str,
+    text: str,
     *,
     flat: bool = False,
     hidden: Collection[str] = (),
 ) -> _Options:
-    """Parse a verb's options; `--help` prints them and ends the process with status 0.
+    """Parse a verb's options; `--help` prints them and ends the process with status 0, a mistake is a `UserError`.
 
-    Args:
-        default: a dataclass that holds the options, with the values of those that are not given.
-        verb: the verb, for the help.
-        arguments: what was given.
-        description: the text at the help's top.
-        flat: leave the sections' names out of the options'.
-        hidden: top-level fields that the help leaves out; they are options all the same.
-
-    Raises:
-        UserError: an unknown option, or a value that its option does not take.
+    `default` is a dataclass that holds the options, `text` stands above them in the help, `flat` leaves the sections'
+    names out of theirs, and the help leaves out the top-level fields `hidden`.
     """
     import tyro
 
-    config = (tyro.conf.OmitArgPrefixes,) if flat else ()
-    if {"-h", "--help"} & set(arguments):
+    asks_help = {"-h", "--help"} & set(arguments)
+    call = partial(
+        tyro.cli,
+        type(default),
+        prog=f"jax-diversity {verb}",
+        default=default,
+        description=text,
+        config=(tyro.conf.OmitArgPrefixes,) if flat else (),
+        registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
+    )
+    if asks_help:
         # tyro draws in colours whatever NO_COLOR says, but not into a buffer; the encoding decides on the boxes' lines.
         buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
         try:
             with redirect_stdout(buffer) if os.environ.get("NO_COLOR") else nullcontext():
-                tyro.cli(
-                    type(default),
-                    args=["--help"],
-                    prog=f"jax-diversity {verb}",
-                    default=default,
-                    description=description,
-                    config=config,
-                    registry=_help_registry(default, hidden),
-                )
+                call(args=["--help"])
         finally:
             buffer.seek(0)
             sys.stdout.write(buffer.read())
@@ -151,31 +146,30 @@ def parse_options(
         """The options, and the words that belong to none; None where a value is not what its option takes."""
         try:
             with redirect_stderr(io.StringIO()):  # where tyro draws its own message
-                return tyro.cli(type(default), args=words, default=default, config=config, return_unknown_args=True)
+                return call(args=words, return_unknown_args=True)
         except SystemExit:
             return None
 
     parsed = parse(arguments)
     if parsed is not None and not parsed[1]:
         return parsed[0]
-    advice = f"`jax-diversity {verb} --help` lists all options."
     known = {option: kind for option, kind, _, _ in list_options(default, flat)}
-    if parsed is None:
+    if parsed is not None:
+        mistake = f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)}"
+    else:
         # tyro says what is wrong only in a drawing, so each option is parsed alone to find the one that fails.
-        option, words = next(given for given in _split(arguments) if parse([given[0], *given[1]]) is None)
-        raise UserError(f"{_wrong_value(option, words, known.get(option, str))} {advice}")
-    raise UserError(f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)} {advice}")
+        starts = [index for index, word in enumerate(arguments) if word.startswith("--")]
+        given = [list(arguments[start:end]) for start, end in itertools.pairwise([*starts, len(arguments)])]
+        mistake = _wrong_value(next(words for words in given if parse(words) is None), known)
+    raise UserError(f"{mistake} `jax-diversity {verb} --help` lists all options.")
 
 
 def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
     """Every option of a tree of settings: its name, type, default and meaning.
 
-    Args:
-        settings: a dataclass; its fields may be dataclasses, or tuples of them.
-        flat: leave the sections' names out.
-        prefix: the section that the settings are, such as `packing.`.
+    Fields of `settings` may be dataclasses, or tuples of them; `prefix` is their section, such as `packing.`.
     """
-    kinds, texts = typing.get_type_hints(type(settings)), field_texts(type(settings))
+    kinds, texts = typing.get_type_hints(type(settings)), _field_texts(type(settings))
     for each in dataclasses.fields(settings):
         held = getattr(settings, each.name)
         parts = {f".{index}": part for index, part in enumerate(held)} if isinstance(held, tuple) else {"": held}
@@ -187,34 +181,26 @@ def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterato
             yield name, kinds[each.name], held, texts.get(each.name, "")
 
 
-def _split(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Every option that is given, as the help writes it, and the words behind it."""
-    starts = [index for index, word in enumerate(arguments) if word.startswith("--")]
-    for start, end in itertools.pairwise([*starts, len(arguments)]):
-        option, is_joined, value = arguments[start].partition("=")
-        yield option.replace("_", "-"), [*[value] * bool(is_joined), *arguments[start + 1 : end]]
-
-
-def _wrong_value(option: str, words: Sequence[str], kind: Any) -> str:
-    """What an option expects and what was found."""
-    if not words:
+def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
+    option, is_joined, value = words[0].partition("=")
+    option, found = option.replace("_", "-"), " ".join([*[value] * bool(is_joined), *words[1:]])
+    kind = known.get(option, str)
+    if not found:
         return f"Expected a value after {option}, found nothing;"
-    found = " ".join(words)
     near = difflib.get_close_matches(found, map(str, typing.get_args(kind)), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ";"
-    return f"Expected {in_words(kind)} after {option}, found {found}{hint}"
+    return f"Expected {_in_words(kind)} after {option}, found {found}{f'; did you mean {near[0]}?' if near else ';'}"
 
 
-def in_words(kind: Any) -> str:
-    """What an option of a type takes, in words."""
+def _in_words(kind: Any) -> str:
+    """What an option of a type takes."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "pairs of a name and its value"
     if origin is tuple:
-        return f"values that are each {in_words(parts[0])}"
+        return f"values that are each {_in_words(parts[0])}"
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
-    return " or ".join(in_words(part) for part in parts) if parts else _WORDS[kind]
+    return " or ".join(_in_words(part) for part in parts) if parts else _WORDS[kind]
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
@@ -223,13 +209,13 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
     if option is not None:
         near = difflib.get_close_matches(option.replace("_", "-"), known, n=1, cutoff=0.7)
         return f"option {option}; did you mean {near[0]}?" if near else f"option {option};"
-    word = words[0]
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
-    return f"argument {word}; did you mean {meant} {word}?" if Path(word).exists() else f"argument {word};"
+    hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""
+    return f"argument {words[0]};{hint}"
 
 
-def _help_registry(default: Any, hidden: Collection[str]) -> Any:
-    """How tyro shows dataclasses: without the hidden fields, the texts' lines joined whatever the source's width."""
+def _registry(default: Any, hidden: Collection[str]) -> Any:
+    """How tyro reads dataclasses: fields of pairs as one option, the texts' lines joined."""
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()
@@ -238,10 +224,12 @@ def _help_registry(default: Any, hidden: Collection[str]) -> Any:
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
             return None
-        kinds, texts, fields = typing.get_type_hints(info.type), field_texts(info.type), []
+        kinds, texts, fields = typing.get_type_hints(info.type), _field_texts(info.type), []
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
+            if typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
+                kind = GenericAlias(MutableMapping, typing.get_args(kind))
             if info.default is default and each.name in hidden:
                 kind = tyro.conf.Suppress[kind]
             elif value in ((), {}):
@@ -252,12 +240,12 @@ def _help_registry(default: Any, hidden: Collection[str]) -> Any:
     return registry
 
 
-def field_texts(kind: type) -> dict[str, str]:
+def _field_texts(kind: type) -> dict[str, str]:
     """The docstrings behind a dataclass's fields, each as one line."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        for declared, text in itertools.pairwise(body.body if isinstance(body, ast.ClassDef) else []):
+        body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        for declared, text in itertools.pairwise(body.body):
             if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
                 texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
     return texts

@@ -33,7 +33,7 @@ _TEMPORARY = ".tmp"
 
 
 def fingerprint(*parts: Any) -> str:
-    """SHA-256 of JSON-serialisable parts, in hexadecimal."""
+    """SHA-256 of JSON-serialisable parts."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -49,20 +49,17 @@ def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
 
 
 class HashMemory:
-    """SHA-256 of files, computed again only where size or time of change differ from what is remembered.
+    """SHA-256 of files, computed again only where size or time of change differ from those in `cache`, a JSON file.
 
-    Args:
-        cache: a small JSON file that keeps hashes by path, size and time of change; a lost or damaged one only costs
-            time. None keeps nothing.
+    A lost or damaged cache only costs time; None keeps nothing.
     """
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        try:
-            remembered = {} if cache is None else json.loads(cache.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            remembered = {}
-        self._remembered = remembered if isinstance(remembered, dict) else {}
+        self._remembered: Any = {}
+        if cache is not None:
+            with suppress(OSError, ValueError):
+                self._remembered = json.loads(cache.read_text(encoding="utf-8"))
         self._known: dict[str, Any] = {}
 
     def hash(self, path: str | Path) -> str:
@@ -70,11 +67,12 @@ class HashMemory:
         path = os.path.abspath(path)
         # Size and time of change are what `make` trusts too; an edit that keeps both goes unnoticed.
         status = os.stat(path)
-        entry, stamp = self._remembered.get(path), [status.st_size, status.st_mtime_ns]
-        if not isinstance(entry, dict) or entry.get("stamp") != stamp or "sha256" not in entry:
-            entry = {"stamp": stamp, "sha256": file_hash(Path(path))}
-        self._known[path] = entry
-        return entry["sha256"]
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = self._remembered.get(path) if isinstance(self._remembered, dict) else None
+        if not isinstance(known, dict) or known.get("stamp") != stamp or "sha256" not in known:
+            known = {"stamp": stamp, "sha256": file_hash(Path(path))}
+        self._known[path] = known
+        return known["sha256"]
 
     def save(self) -> None:
         """Write the hashes that were asked for; the cache loses all others."""
@@ -114,15 +112,7 @@ def write_array(path: Path, values: np.ndarray) -> None:
 
 
 def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
-    """Read what `write_array` wrote; `mmap` maps it instead.
-
-    Args:
-        path: the .npy.
-        stage: the verb that makes it, for the message.
-
-    Raises:
-        UserError: no such file, or no array in it.
-    """
+    """Read or map what `write_array` wrote; a `UserError` names the stage's verb where there is no array."""
     import numpy as np
 
     try:
@@ -142,15 +132,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, stage: str) -> Any:
-    """Read what `write_json` wrote.
-
-    Args:
-        path: the file.
-        stage: the verb that makes it, for the message.
-
-    Raises:
-        UserError: no such file, or no JSON in it.
-    """
+    """Read what `write_json` wrote; a `UserError` names the stage's verb where that fails."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -167,7 +149,7 @@ def _flush(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a stored file: which file, what was expected, what was found."""
+    """One thing wrong with a stored file."""
 
     file: str
     expected: str
@@ -178,11 +160,7 @@ class Fault:
 
 
 class OutputFolder:
-    """The folder of one dataset and its manifest.
-
-    Raises:
-        UserError: the path is a file, the manifest does not parse or comes from a newer version.
-    """
+    """The folder of one dataset and its manifest; a `UserError` where it is none that this version reads."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -219,11 +197,7 @@ class OutputFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for writing; the lock ends with the process, however it ends.
-
-        Raises:
-            UserError: another process holds it.
-        """
+        """Hold the folder for writing; the lock ends with the process, however it ends."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / ".lock").open("a+")
@@ -242,7 +216,7 @@ class OutputFolder:
                     f"{self.root} is being written by another process (id {holder}); wait for it or choose "
                     "another output folder."
                 ) from None
-            # The lock is the kernel's and ends with the process; the number is for the message above alone.
+            # The lock is the kernel's; the number is for the message above alone.
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -252,11 +226,7 @@ class OutputFolder:
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
         """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
         entry = self.stages.get(stage)
-        return (
-            entry is not None
-            and entry["fingerprint"] == stage_fingerprint
-            and next(self.missing_files(stage), None) is None
-        )
+        return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
     def missing_files(self, stage: str) -> Iterator[Fault]:
         """A finished stage's files that are gone or of another size."""
@@ -274,19 +244,14 @@ class OutputFolder:
             missing = {fault.file: fault for fault in self.missing_files(stage)}
             faults.extend(missing.values())
             for name, about in entry["files"].items():
-                if name not in missing:
-                    found = file_hash(self.root / name, advance)
-                    if found != about["sha256"]:
-                        faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
+                if name not in missing and (found := file_hash(self.root / name, advance)) != about["sha256"]:
+                    faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
         return faults
 
     def partial(self, stage: str, key: str, *, resume: bool) -> Path:
-        """The folder to write a stage's files into.
+        """The folder to write a stage's files into; `key` is a hash of all that decides their bytes.
 
-        Args:
-            stage: the stage's name.
-            key: a hash of all that decides the files' bytes; folders of runs with other keys are removed.
-            resume: keep the finished files of a run with the same key that was cut off.
+        Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
         start = f"{stage.replace('/', '-')}-"
         folder = self.root / _PARTIAL / f"{start}{key[:16]}"
@@ -305,13 +270,7 @@ class OutputFolder:
         """Put a finished partial folder in place and enter it in the manifest.
 
         While files are replaced the stage has no entry in the manifest: a kill in between leaves none that is wrong.
-
-        Args:
-            stage: the stage's name in the manifest.
-            partial: the folder that `partial` gave, complete.
-            destination: the folder below the root that takes the files.
-            entry: what the manifest keeps besides the files: fingerprint, settings, inputs, counts.
-            owns_folder: whether the folder holds this stage's files alone; all others in it are removed.
+        `entry` is what the manifest keeps besides the files; `owns_folder` removes all other files at the destination.
         """
         names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
         files = {}

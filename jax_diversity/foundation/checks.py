@@ -1,4 +1,4 @@
-"""Values that users give, checked before any work: whole numbers, weights, words of a list."""
+"""Values that users give, checked before any work: a `UserError` says what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """The value as a plain int (it may be one of NumPy's).
-
-    Raises:
-        UserError: it is no whole number, below `least` or above `most`.
-
-    Example:
-        >>> whole_number("seed", 3)
-        3
-    """
+    """The value as a plain int (it may be one of NumPy's), refused below `least` and above `most`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -31,21 +23,13 @@ def whole_number(name: str, value: Any, least: int = 0, most: int | None = None)
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
-    """Check that a value is one of the words that are allowed.
-
-    Raises:
-        UserError: it is not; lists them.
-    """
+    """Check that a value is one of the words that are allowed."""
     if value not in (words := tuple(known)):
         raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {value!r}.")
 
 
 def weight(name: str, value: Any) -> float:
-    """The value as a finite float >= 0.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The value as a finite float >= 0."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -56,17 +40,7 @@ def weight(name: str, value: Any) -> float:
 
 
 def at_least(least: int, section: str, settings: Any, *names: str) -> None:
-    """Check fields of a settings dataclass; a field that is None passes.
-
-    Args:
-        least: the smallest value allowed.
-        section: the name of the settings, which the message puts before the field's.
-        settings: the dataclass.
-        names: its fields.
-
-    Raises:
-        UserError: the first field that is too small.
-    """
+    """Check fields of a settings dataclass, which messages call `section`; a field that is None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:
@@ -74,10 +48,6 @@ def at_least(least: int, section: str, settings: Any, *names: str) -> None:
 
 
 def seed(section: str, value: int) -> None:
-    """Check a seed that NumPy's and JAX's generators both take.
-
-    Raises:
-        UserError: it is not from 0 to 2^32 - 1.
-    """
+    """Check a seed that NumPy's and JAX's generators both take."""
     if not 0 <= value < 2**32:
         raise UserError(f"Expected {section}.seed from 0 to 2^32 - 1, found {value}.")

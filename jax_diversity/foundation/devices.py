@@ -1,4 +1,4 @@
-"""Meshes of devices as one axis, for every computation over several devices."""
+"""Meshes of devices as one axis."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:
-    """The devices of a mesh of any axes, as one axis.
-
-    Args:
-        mesh: a `jax.sharding.Mesh`.
-        axis: the name of the one axis.
-
-    Raises:
-        UserError: no mesh of devices, or one without a device of this process.
-    """
+    """The devices of a `jax.sharding.Mesh` of any axes, as one axis; refuses one without a device of this process."""
     if not isinstance(mesh, Mesh):
         raise UserError(
             f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "

@@ -23,26 +23,16 @@ from jax_diversity.foundation.errors import UserError
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
 
-
 Kind = str | tuple[Any, ...]
 """A type by its name, or the values of a `Literal`."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A keyword parameter of a method as its source declares it.
-
-    Attributes:
-        kinds: what it takes, any of these.
-        default: its default as source; None where a value has to be given.
-    """
+    """A keyword parameter of a method: what it takes, and its default as source (None: it has none)."""
 
     kinds: tuple[Kind, ...]
     default: str | None
-
-    def accepts(self, value: Any) -> bool:
-        """Tell whether a value of settings fits, in the types that YAML and the command line give values."""
-        return any(_is_of(kind, value) for kind in self.kinds)
 
     def in_words(self) -> str | None:
         """What the parameter takes, for messages; None where settings cannot give it, such as a mesh of devices."""
@@ -124,9 +114,8 @@ class Methods(Mapping[str, str]):
         """Tell whether a method has a parameter, an option or one of the contract."""
         return parameter in self.parameters(name)
 
-    # By import, unlike `describe`: the defaults as values, not as source.
     def options(self, name: str) -> dict[str, Any]:
-        """A method's options and their defaults."""
+        """A method's options and their defaults as values, for which the method is imported."""
         parameters = inspect.signature(self.find(name)).parameters.values()
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in self.contract}
 
@@ -167,7 +156,7 @@ class Methods(Mapping[str, str]):
                     raise UserError(f"Method {name!r} needs the option {option!r} ({words}), found none.")
             elif words is None:
                 raise UserError(f"The option {option!r} of method {name!r} can only be given in Python.")
-            elif not parameter.accepts(options[option]):
+            elif not any(_is_of(kind, options[option]) for kind in parameter.kinds):
                 raise UserError(f"Expected the option {option!r} to be {words}, found {options[option]!r}.")
 
 
@@ -178,10 +167,8 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 @cache
 def _read_function(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
-    """First sentence and parameters of a module's function, from its source: its libraries may take seconds to load.
-
-    Finding the source imports the packages above the module, whose `__init__` are light, but not the module.
-    """
+    """First sentence and parameters of a function, from its source: a module's libraries may take seconds to load."""
+    # Finding the source imports the packages above the module, whose `__init__` are light, but not the module.
     body = ast.parse(Path(str(cast(ModuleSpec, find_spec(module)).origin)).read_text(encoding="utf-8")).body
     function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
     given = function.args

@@ -1,7 +1,7 @@
-"""Protocol buffers' wire format, read without a schema: a message is its fields, one after another.
+"""Protocol buffers' wire format, read without a schema (https://protobuf.dev/programming-guides/encoding).
 
-Each field is a tag (its number and wire type) and a value: a varint, four or eight bytes, or bytes behind their
-length (https://protobuf.dev/programming-guides/encoding). The caller knows what each field number means.
+A message is its fields. Each is a tag (number and wire type) and a value: a varint, four or eight bytes, or bytes
+behind their length. What is no protocol buffer raises a `ValueError`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,7 @@ Field = tuple[int, int, int | memoryview]
 
 
 def read_fields(message: bytes | memoryview) -> Iterator[Field]:
-    """A message's fields, in the order of the bytes.
-
-    Raises:
-        ValueError: no protocol buffer, or one that is cut off; the fields before come first.
-
-    Example:
-        >>> [(number, bytes(value)) for number, _, value in read_fields(b"\\x0a\\x02hi")]
-        [(1, b'hi')]
-    """
+    """A message's fields, in the order of the bytes; those before a cut come before the error."""
     content = memoryview(message)
     position = 0
     while position < len(content):
@@ -53,15 +45,7 @@ def read_fields(message: bytes | memoryview) -> Iterator[Field]:
 
 
 def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
-    """The integers of a packed field, varints end to end: seven bits a byte, the lowest first.
-
-    Raises:
-        ValueError: the last one is cut off, or one has more than ten bytes.
-
-    Example:
-        >>> packed_integers(b"\\x05\\xac\\x02").tolist()
-        [5, 300]
-    """
+    """The integers of a packed field, varints end to end: seven bits a byte, the lowest first."""
     octets = np.frombuffer(content, np.uint8)
     last = octets < 0x80  # the high bit of a byte says that another one follows
     if last.all():
@@ -81,7 +65,7 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:
-    """One unsigned integer of 64 bits and where the next field goes on."""
+    """One unsigned integer of 64 bits, and the position behind it."""
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):
         if position >= len(content):

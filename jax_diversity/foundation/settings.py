@@ -37,28 +37,19 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         raise UserError(f"Expected YAML in {path}; {_fault(error)}.") from None
     values = {} if values is None else values  # an empty file
     if isinstance(values, dict):
-        values = _overlaid(as_plain(base), values)
+        values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
     try:
         return settings_from_plain(type(base), values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def settings_from_plain(kind: type[_Settings], values: Any) -> _Settings:
-    """Make a dataclass of plain nested values; fields that they leave out have their defaults.
-
-    Raises:
-        UserError: an unknown key, a value of the wrong type.
-    """
-    return _build(kind, values, where="")
-
-
-def _fault(error: Exception) -> str:
+def _fault(error: Any) -> str:
     """What is wrong with a file that is no YAML, and where, without the lines that the parser quotes."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1} is none: {problem}"
+    return f"line {mark.line + 1}, column {mark.column + 1} is none: {error.problem}"
 
 
 def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -70,8 +61,11 @@ def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _build(kind: Any, value: Any, where: str) -> Any:
-    """Turn plain YAML values into the dataclass, tuple, literal or scalar that `kind` asks for."""
+def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
+    """Make the dataclass, tuple, literal or scalar `kind` of plain values; messages call the value `where`.
+
+    Fields that the values leave out have their defaults.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
@@ -86,7 +80,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
                 hint = f"; did you mean {near[0]}?" if near else "."
                 raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}{hint}")
         return typing.cast(Any, kind)(
-            **{key: _build(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+            **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
         # The exact type first: True is an int for Python, and an option that is a switch stays one.
@@ -94,17 +88,17 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             return value
         kinds = [item for item in arguments if item is not type(None)]
         if len(kinds) == 1:
-            return _build(kinds[0], value, where)
+            return settings_from_plain(kinds[0], value, where)
         expected = ", ".join(item.__name__ for item in kinds)
         raise UserError(f"Expected {where} to be one of {expected}, found {value!r}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"Expected a list for {where}, found {value!r}.")
-        return tuple(_build(arguments[0], item, where) for item in value)
+        return tuple(settings_from_plain(arguments[0], item, where) for item in value)
     if origin is dict:
         if not isinstance(value, dict):
             raise UserError(f"Expected names and values for {where}, found {value!r}.")
-        return {str(key): _build(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {str(key): settings_from_plain(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
@@ -116,8 +110,3 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UserError(f"Expected {where} to be {kind.__name__}, found {value!r}.")
     return value
-
-
-def as_plain(config: Any) -> dict[str, Any]:
-    """A config as plain JSON-ready values, for fingerprints and manifests."""
-    return dataclasses.asdict(config)

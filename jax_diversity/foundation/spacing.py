@@ -25,14 +25,7 @@ def space_groups(
     elements sorted by weight. The deficit is computed again at every step from whole numbers, in float64: errors do not
     add up, and at 10^11 its error is below 10^-4.
 
-    Args:
-        group: the group of every element; each of 0 .. groups - 1 has one.
-        weight: whole numbers >= 0; elements without weight come first.
-        advance: told the number of elements placed since it was last called.
-
-    Example:
-        >>> space_groups(np.array([0, 0, 1, 1]), np.array([2, 2, 2, 2])).tolist()
-        [0, 2, 1, 3]
+    Each of the groups 0 .. has an element; elements without weight come first.
     """
     totals = np.bincount(group, weights=weight).astype(np.float64)
     total_weight = max(float(totals.sum()), 1.0)

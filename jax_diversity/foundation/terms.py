@@ -25,12 +25,7 @@ _WORD = re.compile(f"[\\w{MARKS}]{{2,}}")
 
 
 def split_terms(text: str) -> list[str]:
-    """A text's terms, repeated as they come; fewer than two a character, whatever the script.
-
-    Example:
-        >>> split_terms("get_user(Name) 明月")
-        ['get', 'user', 'name', '明', '月', '明月']
-    """
+    """A text's terms, fewer than two a character: `get_user(明月)` gives get, user, 明, 月, 明月."""
     text = text.lower().replace("_", " ")
     # Most texts are ASCII: the search for scripts without spaces is left out.
     if text.isascii():

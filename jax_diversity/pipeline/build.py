@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,7 +18,7 @@ from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress, peak_bytes
-from jax_diversity.foundation.settings import as_plain, settings_from_plain
+from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.foundation.stage import Context, Stage
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig
@@ -26,15 +27,7 @@ from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a run made of one stage.
-
-    Attributes:
-        stage: its name.
-        kept: whether it was current already, so that nothing ran.
-        seconds: how long it ran; 0 where it was kept.
-        summary: one line on what there is.
-        counts: what it counted.
-    """
+    """What a run made of one stage: nothing, in 0 seconds, where it was `kept` because it was current already."""
 
     stage: str
     kept: bool
@@ -44,12 +37,7 @@ class StageResult:
 
 
 class Build:
-    """A dataset's folder and the settings that it is built with; the folder is locked while stages run.
-
-    Args:
-        config: all settings.
-        progress: where work is shown.
-    """
+    """A dataset's folder and the settings that it is built with; the folder is locked while stages run."""
 
     def __init__(self, config: BuildConfig, progress: Progress | None = None) -> None:
         self.config = config
@@ -89,9 +77,10 @@ class Build:
         return Context(self.config, self.folder, self.progress, open_dataset)
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
-        self.config.check()
+        # Not of the other stages: what is finished needs no checkpoint or vectors' file any more.
+        self.config.check({stage.section for stage in stages} | {"train"})
         with self.folder.lock():
-            settings = {key: value for key, value in as_plain(self.config).items() if key != "out"}
+            settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
             former_settings = self.folder.manifest.get("settings")
             # In memory only: they reach the disk with the first stage that is finished, so that a manifest never
             # records settings with which nothing was made.
@@ -122,7 +111,12 @@ class Build:
         partial = self.folder.partial(stage.name, fingerprint(stage_fingerprint, versions), resume=stage.resumable)
         try:
             counts = stage.run(context, partial)
-        except MemoryError as error:
+        except BaseException as error:
+            with suppress(OSError):  # an empty folder holds nothing to go on from
+                partial.rmdir()
+                partial.parent.rmdir()
+            if not isinstance(error, MemoryError):
+                raise
             reason = " ".join(str(error).split()) or "there was no more"
             raise UserError(
                 f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,8 +39,11 @@ class BuildConfig:
     """Window sizes, in sequences, at which orderings are measured."""
     train: TrainConfig = TrainConfig()
 
-    def check(self) -> None:
-        """Refuse settings that no corpus could satisfy: those of every stage, then what they say of one another.
+    def check(self, sections: Collection[str] | None = None) -> None:
+        """Refuse settings that no corpus could satisfy: those of the sections, then what all say of one another.
+
+        Args:
+            sections: the sections of the stages that run; None for all. The files that others name may be gone.
 
         Raises:
             UserError: the first such setting, by its dotted name.
@@ -47,10 +51,9 @@ class BuildConfig:
         names = [order.file_name for order in self.orders]
         for field in dataclasses.fields(self):
             settings = getattr(self, field.name)
-            if isinstance(settings, RecordsConfig):
-                settings.check(names)
-            elif dataclasses.is_dataclass(settings):
-                cast(Any, settings).check()
+            if not dataclasses.is_dataclass(settings) or (sections is not None and field.name not in sections):
+                continue
+            cast(Any, settings).check(*([names] if isinstance(settings, RecordsConfig) else []))
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
             order.check(f"orders[{index}]", self.characteristics.families)
