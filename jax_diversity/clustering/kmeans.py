@@ -95,23 +95,12 @@ def share_out(
 
     The weight of a coarse cluster is its rows' summed squared distance from its centroid, size times spread: in
     many dimensions, where dividing a cluster reduces distances only slowly, that is where clusters help most (the
-    high-rate quantisation law n^(d/(d+2)) σ^(2d/(d+2)) for d to infinity).
-
-    Args:
-        total: at most the sum of `most`, at least the number of groups that may have any.
-        weights: any non-negative numbers.
-        most: the most of each group; a group of 0 gets none.
-
-    Example:
-        >>> share_out(10, np.array([6.0, 3.0, 1.0]), np.array([50, 2, 50])).tolist()
-        [7, 2, 1]
+    high-rate quantisation law n^(d/(d+2)) σ^(2d/(d+2)) for d to infinity). `total` is at most the sum of `most`.
     """
     shares = np.minimum(most, 1).astype(np.int64)
     # A weight of zero becomes a tiny one: such a group takes what no other group may have any more.
     weights = np.maximum(weights, max(float(weights.max(initial=0)), 1.0) * 1e-12)
-    queue = [
-        (-weights[group] / (2 * shares[group] + 1), group) for group in range(len(most)) if most[group] > shares[group]
-    ]
+    queue = [(-weights[group] / 3, group) for group in np.flatnonzero(most > shares).tolist()]
     heapq.heapify(queue)
     for _ in range(total - int(shares.sum())):
         _, group = heapq.heappop(queue)

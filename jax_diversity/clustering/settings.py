@@ -64,7 +64,7 @@ class ClusterConfig:
                 f"once, found {', '.join(map(str, self.also))}; each makes a family of its own."
             )
         METHODS.check_settings(self.method, self.options)
-        numbers: dict[str, Any] = {
-            name: self.options[name] for name in ("max_iterations", "coarse_clusters") if name in self.options
+        numbers: Any = {
+            name: self.options[name] for name in self.options if name in ("max_iterations", "coarse_clusters")
         }
         check_numbers(self.num_clusters, **numbers)

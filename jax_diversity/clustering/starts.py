@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float32, PRNGKeyArray
 
-from jax_diversity.clustering.lloyd import nearest, padded_count, row_mesh
+from jax_diversity.clustering.lloyd import Passes, assign_rows, padded_count, row_mesh
 from jax_diversity.clustering.rows import Rows
 from jax_diversity.foundation.checks import one_of
 
@@ -34,19 +34,15 @@ def draw_start(rows: Rows, num_clusters: int, start: str, seed: int) -> Float32[
       nearest to them, are then thinned out by k-means++ (Bahmani et al. 2012, with rounds of a fixed size). Its
       steps do not grow with the number of clusters times rows, so it suits ten thousand clusters in one level.
     - `random`: rows with equal odds.
-
-    Raises:
-        UserError: another `start`.
     """
     one_of("start", start, ("k-means++", "k-means||", "random"))
-    num_rows = min(len(rows), max(ROWS_PER_CLUSTER * num_clusters, LEAST_ROWS))
-    rng = np.random.default_rng([seed, 1])
-    if start == "random":
-        return rows.take(np.sort(rng.choice(len(rows), num_clusters, replace=False)))
+    num_drawn = num_clusters if start == "random" else max(ROWS_PER_CLUSTER * num_clusters, LEAST_ROWS)
     part = slice(None)
-    if num_rows < len(rows):
-        part = np.sort(rng.choice(len(rows), num_rows, replace=False))
+    if start == "random" or num_drawn < len(rows):
+        part = np.sort(np.random.default_rng([seed, 1]).choice(len(rows), num_drawn, replace=False))
     drawn, key = rows.take(part), jax.random.key(seed)
+    if start == "random":
+        return drawn
     if start == "k-means||":
         return _draw_in_rounds(drawn, num_clusters, key)
     return _thin_out(drawn, np.ones(len(drawn), np.float32), num_clusters, key)
@@ -83,17 +79,10 @@ def _draw_distinct(distances: Float32[Array, " row"], key: PRNGKeyArray, num_dra
 
 def _nearest_rows(rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Every row's nearest candidate and the squared distance to it; what is only rounding becomes zero."""
-    mesh = row_mesh(None)
     # Padded to one of few sizes, because each size is compiled. The padding, copies of the first candidate, comes
     # behind it, and of equals the lowest number is taken: no row gets a copy.
     padded = np.concatenate([candidates, np.repeat(candidates[:1], padded_count(len(candidates)) - len(candidates), 0)])
-    owners, distances = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
-    start = 0
-    for block, count in Rows(rows).blocks(_BLOCK_ROWS):
-        found, apart = nearest(block, padded, mesh, False)
-        owners[start : start + count] = np.asarray(found)[:count]
-        distances[start : start + count] = np.asarray(apart)[:count]
-        start += count
+    owners, distances = assign_rows(Rows(rows), padded, Passes(row_mesh(None), _BLOCK_ROWS))
     lengths = np.square(rows).sum(axis=1)
     return owners, np.where(distances > _ROUNDING**2 * lengths, distances, np.float32(0))
 
