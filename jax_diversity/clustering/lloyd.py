@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.clustering.rows import Rows
@@ -38,9 +38,7 @@ _NO_DIRECTION = 1e-4
 
 def row_mesh(mesh: Any) -> Mesh:
     """The devices of a mesh of any axes as one axis; None is this process's first device."""
-    if mesh is None:
-        return Mesh(np.array(jax.local_devices()[:1]), (AXIS,), axis_types=(AxisType.Auto,))
-    return flat_mesh(mesh, AXIS)
+    return flat_mesh(Mesh(np.array(jax.local_devices()[:1]), (AXIS,)) if mesh is None else mesh, AXIS)
 
 
 def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
@@ -167,7 +165,7 @@ class Moments(NamedTuple):
     num_changed: Any
 
     @staticmethod
-    def zeros(shape: tuple[int, int], mesh: Mesh) -> Moments:
+    def zeros(shape: tuple[int, ...], mesh: Mesh) -> Moments:
         """Sums of nothing, for centroids of this shape."""
         return Moments(
             place(mesh, np.zeros((mesh.size, *shape), np.float32), BY_ROW),
@@ -219,7 +217,7 @@ def nearest(
 ) -> tuple[Int32[Array, " row"], Float32[Array, " row"]]:
     """Every row's nearest centroid, ties to the lowest number, and the squared distance to it."""
 
-    def part(rows: Array, centroids: Array) -> tuple[Array, Array]:
+    def part(rows: Array, centroids: Array) -> Any:
         return _nearest_part(rows, centroids, jnp.int32(len(centroids)), spherical)[::2]
 
     over_mesh = jax.shard_map(part, mesh=mesh, in_specs=(BY_ROW, EVERYWHERE), out_specs=BY_ROW, check_vma=False)
