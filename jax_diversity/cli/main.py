@@ -208,13 +208,14 @@ def _recorded(arguments: list[str]) -> BuildConfig:
 
 def _run_stage(stage: Stage, arguments: list[str]) -> None:
     from jax_diversity.cli.tables import build_table, methods_list, show
-    from jax_diversity.pipeline.build import Build
 
     # The first stage starts a dataset; the others go on with one.
     starts = stage is STAGES[0]
     default = BuildConfig() if starts or _asks_help(arguments) else _recorded(arguments)
     methods = f"\n\n{methods_list(stage)}" if stage.methods and _asks_help(arguments) else ""
     config, progress, opens = _parse_settings(stage.verb, arguments, default, methods)
+    from jax_diversity.pipeline.build import Build
+
     build = Build(config, progress)
     show(build_table([build.run_stage(stage.name)]))
     if stage.verb in _WITH_REPORT:
