@@ -66,8 +66,8 @@ def name_clusters(
         >>> name_clusters(counted, np.eye(2, dtype=np.float32), num_terms=2).top_terms
         [['ship', 'sail'], ['bread', 'butter']]
     """
-    shares, terms = counted.shares(len(centroids))
-    top_terms = _distinct_terms(_scores(shares, _neighbours(centroids)), terms, num_terms)
+    scores = _scores(counted.shares(len(centroids)), _neighbours(centroids))
+    top_terms = _distinct_terms(scores, list(counted.places), num_terms)
     return ClusterNames(_unlike_names(top_terms), top_terms)
 
 
@@ -88,15 +88,10 @@ class TermCounts:
         self.pairs.append(np.array(known, np.int32))
         self.clusters.append(cluster)
 
-    def shares(self, num_clusters: int) -> tuple[csr_array, list[str]]:
-        """The share of a cluster's documents with a term (cluster, term), and the terms.
-
-        Two documents without any term are added to every cluster: one document of three is weaker evidence than ten
-        of thirty.
-        """
-        sizes = np.array([len(pairs) for pairs in self.pairs], np.int64)
+    def shares(self, num_clusters: int) -> csr_array:
+        """The share of a cluster's documents with a term: (cluster, term)."""
         columns, clusters = np.concatenate([np.empty(0, np.int32), *self.pairs]), np.array(self.clusters, np.int64)
-        rows = np.repeat(clusters, sizes)
+        rows = np.repeat(clusters, np.array([len(pairs) for pairs in self.pairs], np.int64))
         counts = csr_array((np.ones(len(columns)), (rows, columns)), shape=(num_clusters, len(self.places)))
         counts.sum_duplicates()
         num_documents = np.bincount(clusters, minlength=num_clusters)
@@ -104,8 +99,9 @@ class TermCounts:
         many = np.repeat(num_documents >= 4, np.diff(counts.indptr))
         counts.data[(counts.data < 2) & many] = 0
         counts.eliminate_zeros()
+        # Two more documents without any term: one document of three is weaker evidence than ten of thirty.
         counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
-        return counts, list(self.places)
+        return counts
 
 
 def _is_number(term: str) -> bool:

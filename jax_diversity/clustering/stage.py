@@ -145,10 +145,9 @@ def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
 def _read_labels(context: Context) -> _Labels:
     store, field = context.dataset.document_store, context.config.cluster.label_field
     labels = _code_labels(field, (group[field] for group in store.metadata([field])))
-    if labels.names:
-        return labels
     columns = (store.columns(["source"], path)["source"] for path in store.paths)
-    return _code_labels("source", (chunk.to_pylist() for column in columns for chunk in column.chunks))
+    sources = (chunk.to_pylist() for column in columns for chunk in column.chunks)
+    return labels if labels.names else _code_labels("source", sources)
 
 
 def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:

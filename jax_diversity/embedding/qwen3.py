@@ -7,7 +7,6 @@ through the model in batches of a few fixed shapes, so few programs are compiled
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -142,28 +141,21 @@ class BatchPlan:
         steps = [length for power in powers for length in (1 << power, 3 << (power - 1))]
         return (*(length for length in steps if length < self.max_tokens), self.max_tokens)
 
-    def num_rows(self, padded_length: int) -> tuple[int, int]:
-        """Rows of a full batch and of a small one."""
-        full = self._divisible(self.batch_tokens // padded_length)
-        return full, self._divisible(full // _PARTS)
-
     def batches(self, lengths: Int64[np.ndarray, " document"]) -> Iterator[tuple[np.ndarray, int, int]]:
         """Every batch: the indices of its texts, its number of rows (as many or more), and its padded length."""
         # Longest first: a batch that does not fit into memory fails at the start, not after hours.
         order = np.argsort(-lengths, kind="stable")
-        classes = np.array([bisect_left(self.padded_lengths, length) for length in lengths[order]], np.int64)
+        classes = np.searchsorted(self.padded_lengths, lengths[order])
         for number in range(len(self.padded_lengths) - 1, -1, -1):
             documents = order[classes == number]
             padded_length = self.padded_lengths[number]
-            full, small = self.num_rows(padded_length)
+            full = max(self.batch_tokens // padded_length // self.num_devices, 1) * self.num_devices
+            small = max(full // _PARTS // self.num_devices, 1) * self.num_devices
             while len(documents):
                 # The last texts go into small batches, unless these together would be as large as a full one.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]
-
-    def _divisible(self, num_rows: int) -> int:
-        return max(num_rows // self.num_devices, 1) * self.num_devices
 
 
 def padded(

@@ -38,7 +38,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
 _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
-_PREFIX = "model."
 # The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
 _CHARACTERS_PER_TOKEN = 32  # longer tokens are runs of blanks and the like
@@ -71,7 +70,20 @@ class Architecture:
                 f"Expected a Qwen3 model (model_type 'qwen3') in {path}, found model_type "
                 f"{config.get('model_type')!r}; name the folder of a Qwen3-Embedding checkpoint."
             )
-        _check_supported(config, path)
+        for name, accepted in _UNSUPPORTED.items():
+            value = config.get(name, accepted[0])
+            if value not in accepted:
+                raise UserError(
+                    f"Expected {name} to be {accepted[0]!r} in {path}, as in Qwen3-Embedding's checkpoints, found "
+                    f"{value!r}, which is not supported."
+                )
+        rotary = _rotary(config)
+        scaling = rotary.get("rope_type", "default")
+        if scaling != "default":
+            raise UserError(
+                f"Expected plain rotary positions (rope_type 'default') in {path}, found {scaling!r}, which is not "
+                "supported; remove rope_scaling to read documents up to the length the model was trained on."
+            )
         names = [field.name for field in fields(cls) if field.type == "int"]
         sizes = {name: whole_number(f"{name} in {path}", config.get(name), 1) for name in names}
         if sizes["num_attention_heads"] % sizes["num_key_value_heads"] or sizes["head_dim"] % 2:
@@ -79,7 +91,7 @@ class Architecture:
                 f"Expected num_attention_heads to be a multiple of num_key_value_heads and head_dim to be even in "
                 f"{path}, found {sizes['num_attention_heads']}, {sizes['num_key_value_heads']} and {sizes['head_dim']}."
             )
-        base = _read_positive(_rotary(config).get("rope_theta", config.get("rope_theta")), "rope_theta", path)
+        base = _read_positive(rotary.get("rope_theta", config.get("rope_theta")), "rope_theta", path)
         epsilon = _read_positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", path)
         return cls(**sizes, rope_theta=base, rms_norm_eps=epsilon)
 
@@ -97,22 +109,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"Expected a JSON object in {path}, found {type(value).__name__}; download it again.")
     return value
-
-
-def _check_supported(config: Mapping[str, Any], path: Path) -> None:
-    for name, accepted in _UNSUPPORTED.items():
-        value = config.get(name, accepted[0])
-        if value not in accepted:
-            raise UserError(
-                f"Expected {name} to be {accepted[0]!r} in {path}, as in Qwen3-Embedding's checkpoints, found "
-                f"{value!r}, which is not supported."
-            )
-    scaling = _rotary(config).get("rope_type", "default")
-    if scaling != "default":
-        raise UserError(
-            f"Expected plain rotary positions (rope_type 'default') in {path}, found {scaling!r}, which is not "
-            "supported; remove rope_scaling to read documents up to the length the model was trained on."
-        )
 
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,7 +129,7 @@ def _read_positive(value: Any, name: str, path: Path) -> float:
 def open_tensors(folder: Path) -> Tensors:
     """Every tensor of a checkpoint that an embedding needs, mapped into memory, by name without the first `model.`."""
     opened = [item for path in _weight_files(folder) for item in _open_file(path).items()]
-    return {name.removeprefix(_PREFIX): tensor for name, tensor in opened if not name.endswith(_UNUSED)}
+    return {name.removeprefix("model."): tensor for name, tensor in opened if not name.endswith(_UNUSED)}
 
 
 def _weight_files(folder: Path) -> list[Path]:

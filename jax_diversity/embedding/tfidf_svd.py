@@ -86,6 +86,10 @@ class TfidfSvd:
     weights: Float32[np.ndarray, " term"] = field(repr=False)
     components: Float32[np.ndarray, "dimension term"] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        for array in (self.weights, self.components):
+            array.setflags(write=False)  # one embedding serves all files of documents
+
     @classmethod
     def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int) -> TfidfSvd:
         """Learn terms, weights and directions.
@@ -106,7 +110,7 @@ class TfidfSvd:
         names = list(found)
         weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
         components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)
-        return cls(tuple(names[term] for term in kept), _locked(weights), _locked(components))
+        return cls(tuple(names[term] for term in kept), weights, components)
 
     @property
     def dimensions(self) -> int:
@@ -171,13 +175,7 @@ class TfidfSvd:
                 f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
-        return cls(terms, _locked(weights), _locked(components))
-
-
-def _locked(array: np.ndarray) -> np.ndarray:
-    """The array, made read-only: one embedding serves all files of documents."""
-    array.setflags(write=False)
-    return array
+        return cls(terms, weights, components)
 
 
 class _Places(dict[str, int]):
