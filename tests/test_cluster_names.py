@@ -153,6 +153,7 @@ def test_purity_against_counting(pairs):
 
 
 def test_majority_labels_and_their_ties():
-    majority = majority_labels(np.array([0, 0, 0, 2, 2]), np.array([0, 1, 1, 0, 2]), 4)
+    codes = np.array([0, 1, 1, 0, 2])
+    majority = majority_labels(np.array([0, 0, 0, 2, 2]), codes, 4)
     assert majority.tolist() == [1, -1, 0, -1]
     assert purity(np.array([0, 0, 0, 2, 2]), codes) == pytest.approx(0.6)
