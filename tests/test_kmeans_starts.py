@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.clustering import lloyd, starts
+from jax_diversity.clustering import lloyd
 from jax_diversity.clustering.base import cluster, num_coarse_clusters, num_rows_passed
-from jax_diversity.clustering.kmeans import share_out
+from jax_diversity.clustering.kmeans import _draw_distinct, draw_centroids, draw_start, share_out
 from jax_diversity.clustering.purity import purity
 from jax_diversity.clustering.rows import Rows
-from jax_diversity.clustering.starts import draw_start
 from jax_diversity.foundation.errors import UserError
 from tests.clustered_rows import blobs, random_rows, squared_distances
 
@@ -67,9 +66,7 @@ def test_all_starts_reach_about_the_same_inertia(start):
 
 def test_candidates_are_drawn_with_the_odds_of_their_distances():
     distances = jnp.asarray(np.r_[np.zeros(50), np.ones(50), np.full(50, 9.0)], jnp.float32)
-    drawn = np.concatenate(
-        [np.asarray(starts._draw_distinct(distances, jax.random.key(seed), 4)) for seed in range(300)]
-    )
+    drawn = np.concatenate([np.asarray(_draw_distinct(distances, jax.random.key(seed), 4)) for seed in range(300)])
     assert drawn.min() >= 50
     assert (drawn >= 100).mean() == pytest.approx(0.9, abs=0.04)
 
@@ -78,7 +75,7 @@ def test_rows_without_weight_are_never_drawn():
     rows = random_rows(64, 3)
     weights = np.r_[np.zeros(20), np.ones(24), np.zeros(20)].astype(np.float32)
     for seed in range(20):
-        found = np.asarray(starts.draw_centroids(rows, weights, jax.random.key(seed), 40, 3))
+        found = np.asarray(draw_centroids(rows, weights, jax.random.key(seed), 40, 3))
         assert squared_distances(found, rows[20:44]).min(axis=1).max() == 0
 
 
@@ -179,10 +176,10 @@ def test_everything_compiled_lowers_for_tpu(spherical):
     lowered = [
         jax.export.export(lloyd.nearest, platforms=["tpu"])(rows, centroids, mesh, spherical),
         jax.export.export(lloyd.move, platforms=["tpu"])(centroids, moments, mesh, spherical),
-        jax.export.export(jax.jit(lambda key: starts._draw_distinct(weights, key, 5)), platforms=["tpu"])(key),
-        jax.export.export(
-            jax.jit(lambda rows, key: starts.draw_centroids(rows, weights, key, 4, 3)), platforms=["tpu"]
-        )(rows, key),
+        jax.export.export(jax.jit(lambda key: _draw_distinct(weights, key, 5)), platforms=["tpu"])(key),
+        jax.export.export(jax.jit(lambda rows, key: draw_centroids(rows, weights, key, 4, 3)), platforms=["tpu"])(
+            rows, key
+        ),
         jax.export.export(
             jax.jit(
                 lambda rows, clusters, centroids: lloyd.accumulate(

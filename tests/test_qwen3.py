@@ -245,7 +245,7 @@ def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 NORM = {"norm.weight": {"dtype": "F32", "shape": [48], "data_offsets": [0, 192]}}
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no folder": (shutil.rmtree, "found no folder at"),
+    "no folder": (shutil.rmtree, "found no files in"),
     "no config": (without("config.json"), r"Expected config\.json .* found none"),
     "config no JSON": (lambda folder: (folder / "config.json").write_text("{"), "Expected JSON in"),
     "config no object": (lambda folder: (folder / "config.json").write_text("[]"), "found list"),

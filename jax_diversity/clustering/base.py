@@ -1,7 +1,6 @@
-"""The one contract of all clustering methods: vectors, a number of clusters and options in, centroids out.
+"""The contract of clustering methods: centroids are computed from a part of the documents.
 
-Centroids are computed from a part of the documents; then every document is assigned to the nearest of them. The
-second step is the same for all methods.
+Then every document is assigned to the nearest centroid; this second step is the same for all methods.
 """
 
 from __future__ import annotations
@@ -104,19 +103,11 @@ def cluster(
     """
     from jax_diversity.clustering.assignment import assign
 
+    work: dict[str, Any] = {"advance": advance, "mesh": mesh, "block_rows": block_rows}
     centroids, num_iterations = train_centroids(
-        vectors,
-        num_clusters,
-        method=method,
-        train_documents=train_documents,
-        seed=seed,
-        advance=advance,
-        mesh=mesh,
-        block_rows=block_rows,
-        **options,
+        vectors, num_clusters, method=method, train_documents=train_documents, seed=seed, **work, **options
     )
-    spherical = options.get("spherical", False)
-    assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh, block_rows=block_rows)
+    assignments, distances = assign(vectors, centroids, spherical=options.get("spherical", False), **work)
     return Clustering(centroids, assignments, float(distances.sum(dtype=np.float64)), num_iterations)
 
 
@@ -131,18 +122,13 @@ def train_centroids(
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
     """Clusters of the coarse level; 1 where there is one level only. 0 leaves it to the number of clusters."""
-    if coarse_clusters:
-        return coarse_clusters
-    return 1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters)
+    return coarse_clusters or (1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters))
 
 
 def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
-    """What `cluster` tells `advance` in all: rows of every allowed training pass and of the assignment.
-
-    Passes that an early stop saves are reported when it happens.
-    """
+    """What `cluster` tells `advance` in all: rows of every allowed training pass and of the assignment."""
     given = METHODS.options(method) | options
     num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
     return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

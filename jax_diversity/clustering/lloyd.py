@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.clustering.rows import Rows
@@ -37,14 +37,8 @@ _NO_DIRECTION = 1e-4
 
 
 def row_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh of any axes as one axis; None is this process's first device.
-
-    Raises:
-        UserError: no mesh of devices, or one without a device of this process.
-    """
-    if mesh is None:
-        return Mesh(np.array(jax.local_devices()[:1]), (AXIS,), axis_types=(AxisType.Auto,))
-    return flat_mesh(mesh, AXIS)
+    """The devices of a mesh of any axes as one axis; None is this process's first device."""
+    return flat_mesh(Mesh(np.array(jax.local_devices()[:1]), (AXIS,)) if mesh is None else mesh, AXIS)
 
 
 def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
@@ -63,31 +57,19 @@ def fetch(mesh: Mesh, array: Array) -> np.ndarray:
 
 
 def padded_count(count: int) -> int:
-    """The next power of two, or one and a half of one: few sizes, at most half too large.
-
-    Example:
-        >>> [padded_count(count) for count in (1, 5, 6, 7, 13, 1000)]
-        [1, 6, 6, 8, 16, 1024]
-    """
+    """The next power of two, or one and a half of one: few sizes, at most half too large (5: 6, 7: 8, 13: 16)."""
     power = 1 << max(count - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How passes over rows are made.
-
-    Attributes:
-        mesh: the devices, as one axis.
-        block_rows: rows of a block on one device; None takes what suits it.
-        advance: told the rows done.
-        few_sizes: pad numbers of clusters to one of few: for many clusterings, since each number is compiled.
-    """
+    """How passes over rows are made."""
 
     mesh: Mesh
-    block_rows: int | None = None
+    block_rows: int | None = None  # of one device; None takes what suits it
     advance: Advance = ignore
-    few_sizes: bool = False
+    few_sizes: bool = False  # pad numbers of clusters to one of few: each number of many clusterings would be compiled
 
     def rows_at_once(self, num_rows: int) -> int:
         """Rows of a block on all devices together."""
@@ -104,8 +86,7 @@ def lloyd(
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
     """Move centroids to their rows' means until they settle; the centroids, and passes made.
 
-    A cluster that empties takes the row that is farthest from its centroid. `passes.advance` is told
-    `max_iterations` times the rows in all; what an early stop saves is told at the end.
+    `passes.advance` is told `max_iterations` times the rows in all; what an early stop saves is told at the end.
     """
     mesh, num_clusters = passes.mesh, len(start)
     num_padding = padded_count(num_clusters) - num_clusters if passes.few_sizes else 0
@@ -118,7 +99,7 @@ def lloyd(
     num_iterations = 0
     for _ in range(max_iterations):
         num_iterations += 1
-        moments = Moments.zeros((num_clusters + num_padding, rows.width), mesh)
+        moments = Moments.zeros(centroids.shape, mesh)
         for number, (block, count) in enumerate(blocks):
             moments, clusters[number], distances[number] = accumulate(
                 moments, block, count, clusters[number], centroids, num_clusters, mesh, rows.spherical
@@ -176,9 +157,7 @@ def assign_rows(
     return clusters, distances
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["residuals", "counts", "num_changed"], meta_fields=[])
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """What a pass sums up on every device: rows less their centroids, rows, rows that changed their cluster."""
 
     residuals: Any
@@ -186,7 +165,7 @@ class Moments:
     num_changed: Any
 
     @staticmethod
-    def zeros(shape: tuple[int, int], mesh: Mesh) -> Moments:
+    def zeros(shape: tuple[int, ...], mesh: Mesh) -> Moments:
         """Sums of nothing, for centroids of this shape."""
         return Moments(
             place(mesh, np.zeros((mesh.size, *shape), np.float32), BY_ROW),
@@ -206,16 +185,11 @@ def accumulate(
     mesh: Mesh,
     spherical: bool,
 ) -> tuple[Moments, Int32[Array, " row"], Float32[Array, " row"]]:
-    """One block's share of a Lloyd pass.
+    """The sums with one block more, every row's cluster (out of range for padding), and its squared distance.
 
     Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
-    identical rows does not move at all.
-
-    Rows from `num_rows` on and centroids from `num_clusters` on are padding: counted nowhere, nearest to no row.
+    identical rows does not move at all. Rows from `num_rows` on and centroids from `num_clusters` on are padding.
     `former` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
-
-    Returns:
-        The sums with this block; every row's cluster (out of range for padding) and squared distance.
     """
 
     def part(
@@ -225,20 +199,16 @@ def accumulate(
         is_row = lax.axis_index(AXIS) * len(rows) + jnp.arange(len(rows)) < num_rows
         clusters = jnp.where(is_row, clusters, len(centroids))  # out of range: dropped from the sums
         changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != former), dtype=jnp.int32)
-        summed = Moments(
-            # Accelerators add scattered rows in any order, slowly; a product with one-hot rows is exact and quick.
-            lax.platform_dependent(
-                moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
-            )[None],
-            moments.counts.at[0, clusters].add(1, mode="drop"),
-            changed[None],
+        # Accelerators add scattered rows in any order, slowly; a product with one-hot rows is exact and quick.
+        sums = lax.platform_dependent(
+            moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
         )
+        summed = Moments(sums[None], moments.counts.at[0, clusters].add(1, mode="drop"), changed[None])
         return summed, clusters, jnp.where(is_row, distances, 0.0)
 
     specs = (BY_ROW, BY_ROW, EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE)
     over_mesh = jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=BY_ROW, check_vma=False)
-    numbers = jnp.asarray(num_rows, jnp.int32), jnp.asarray(num_clusters, jnp.int32)
-    return over_mesh(moments, rows, numbers[0], former, centroids, numbers[1])
+    return over_mesh(moments, rows, jnp.int32(num_rows), former, centroids, jnp.int32(num_clusters))
 
 
 @partial(jax.jit, static_argnames=("mesh", "spherical"))
@@ -247,13 +217,11 @@ def nearest(
 ) -> tuple[Int32[Array, " row"], Float32[Array, " row"]]:
     """Every row's nearest centroid, ties to the lowest number, and the squared distance to it."""
 
-    def part(rows: Array, centroids: Array) -> tuple[Array, Array]:
-        clusters, _, distances = _nearest_part(rows, centroids, jnp.int32(len(centroids)), spherical)
-        return clusters, distances
+    def part(rows: Array, centroids: Array) -> Any:
+        return _nearest_part(rows, centroids, jnp.int32(len(centroids)), spherical)[::2]
 
-    return jax.shard_map(part, mesh=mesh, in_specs=(BY_ROW, EVERYWHERE), out_specs=BY_ROW, check_vma=False)(
-        rows, centroids
-    )
+    over_mesh = jax.shard_map(part, mesh=mesh, in_specs=(BY_ROW, EVERYWHERE), out_specs=BY_ROW, check_vma=False)
+    return over_mesh(rows, centroids)
 
 
 def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical: bool) -> tuple[Array, Array, Array]:

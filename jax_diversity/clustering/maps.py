@@ -37,14 +37,9 @@ def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[
 
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
     rows = centroids / np.where(lengths > 0, lengths, 1)
-    settings: dict[str, Any] = {"init": start * np.float32(1e-4)}
-    model: Any = TSNE(
-        perplexity=min(_PERPLEXITY, (len(centroids) - 1) / 3),
-        learning_rate="auto",
-        max_iter=750,
-        random_state=0,
-        **settings,
-    )
+    init: Any = start * np.float32(1e-4)
+    perplexity = min(_PERPLEXITY, (len(centroids) - 1) / 3)
+    model: Any = TSNE(perplexity=perplexity, learning_rate="auto", max_iter=750, random_state=0, init=init)
     with threadpool_limits(1):  # how sums are split between threads shows in the positions
         placed = model.fit_transform(np.ascontiguousarray(rows))
     return _to_square(placed)

@@ -22,7 +22,9 @@ def minibatch_kmeans(
     max_iterations: int = 25,
     advance: Advance = ignore,
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Train scikit-learn's MiniBatchKMeans, in one level; other arguments, and errors, are those of `cluster`.
+    """Scikit-learn's MiniBatchKMeans, in one level.
+
+    Other arguments, and errors, are those of `cluster`.
 
     Args:
         start: how the first centroids are drawn.

@@ -66,8 +66,8 @@ def name_clusters(
         >>> name_clusters(counted, np.eye(2, dtype=np.float32), num_terms=2).top_terms
         [['ship', 'sail'], ['bread', 'butter']]
     """
-    shares, terms = counted.shares(len(centroids))
-    top_terms = _distinct_terms(_scores(shares, _neighbours(centroids)), terms, num_terms)
+    scores = _scores(counted.shares(len(centroids)), _neighbours(centroids))
+    top_terms = _distinct_terms(scores, list(counted.places), num_terms)
     return ClusterNames(_unlike_names(top_terms), top_terms)
 
 
@@ -81,33 +81,27 @@ class TermCounts:
 
     def add(self, cluster: int, text: str) -> None:
         """Count the terms of a document; dates, message ids and similar ones are left out."""
-        found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)]
-        places = self.places
-        if len(places) < _MOST_TERMS:
-            known = [places.setdefault(term, len(places)) for term in found[:TERMS_PER_DOCUMENT]]
-        else:
-            known = [places[term] for term in found[:TERMS_PER_DOCUMENT] if term in places]
+        found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)][:TERMS_PER_DOCUMENT]
+        if len(self.places) >= _MOST_TERMS:
+            found = [term for term in found if term in self.places]
+        known = [self.places.setdefault(term, len(self.places)) for term in found]
         self.pairs.append(np.array(known, np.int32))
         self.clusters.append(cluster)
 
-    def shares(self, num_clusters: int) -> tuple[csr_array, list[str]]:
-        """The share of a cluster's documents with a term (cluster, term), and the terms.
-
-        Two documents without any term are added to every cluster: one document of three is weaker evidence than ten
-        of thirty.
-        """
-        sizes = np.array([len(pairs) for pairs in self.pairs], np.int64)
-        columns = np.concatenate([np.empty(0, np.int32), *self.pairs])
-        rows = np.repeat(np.array(self.clusters, np.int64), sizes)
+    def shares(self, num_clusters: int) -> csr_array:
+        """The share of a cluster's documents with a term: (cluster, term)."""
+        columns, clusters = np.concatenate([np.empty(0, np.int32), *self.pairs]), np.array(self.clusters, np.int64)
+        rows = np.repeat(clusters, np.array([len(pairs) for pairs in self.pairs], np.int64))
         counts = csr_array((np.ones(len(columns)), (rows, columns)), shape=(num_clusters, len(self.places)))
         counts.sum_duplicates()
-        num_documents = np.bincount(np.array(self.clusters, np.int64), minlength=num_clusters)
+        num_documents = np.bincount(clusters, minlength=num_clusters)
         # In a cluster of four documents or more, terms of a single document are dropped.
         many = np.repeat(num_documents >= 4, np.diff(counts.indptr))
         counts.data[(counts.data < 2) & many] = 0
         counts.eliminate_zeros()
+        # Two more documents without any term: one document of three is weaker evidence than ten of thirty.
         counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
-        return counts, list(self.places)
+        return counts
 
 
 def _is_number(term: str) -> bool:
@@ -124,10 +118,9 @@ def _neighbours(centroids: np.ndarray) -> Int64[np.ndarray, "cluster neighbour"]
     rows = centroids / np.where(lengths > 0, lengths, 1)
     nearest = np.empty((num_clusters, count), np.int64)
     for start in range(0, num_clusters, 1024):
-        part = slice(start, min(start + 1024, num_clusters))
-        likeness = rows[part] @ rows.T
-        likeness[np.arange(part.stop - start), np.arange(start, part.stop)] = -np.inf
-        nearest[part] = np.argpartition(-likeness, count - 1, axis=1)[:, :count]
+        likeness = rows[start : start + 1024] @ rows.T
+        np.fill_diagonal(likeness[:, start:], -np.inf)
+        nearest[start : start + 1024] = np.argpartition(-likeness, count - 1, axis=1)[:, :count]
     return np.sort(nearest, axis=1)
 
 
@@ -145,8 +138,8 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
         if len(near):
             beside[:] = 0
             for other in near:
-                other_part = slice(shares.indptr[other], shares.indptr[other + 1])
-                beside[shares.indices[other_part]] += shares.data[other_part] / len(near)
+                theirs = slice(shares.indptr[other], shares.indptr[other + 1])
+                beside[shares.indices[theirs]] += shares.data[theirs] / len(near)
             # The cluster itself counts as one more neighbour: otherwise a term that no neighbour has would have an
             # infinite contrast.
             mixed = (beside[columns] * len(near) + own) / (len(near) + 1)

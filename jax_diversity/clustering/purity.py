@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -24,7 +23,10 @@ def purity(
     """
     if not len(assignments):
         return 1.0
-    counts, cluster, _ = _label_counts(assignments, label_codes(labels)[0])
+    known: dict[Hashable, int] = {}
+    values = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    codes = np.fromiter((known.setdefault(label, len(known)) for label in values), np.int64, len(values))
+    counts, cluster, _ = _label_counts(assignments, codes)
     best = np.zeros(int(cluster.max()) + 1, np.int64)
     np.maximum.at(best, cluster, counts)
     return int(best.sum()) / len(assignments)
@@ -40,16 +42,6 @@ def majority_labels(
     order = np.lexsort((-code, counts))
     majority[cluster[order]] = code[order]
     return majority
-
-
-def label_codes(
-    labels: Sequence[Hashable] | Integer[np.ndarray, " document"],
-) -> tuple[Int64[np.ndarray, " document"], list[Any]]:
-    """Labels as numbers in the order in which they first occur, and the labels."""
-    known: dict[Hashable, int] = {}
-    values = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    codes = np.fromiter((known.setdefault(label, len(known)) for label in values), np.int64, len(values))
-    return codes, list(known)
 
 
 def _label_counts(assignments: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -22,27 +22,15 @@ _MIDDLE_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some or all rows of a matrix that may be a memory map.
-
-    Attributes:
-        vectors: one row a document.
-        chosen: the rows meant, ascending; None for all.
-        spherical: rows are read with length one (rows of zeros stay zeros).
-        origin: what is subtracted from rows when they are read; None for nothing.
-    """
+    """Some or all rows of a matrix that may be a memory map."""
 
     vectors: Float32[np.ndarray, "document feature"]
-    chosen: Int64[np.ndarray, " row"] | None = None
-    spherical: bool = False
-    origin: Float32[np.ndarray, " feature"] | None = None
+    chosen: Int64[np.ndarray, " row"] | None = None  # ascending; None for all
+    spherical: bool = False  # rows are read with length one (rows of zeros stay zeros)
+    origin: Float32[np.ndarray, " feature"] | None = None  # subtracted from rows when they are read
 
     def __len__(self) -> int:
         return len(self.vectors) if self.chosen is None else len(self.chosen)
-
-    @property
-    def width(self) -> int:
-        """Features of a row."""
-        return self.vectors.shape[1]
 
     def take(self, places: np.ndarray | slice) -> Float32[np.ndarray, "row feature"]:
         """The rows at some places among the chosen ones."""
@@ -60,16 +48,13 @@ class Rows:
         return replace(self, chosen=places if self.chosen is None else self.chosen[places])
 
     def blocks(self, block_rows: int) -> Iterator[tuple[Float32[np.ndarray, "row feature"], int]]:
-        """All rows in blocks of one shape, zeros below the last, each with its number of real rows.
-
-        One shape means one compilation, whatever the number of documents.
-        """
+        """All rows in blocks of one shape (compiled once), zeros below the last; each with its number of real rows."""
         for start in range(0, len(self), block_rows):
             rows = self.take(slice(start, start + block_rows))
             count = len(rows)
             # A view of a memory map is copied here: the devices would read the file page by page.
             if count < block_rows or rows.base is not None:
-                padded = np.zeros((block_rows, self.width), np.float32)
+                padded = np.zeros((block_rows, rows.shape[1]), np.float32)
                 padded[:count] = rows
                 rows = padded
             yield rows, count
@@ -91,20 +76,15 @@ def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
 def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, " feature"]:
     """A point among the rows: every feature's median over some thousands of them, evenly spaced.
 
-    Distances come from products of rows and centroids, whose rounding grows with the square of their lengths.
-    Lengths are measured from this point, so the rows' distance from the origin has no influence. A mean would serve
-    as well, except that a single row that is very far away can move it out of the rows.
+    Distances come from products of rows and centroids, whose rounding grows with the square of their lengths, which
+    are measured from this point. Unlike a mean, it is not moved out of the rows by one that is very far away.
     """
     rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)
 
 
 def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, seed: int, spherical: bool) -> Rows:
-    """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds.
-
-    Raises:
-        UserError: vectors that k-means cannot work with, or fewer of them than clusters.
-    """
+    """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds."""
     check_vectors(vectors)
     check_seed("cluster", seed)
     if num_clusters > len(vectors):
@@ -117,19 +97,14 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
             f"Expected cluster.train_documents >= cluster.num_clusters, found {train_documents} for "
             f"{num_clusters} clusters; set cluster.train_documents to {num_clusters} or more."
         )
-    origin = None if spherical else middle(vectors)
-    if len(vectors) <= train_documents:
-        return Rows(vectors, None, spherical, origin)
-    chosen = np.random.default_rng(seed).choice(len(vectors), train_documents, replace=False)
-    return Rows(vectors, np.sort(chosen), spherical, origin)  # sorted: a memory map is read from front to back
+    chosen = None
+    if len(vectors) > train_documents:  # sorted: a memory map is read from front to back
+        chosen = np.sort(np.random.default_rng(seed).choice(len(vectors), train_documents, replace=False))
+    return Rows(vectors, chosen, spherical, None if spherical else middle(vectors))
 
 
 def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: int = 0) -> None:
-    """Check the numbers of a clustering method's options.
-
-    Raises:
-        UserError: the first that no vectors could satisfy.
-    """
+    """Refuse numbers of clusters and passes that no vectors could satisfy."""
     whole_number("cluster.num_clusters", num_clusters, 1)
     whole_number("cluster.options.max_iterations", max_iterations, 1)
     if not 0 <= coarse_clusters < max(num_clusters, 2):
@@ -140,11 +115,7 @@ def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: i
 
 
 def check_vectors(vectors: Any) -> None:
-    """Check that vectors are a matrix of float32 rows that k-means can work with; read it block by block.
-
-    Raises:
-        UserError: they are not; names the shape and type, or the first row that is not finite or too large.
-    """
+    """Refuse what is no matrix of float32 rows, finite and not too long; a memory map is read block by block."""
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
             f"Expected vectors of the shape (document, feature >= 1), found {np.shape(vectors)}; "
@@ -159,12 +130,7 @@ def check_vectors(vectors: Any) -> None:
             usable = np.einsum("rf,rf->r", block, block) < LARGEST_SQUARE
         if not usable.all():
             row = int(np.argmin(usable))
+            expected, found, advice = "finite vectors", "NaN or infinity", "repair or drop that document's embedding"
             if np.isfinite(block[row]).all():
-                raise UserError(
-                    f"Expected vectors of a length below 1e15, found a longer one in row {start + row}; "
-                    "scale the embeddings."
-                )
-            raise UserError(
-                f"Expected finite vectors, found NaN or infinity in row {start + row}; "
-                "repair or drop that document's embedding."
-            )
+                expected, found, advice = "vectors of a length below 1e15", "a longer one", "scale the embeddings"
+            raise UserError(f"Expected {expected}, found {found} in row {start + row}; {advice}.")

@@ -42,11 +42,7 @@ class ClusterConfig:
         return {"cluster": dataclasses.replace(self, also=())} | further
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
-
-        Raises:
-            UserError: the first such setting.
-        """
+        """Refuse settings that no corpus could satisfy."""
         from jax_diversity.clustering.base import METHODS
         from jax_diversity.clustering.rows import check_numbers
 
@@ -64,7 +60,5 @@ class ClusterConfig:
                 f"once, found {', '.join(map(str, self.also))}; each makes a family of its own."
             )
         METHODS.check_settings(self.method, self.options)
-        numbers: dict[str, Any] = {
-            name: self.options[name] for name in ("max_iterations", "coarse_clusters") if name in self.options
-        }
-        check_numbers(self.num_clusters, **numbers)
+        numbers: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
+        check_numbers(self.num_clusters, numbers["max_iterations"], numbers["coarse_clusters"])

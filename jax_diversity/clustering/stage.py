@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.clustering.stored import ending
-from jax_diversity.foundation.artifacts import read_array, write_array, write_json
+from jax_diversity.foundation.artifacts import read_array, read_json, write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -53,11 +53,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 
 def check_numbers(context: Context) -> None:
-    """Check that there are documents enough for every clustering: known as soon as the documents are stored.
-
-    Raises:
-        UserError: more clusters than documents.
-    """
+    """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
     config, num_documents = context.config.cluster, context.counts("prepare")["num_documents"]
     for name, number in [("num_clusters", config.num_clusters), *(("also", number) for number in config.also)]:
         if number > num_documents:
@@ -71,18 +67,17 @@ def _make_clustering(
     context: Context, family: str, config: ClusterConfig, partial: Path
 ) -> tuple[Clustering, np.ndarray]:
     """Centroids and assignments, stored, and the documents nearest to every centroid."""
+    import jax
+    from jax.sharding import Mesh
+
     from jax_diversity.clustering.assignment import assign, nearest_documents
     from jax_diversity.clustering.base import Clustering, num_rows_passed, train_centroids
     from jax_diversity.clustering.naming import documents_per_cluster
 
-    vectors, mesh = context.dataset.embeddings, _all_devices()
-    options: dict[str, Any] = {
-        "method": config.method,
-        "train_documents": config.train_documents,
-        **config.options,
-    }
+    vectors, mesh = context.dataset.embeddings, Mesh(np.array(jax.local_devices()), ("rows",))
+    options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
-    trained = json.loads(trained_path.read_text(encoding="utf-8")) if trained_path.exists() else {}
+    trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
     total = num_rows_passed(len(vectors), config.num_clusters, **options)
     with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
         if path.exists() and family in trained:
@@ -103,15 +98,6 @@ def _make_clustering(
     return Clustering(centroids, assignments, inertia, trained[family]), nearest
 
 
-def _all_devices() -> Any:
-    """A mesh of this machine's devices where there are several."""
-    import jax
-    from jax.sharding import Mesh
-
-    devices = jax.local_devices()
-    return Mesh(np.array(devices), ("rows",)) if len(devices) > 1 else None
-
-
 def _name_clusters(
     context: Context, made: dict[str, Clustering], nearest: dict[str, np.ndarray]
 ) -> tuple[dict[str, ClusterNames], dict[int, str]]:
@@ -121,10 +107,9 @@ def _name_clusters(
     counted = {family: TermCounts() for family in made}
     clusters_of: dict[int, list[tuple[str, int]]] = {}
     for family, documents in nearest.items():
-        for number, row in enumerate(documents.tolist()):
-            for document in row:
-                if document >= 0:
-                    clusters_of.setdefault(document, []).append((family, number))
+        numbers, places = np.nonzero(documents >= 0)
+        for number, document in zip(numbers.tolist(), documents[numbers, places].tolist(), strict=True):
+            clusters_of.setdefault(document, []).append((family, number))
     titled = np.unique(np.concatenate([documents[:, :_NUM_TITLES].ravel() for documents in nearest.values()]))
     titled = titled[titled >= 0]
     stored = context.dataset.document_store.rows(titled, ["title"])
@@ -160,12 +145,9 @@ def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
 def _read_labels(context: Context) -> _Labels:
     store, field = context.dataset.document_store, context.config.cluster.label_field
     labels = _code_labels(field, (group[field] for group in store.metadata([field])))
-    if labels.names:
-        return labels
-    sources = (
-        column.to_pylist() for path in store.paths for column in store.columns(["source"], path)["source"].chunks
-    )
-    return _code_labels("source", sources)
+    columns = (store.columns(["source"], path)["source"] for path in store.paths)
+    sources = (chunk.to_pylist() for column in columns for chunk in column.chunks)
+    return labels if labels.names else _code_labels("source", sources)
 
 
 def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
@@ -222,9 +204,7 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
         "label_field": labels.field,
         "num_labels": len(labels.names),
         "largest_label": round(float(np.bincount(codes).max() / len(codes)), 6) if len(codes) else 1.0,
-        "purity": {
-            family: round(purity(clustering.assignments[labelled], codes), 6) for family, clustering in made.items()
-        },
+        "purity": {family: round(purity(each.assignments[labelled], codes), 6) for family, each in made.items()},
     }
 
 
@@ -245,4 +225,5 @@ CLUSTER = Stage(
     check=check_numbers,
     resumable=True,
     packages=("jax", "numpy", "scikit-learn"),
+    methods="clustering.base",
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int32
 
-from jax_diversity.foundation.artifacts import read_array
+from jax_diversity.foundation.artifacts import read_array, read_json
 from jax_diversity.foundation.errors import UserError
 
 
@@ -19,11 +18,7 @@ def ending(family: str) -> str:
 
 
 def read_assignments(folder: Path, family: str, num_clusters: int) -> Int32[np.ndarray, " document"]:
-    """Every document's cluster in a clustering such as `cluster` or `cluster_100`.
-
-    Raises:
-        UserError: a file that is absent or damaged.
-    """
+    """Every document's cluster in a clustering such as `cluster` or `cluster_100`; a damaged file is a `UserError`."""
     path = folder / f"assignments{ending(family)}.npy"
     assignments = read_array(path, "cluster")
     if len(assignments) and not 0 <= assignments.min() <= assignments.max() < num_clusters:
@@ -35,13 +30,5 @@ def read_assignments(folder: Path, family: str, num_clusters: int) -> Int32[np.n
 
 
 def read_clusters(folder: Path, family: str) -> list[dict[str, Any]]:
-    """What is known of every cluster of a clustering: name, terms, titles ...
-
-    Raises:
-        UserError: a damaged file.
-    """
-    path = folder / f"clusters{ending(family)}.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); run `jax-diversity cluster` again.") from None
+    """What is known of every cluster of a clustering: name, terms, titles ..."""
+    return read_json(folder / f"clusters{ending(family)}.json", "cluster")

@@ -81,13 +81,8 @@ class Method(Protocol):
 def check_method(config: EmbeddingConfig) -> list[Path]:
     """Check the method, its options and the files that it reads, without loading anything large.
 
-    Returns:
-        The files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source of
-        an embedder of the user's own and what its option `path` names.
-
-    Raises:
-        UserError: an unknown method, a module or name that is not there, an option that the method does not have, a
-            value that does not fit, a file that is absent.
+    Returns the files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source
+    of an embedder of the user's own and what its option `path` names.
     """
     _find(config)
     if ":" in config.method:
@@ -104,10 +99,8 @@ def check_method(config: EmbeddingConfig) -> list[Path]:
 def files_at(path: str) -> list[Path]:
     """The file at a path, or the files of the folder there that are not hidden; none where there is nothing."""
     found = Path(os.path.expanduser(path))
-    if found.is_file():
-        return [found]
     if not found.is_dir():
-        return []
+        return [found] if found.is_file() else []
     return sorted(file for file in found.iterdir() if file.is_file() and not file.name.startswith("."))
 
 
@@ -133,13 +126,8 @@ def make_embedder(
         >>> make_embedder(config).embed(["wind and sail"]).shape
         (1, 64)
     """
-    contract = {
-        "texts": texts,
-        "stored": stored,
-        "document_ids": document_ids,
-        "max_tokens": config.max_tokens,
-        "seed": config.seed,
-    }
+    contract = {"texts": texts, "stored": stored, "document_ids": document_ids}
+    contract |= {"max_tokens": config.max_tokens, "seed": config.seed}
     method, taken = _find(config)
     made = method(**config.options, **{name: contract[name] for name in taken})
     if ":" in config.method:
@@ -158,17 +146,7 @@ def learns(config: EmbeddingConfig) -> bool:
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
-    """Check that an embedder gave what it has to: one finite float32 row a text.
-
-    Args:
-        vectors: what came back.
-        num_texts: texts that went in.
-        dimensions: the width that the embedder says its vectors have.
-        name_document: what a message calls the document of a row.
-
-    Raises:
-        UserError: it did not; names the document, the first one where the fault is not of a single document.
-    """
+    """Refuse what is not one finite float32 row a text; `name_document` says what a message calls a row's document."""
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
         found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__

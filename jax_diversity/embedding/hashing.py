@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class HashingEmbedder:
         """Vectors of length one, a row a text; zeros for a text without a term."""
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
-            counts = csr_array(self._vectorizer.transform(texts[start : start + _BLOCK_DOCUMENTS]))
+            counts = csr_array(make_vectorizer().transform(texts[start : start + _BLOCK_DOCUMENTS]))
             # Ten occurrences of a word indicate a topic more than one does, but not ten times as much.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
@@ -71,26 +71,18 @@ class HashingEmbedder:
 
     # Made at the first use: settings are checked by making an embedder, which should take no time.
     @cached_property
-    def _vectorizer(self) -> Any:
-        return make_vectorizer()
-
-    @cached_property
     def _signs(self) -> Float32[np.ndarray, "bucket feature"]:
         return make_signs(self.dimensions, self._seed)
 
 
+@cache
 def make_vectorizer() -> Any:
-    """The library's `HashingVectorizer` that counts `split_marks` in buckets."""
+    """Scikit-learn's `HashingVectorizer` that counts `split_marks` in buckets."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    settings: dict[str, Any] = {
-        "analyzer": split_marks,
-        "n_features": NUM_BUCKETS,
-        "alternate_sign": False,  # the projection has signs; opposite counts of one bucket would cancel
-        "norm": None,
-        "dtype": np.float32,
-    }
-    return HashingVectorizer(**settings)
+    settings: Any = {"analyzer": split_marks, "n_features": NUM_BUCKETS, "norm": None, "dtype": np.float32}
+    # Without alternating signs: the projection has signs, and opposite counts of one bucket would cancel.
+    return HashingVectorizer(alternate_sign=False, **settings)
 
 
 def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimensions}"]:
@@ -101,12 +93,7 @@ def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimen
 
 
 def split_marks(text: str) -> list[str]:
-    """What is counted of a text, repeated as it comes.
-
-    Example:
-        >>> split_marks("Recipes: 明月!")
-        ['recip', ':', '明', '月', '!']
-    """
+    """What is counted of a text, repeated as it comes: "Recipes: 明月!" gives recip, :, 明, 月 and !."""
     text = text.lower()
     # Most texts are ASCII, for which the simpler pattern gives the same terms in a fraction of the time.
     found = (_ASCII if text.isascii() else _ANY).findall(text)

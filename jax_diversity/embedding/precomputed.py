@@ -1,8 +1,8 @@
 """Vectors that were computed elsewhere: a .npy file, or a column of Parquet files.
 
-Rows are matched with the corpus's documents by their ids where the Parquet files have them, and otherwise one by
-one in the order in which the documents are stored. Vectors are read in blocks; what is held of all rows is their
-place in the corpus, 8 bytes each, and, while ids are matched, the ids of documents and rows.
+Rows are matched with documents by ids where the Parquet files have them, otherwise by the order in which documents
+are stored. Vectors are read in blocks; what is held of all rows is their place in the corpus, 8 bytes each, and,
+while ids are matched, the ids of documents and rows.
 """
 
 from __future__ import annotations
@@ -85,11 +85,7 @@ def precomputed(
 
 
 def input_files(path: str, **_: Any) -> list[Path]:
-    """The files of vectors that a path or a glob names, sorted by name; other options are checked with the files.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The files of vectors that a path or a glob names, sorted by name; other options are checked with the files."""
     pattern = os.path.expanduser(path)
     found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
     paths = [Path(name) for name in found if os.path.isfile(name)]
@@ -117,14 +113,15 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
 
     def blocks() -> Iterator[Block]:
         for start in range(0, num_documents, _BLOCK_ROWS):
-            vectors = _as_float32(stored[start : start + _BLOCK_ROWS], path, start)
-            yield np.arange(start, start + len(vectors)), vectors
+            numbers = np.arange(start, min(start + _BLOCK_ROWS, num_documents))
+            yield numbers, _as_float32(stored[start : start + _BLOCK_ROWS], path, numbers)
 
     return PrecomputedVectors(stored.shape[1], 0, blocks)
 
 
 def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids: Any) -> PrecomputedVectors:
-    has_ids = [id_column in _column_names(path, column) for path in paths]
+    names, lengths = zip(*(_check_column(path, column) for path in paths), strict=True)
+    has_ids = [id_column in each for each in names]
     if all(has_ids):
         targets, num_unused = _match_ids(paths, str(id_column), ids)
     elif any(has_ids):
@@ -134,25 +131,18 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
             "add it there, or set the option id_column to None to go by the rows' order."
         )
     else:
-        num_rows = 0
-        for path in paths:
-            with _parquet(path) as table:
-                num_rows += table.metadata.num_rows
-        _check_number(f"{len(paths)} files from {paths[0]} on", num_rows, len(ids))
-        targets, num_unused = np.arange(num_rows), 0
+        _check_number(f"{len(paths)} files from {paths[0]} on", sum(lengths), len(ids))
+        targets, num_unused = np.arange(len(ids)), 0
     dimensions = _first_width(paths, column)
 
     def blocks() -> Iterator[Block]:
-        first = 0
-        for path in paths:
+        for path, documents in zip(paths, np.split(targets, np.cumsum(lengths)[:-1]), strict=True):
             start = 0
             for batch in _batches(path, column):
                 vectors = _read_rows(batch, dimensions, column, path, start)
-                documents = targets[first : first + len(batch)]
-                used = documents != _UNUSED
-                yield documents[used], _as_float32(vectors[used], path, start, np.flatnonzero(used))
+                used = np.flatnonzero(documents[start : start + len(batch)] != _UNUSED)
+                yield documents[start + used], _as_float32(vectors[used], path, start + used)
                 start += len(batch)
-                first += len(batch)
 
     return PrecomputedVectors(dimensions, num_unused, blocks)
 
@@ -208,12 +198,12 @@ def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start:
     return np.asarray(batch.flatten().to_numpy(zero_copy_only=False)).reshape(len(batch), dimensions)
 
 
-def _column_names(path: Path, column: str) -> list[str]:
-    """The names of a file's columns; checks that `column` is one of them and holds lists of floating-point numbers."""
+def _check_column(path: Path, column: str) -> tuple[list[str], int]:
+    """The names of a file's columns, of which `column` has to hold lists of floating-point numbers, and its rows."""
     import pyarrow.types as types
 
     with _parquet(path) as table:
-        schema = table.schema_arrow
+        schema, num_rows = table.schema_arrow, table.metadata.num_rows
     if column not in schema.names:
         raise UserError(
             f"Expected the column {column!r} in {path}, found {', '.join(schema.names) or 'no columns'}; name the "
@@ -226,19 +216,17 @@ def _column_names(path: Path, column: str) -> list[str]:
             f"Expected lists of floating-point numbers in the column {column!r} of {path}, found {kind}; name the "
             "vectors' column with the option column."
         )
-    return list(schema.names)
+    return list(schema.names), num_rows
 
 
 def _first_width(paths: Sequence[Path], column: str) -> int:
     for path in paths:
         for batch in _batches(path, column):
-            first = batch[0].as_py() if len(batch) else None
-            if first is not None and not first:
-                raise UserError(f"Expected vectors in the column {column!r} of {path}, found an empty one in row 0.")
-            if first is not None:
-                return len(first)
             if len(batch):
-                raise UserError(f"Expected vectors in the column {column!r} of {path}, found null in row 0.")
+                if first := batch[0].as_py():
+                    return len(first)
+                found = "null" if first is None else "an empty one"
+                raise UserError(f"Expected vectors in the column {column!r} of {path}, found {found} in row 0.")
     raise UserError(f"Expected vectors in the column {column!r} of {paths[0]}, found no rows.")
 
 
@@ -274,18 +262,15 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
         )
 
 
-def _as_float32(
-    rows: np.ndarray, path: Path, start: int, places: Int64[np.ndarray, " row"] | None = None
-) -> Float32[np.ndarray, "row feature"]:
-    """The rows as float32, all finite; `start` (and `places` after it) are their numbers in the file."""
+def _as_float32(rows: np.ndarray, path: Path, numbers: Int64[np.ndarray, " row"]) -> Float32[np.ndarray, "row feature"]:
+    """The rows as float32, all finite; `numbers` are theirs in the file."""
     # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        row = int(np.argmin(finite))
         raise UserError(
             f"Expected finite vectors, found NaN, infinity or a number beyond float32 in row "
-            f"{start + (row if places is None else int(places[row]))} of {path}; repair that row."
+            f"{numbers[np.argmin(finite)]} of {path}; repair that row."
         )
     return vectors

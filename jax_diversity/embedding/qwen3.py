@@ -7,7 +7,6 @@ through the model in batches of a few fixed shapes, so few programs are compiled
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,12 +58,12 @@ def qwen3(
         (1, 1024)
     """
     folder = Path(os.path.expanduser(path))
-    _check_options(batch_tokens, dtype)
+    input_files(path, batch_tokens, dtype)
     devices = flat_mesh(Mesh(np.array(jax.local_devices()), (AXIS,)) if mesh is None else mesh, AXIS)
     architecture = Architecture.read(folder)
-    if not 2 <= max_tokens <= architecture.max_positions:
+    if not 2 <= max_tokens <= architecture.max_position_embeddings:
         raise UserError(
-            f"Expected max_tokens from 2 to {architecture.max_positions}, the max_position_embeddings of the "
+            f"Expected max_tokens from 2 to {architecture.max_position_embeddings}, the max_position_embeddings of the "
             f"checkpoint in {folder}, found {max_tokens}."
         )
     tokens = TokenReader(folder, max_tokens, architecture.vocab_size)
@@ -73,12 +72,9 @@ def qwen3(
 
 
 def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> list[Path]:
-    """The files of the checkpoint, sorted; none is read.
-
-    Raises:
-        UserError: there are none; another option does not fit.
-    """
-    _check_options(batch_tokens, dtype)
+    """The files of the checkpoint, sorted; none is read, but the other options are checked."""
+    whole_number("batch_tokens", batch_tokens, 1)
+    one_of("dtype", dtype, ("bfloat16", "float32"))
     files = files_at(path)
     if not os.path.isdir(os.path.expanduser(path)) or not files:
         raise UserError(
@@ -86,11 +82,6 @@ def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> li
             f"{path!r}; download one (`hf download Qwen/Qwen3-Embedding-0.6B --local-dir FOLDER`) and name its folder."
         )
     return files
-
-
-def _check_options(batch_tokens: int, dtype: str) -> None:
-    whole_number("batch_tokens", batch_tokens, 1)
-    one_of("dtype", dtype, ("bfloat16", "float32"))
 
 
 class Qwen3Embedder:
@@ -109,28 +100,23 @@ class Qwen3Embedder:
         return self._model.width
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """A vector of length 1 for each text, in the texts' order; a text without tokens has its end token's.
-
-        Args:
-            texts: documents' beginnings; a thousand at a time fill the batches well.
-        """
+        """A vector of length 1 for each text; a text without tokens has its end token's."""
         ids = self._tokens.encode(texts)
         vectors = np.empty((len(ids), self.dimensions), np.float32)
-        # Devices work on a few batches while the next one is padded; its result is read only afterwards.
         in_flight: deque[tuple[np.ndarray, jax.Array]] = deque()
 
-        def collect() -> None:
-            documents, rows = in_flight.popleft()
-            vectors[documents] = np.asarray(rows)[: len(documents)]
+        def collect(num_left: int) -> None:
+            while len(in_flight) > num_left:
+                documents, rows = in_flight.popleft()
+                vectors[documents] = np.asarray(rows)[: len(documents)]
 
         lengths = np.array([len(row) for row in ids], np.int64)
         for documents, num_rows, padded_length in self._plan.batches(lengths):
             batch = padded([ids[document] for document in documents], num_rows, padded_length)
+            # Devices work on a few batches while the next one is padded; their results are read only afterwards.
             in_flight.append((documents, self._model.embed(*batch)))
-            if len(in_flight) > _IN_FLIGHT:
-                collect()
-        while in_flight:
-            collect()
+            collect(_IN_FLIGHT)
+        collect(0)
         return vectors
 
 
@@ -141,11 +127,7 @@ class BatchPlan:
     A text always has the same padded length, so that its vector hardly depends on the texts beside it. Padded lengths
     grow by a third or a half at a time, which wastes a sixth of a batch on average, and each length has two numbers of
     rows: a full batch's, and an eighth of them for what is left over. Up to 1,024 tokens that makes 18 shapes at most.
-
-    Attributes:
-        max_tokens: the longest text.
-        batch_tokens: tokens of a full batch, padding included; a batch has at least a row a device.
-        num_devices: what the rows of every batch are divisible by.
+    The rows of every batch are divisible by the number of devices.
     """
 
     max_tokens: int
@@ -159,35 +141,21 @@ class BatchPlan:
         steps = [length for power in powers for length in (1 << power, 3 << (power - 1))]
         return (*(length for length in steps if length < self.max_tokens), self.max_tokens)
 
-    def num_rows(self, padded_length: int) -> tuple[int, int]:
-        """Rows of a full batch and of a small one."""
-        full = self._divisible(self.batch_tokens // padded_length)
-        return full, self._divisible(full // _PARTS)
-
     def batches(self, lengths: Int64[np.ndarray, " document"]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """The batches that hold each text once, longest first.
-
-        Args:
-            lengths: tokens of each text, 1 up to `max_tokens`.
-
-        Yields:
-            indices of a batch's texts, its rows (as many or more), and its padded length.
-        """
+        """Every batch: the indices of its texts, its number of rows (as many or more), and its padded length."""
         # Longest first: a batch that does not fit into memory fails at the start, not after hours.
         order = np.argsort(-lengths, kind="stable")
-        classes = np.array([bisect_left(self.padded_lengths, length) for length in lengths[order]], np.int64)
+        classes = np.searchsorted(self.padded_lengths, lengths[order])
         for number in range(len(self.padded_lengths) - 1, -1, -1):
             documents = order[classes == number]
             padded_length = self.padded_lengths[number]
-            full, small = self.num_rows(padded_length)
+            full = max(self.batch_tokens // padded_length // self.num_devices, 1) * self.num_devices
+            small = max(full // _PARTS // self.num_devices, 1) * self.num_devices
             while len(documents):
                 # The last texts go into small batches, unless these together would be as large as a full one.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]
-
-    def _divisible(self, num_rows: int) -> int:
-        return max(num_rows // self.num_devices, 1) * self.num_devices
 
 
 def padded(

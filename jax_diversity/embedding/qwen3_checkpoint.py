@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,6 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 END_TOKEN = "<|endoftext|>"
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "inner_width": "intermediate_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_key_heads": "num_key_value_heads",
-    "head_width": "head_dim",
-    "max_positions": "max_position_embeddings",
-}
 # Features of Qwen3 models that are not implemented here, with the values that switch them off.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -48,7 +38,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
 _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
-_PREFIX = "model."
 # The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
 _CHARACTERS_PER_TOKEN = 32  # longer tokens are runs of blanks and the like
@@ -58,45 +47,22 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What decides the shapes and the arithmetic of a Qwen3 model.
-
-    Attributes:
-        vocab_size: rows of the table of token vectors.
-        width: size of a hidden state, and of a document's vector.
-        inner_width: size between the two halves of a block's feed-forward part.
-        num_layers: number of blocks.
-        num_heads: query heads of a block.
-        num_key_heads: its key and value heads, each shared by as many neighbouring query heads.
-        head_width: size of a head; even.
-        max_positions: the longest run of tokens that the model was made for.
-        rotary_base: θ of the rotary positions.
-        epsilon: added to the mean square that RMSNorm divides by.
-    """
+    """What decides the shapes and the arithmetic of a Qwen3 model, by the names of its config.json."""
 
     vocab_size: int
-    width: int
-    inner_width: int
-    num_layers: int
-    num_heads: int
-    num_key_heads: int
-    head_width: int
-    max_positions: int
-    rotary_base: float
-    epsilon: float
+    hidden_size: int  # width of a hidden state, and of a document's vector
+    intermediate_size: int  # between the two halves of a block's feed-forward part
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int  # each shared by as many neighbouring query heads
+    head_dim: int  # even
+    max_position_embeddings: int
+    rope_theta: float
+    rms_norm_eps: float  # added to the mean square that RMSNorm divides by
 
     @classmethod
     def read(cls, folder: Path) -> Architecture:
-        """The architecture of the checkpoint in a folder.
-
-        Raises:
-            UserError: no such folder or file, no JSON, another architecture than Qwen3, or sizes that are missing
-                or fit no model.
-        """
-        if not folder.is_dir():
-            raise UserError(
-                f"Expected the folder of a Qwen3-Embedding checkpoint, found no folder at {folder}; download one "
-                "(`hf download Qwen/Qwen3-Embedding-0.6B --local-dir FOLDER`) and name its folder."
-            )
+        """The architecture of the checkpoint in a folder; refuses models that are not Qwen3 or not implemented."""
         path = folder / CONFIG
         config = read_object(path)
         if config.get("model_type") != "qwen3":
@@ -104,27 +70,34 @@ class Architecture:
                 f"Expected a Qwen3 model (model_type 'qwen3') in {path}, found model_type "
                 f"{config.get('model_type')!r}; name the folder of a Qwen3-Embedding checkpoint."
             )
-        _check_supported(config, path)
-        sizes = {ours: whole_number(f"{theirs} in {path}", config.get(theirs), 1) for ours, theirs in _SIZES.items()}
-        if sizes["num_heads"] % sizes["num_key_heads"] or sizes["head_width"] % 2:
+        for name, accepted in _UNSUPPORTED.items():
+            value = config.get(name, accepted[0])
+            if value not in accepted:
+                raise UserError(
+                    f"Expected {name} to be {accepted[0]!r} in {path}, as in Qwen3-Embedding's checkpoints, found "
+                    f"{value!r}, which is not supported."
+                )
+        rotary = _rotary(config)
+        scaling = rotary.get("rope_type", "default")
+        if scaling != "default":
+            raise UserError(
+                f"Expected plain rotary positions (rope_type 'default') in {path}, found {scaling!r}, which is not "
+                "supported; remove rope_scaling to read documents up to the length the model was trained on."
+            )
+        names = [field.name for field in fields(cls) if field.type == "int"]
+        sizes = {name: whole_number(f"{name} in {path}", config.get(name), 1) for name in names}
+        if sizes["num_attention_heads"] % sizes["num_key_value_heads"] or sizes["head_dim"] % 2:
             raise UserError(
                 f"Expected num_attention_heads to be a multiple of num_key_value_heads and head_dim to be even in "
-                f"{path}, found {sizes['num_heads']}, {sizes['num_key_heads']} and {sizes['head_width']}."
+                f"{path}, found {sizes['num_attention_heads']}, {sizes['num_key_value_heads']} and {sizes['head_dim']}."
             )
-        rotary_base = _rotary(config).get("rope_theta", config.get("rope_theta"))
-        return cls(
-            **sizes,
-            rotary_base=_read_positive(rotary_base, "rope_theta", path),
-            epsilon=_read_positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", path),
-        )
+        base = _read_positive(rotary.get("rope_theta", config.get("rope_theta")), "rope_theta", path)
+        epsilon = _read_positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", path)
+        return cls(**sizes, rope_theta=base, rms_norm_eps=epsilon)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object.
-
-    Raises:
-        UserError: it cannot be read, or holds something else.
-    """
+    """A JSON file that holds one object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -136,22 +109,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"Expected a JSON object in {path}, found {type(value).__name__}; download it again.")
     return value
-
-
-def _check_supported(config: Mapping[str, Any], path: Path) -> None:
-    for name, accepted in _UNSUPPORTED.items():
-        value = config.get(name, accepted[0])
-        if value not in accepted:
-            raise UserError(
-                f"Expected {name} to be {accepted[0]!r} in {path}, as in Qwen3-Embedding's checkpoints, found "
-                f"{value!r}, which is not supported."
-            )
-    scaling = _rotary(config).get("rope_type", "default")
-    if scaling != "default":
-        raise UserError(
-            f"Expected plain rotary positions (rope_type 'default') in {path}, found {scaling!r}, which is not "
-            "supported; remove rope_scaling to read documents up to the length the model was trained on."
-        )
 
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -170,25 +127,13 @@ def _read_positive(value: Any, name: str, path: Path) -> float:
 
 
 def open_tensors(folder: Path) -> Tensors:
-    """Every tensor of a checkpoint that an embedding needs, mapped into memory, by name without the first `model.`.
-
-    Raises:
-        UserError: no weights in the folder, or a file that is missing, cut off or damaged.
-    """
-    tensors: dict[str, np.ndarray] = {}
-    for path in weight_files(folder):
-        for name, tensor in _open_file(path).items():
-            if not name.endswith(_UNUSED):
-                tensors[name.removeprefix(_PREFIX)] = tensor
-    return tensors
+    """Every tensor of a checkpoint that an embedding needs, mapped into memory, by name without the first `model.`."""
+    opened = [item for path in _weight_files(folder) for item in _open_file(path).items()]
+    return {name.removeprefix("model."): tensor for name, tensor in opened if not name.endswith(_UNUSED)}
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold a checkpoint's tensors, sorted.
-
-    Raises:
-        UserError: there are none, or the index names files that are not there.
-    """
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that hold a checkpoint's tensors, sorted."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -226,14 +171,11 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
     try:
         header = json.loads(content[_LENGTH_BYTES:header_end].tobytes())
     except (ValueError, RecursionError):
-        raise _damaged(path, "a header that is no JSON") from None
+        header = None
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is no JSON object")
-    return {
-        name: _tensor(content[header_end:], name, about, path)
-        for name, about in header.items()
-        if name != "__metadata__"
-    }
+    header.pop("__metadata__", None)
+    return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
 
 
 def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarray:
@@ -264,20 +206,20 @@ def _damaged(path: Path, found: str) -> UserError:
 
 
 class TokenReader:
-    """A checkpoint's tokenizer.
-
-    Args:
-        folder: the checkpoint's.
-        max_tokens: only a text's first tokens are read; the end token is one of them.
-        vocab_size: rows of the model's table of token vectors.
-
-    Raises:
-        UserError: no tokenizer.json, one that does not parse, without an end token, or with ids beyond the table.
-    """
+    """A checkpoint's tokenizer, which reads a text's first `max_tokens` tokens, the end token included."""
 
     def __init__(self, folder: Path, max_tokens: int, vocab_size: int) -> None:
         path = folder / TOKENIZER
-        self._tokenizer = _read(path)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"Expected {TOKENIZER} in the checkpoint's folder, found none at {path}; download the whole checkpoint."
+            ) from None
+        except Exception as error:  # the library raises bare exceptions
+            raise UserError(
+                f"Expected a tokenizer of the `tokenizers` library in {path}, found: {error}; download it again."
+            ) from None
         self._num_characters = max_tokens * _CHARACTERS_PER_TOKEN
         largest = max(self._tokenizer.get_vocab().values(), default=-1)
         if largest >= vocab_size:
@@ -289,7 +231,15 @@ class TokenReader:
         self._tokenizer.no_truncation()
         # A tokenizer that appends an end token gives it for the empty text too.
         if not self._tokenizer.encode("").ids:
-            self._tokenizer.post_processor = _ending(self._tokenizer, path)
+            end = self._tokenizer.token_to_id(END_TOKEN)  # some base models' tokenizers leave it to the caller
+            if end is None:
+                raise UserError(
+                    f"Expected the tokenizer in {path} to append an end token or to know {END_TOKEN}, found neither; "
+                    "take the tokenizer that belongs to the checkpoint."
+                )
+            self._tokenizer.post_processor = processors.TemplateProcessing(
+                single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)]
+            )
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -297,27 +247,3 @@ class TokenReader:
         # Cut before they are tokenised: a text may have megabytes, of which a few kilobytes are read.
         beginnings = [text[: self._num_characters] for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(beginnings)]
-
-
-def _read(path: Path) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"Expected {TOKENIZER} in the checkpoint's folder, found none at {path}; download the whole checkpoint."
-        ) from None
-    except Exception as error:  # the library raises bare exceptions
-        raise UserError(
-            f"Expected a tokenizer of the `tokenizers` library in {path}, found: {error}; download it again."
-        ) from None
-
-
-def _ending(tokenizer: tokenizers.Tokenizer, path: Path) -> processors.TemplateProcessing:
-    """Appends the end token, for those base models' tokenizers that leave it to the caller."""
-    end = tokenizer.token_to_id(END_TOKEN)
-    if end is None:
-        raise UserError(
-            f"Expected the tokenizer in {path} to append an end token or to know {END_TOKEN}, found neither; take "
-            "the tokenizer that belongs to the checkpoint."
-        )
-    return processors.TemplateProcessing(single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)])

@@ -30,38 +30,30 @@ from jax_diversity.foundation.errors import UserError
 AXIS = "device"
 _STACKED = "layers"
 Place = Callable[[Any], Any]
+Hidden = Float[Array, "row token width"]
+Heads = Float[Array, "row token head width"]
+Rotation = Float32[Array, "2 token half"]
 
 
 class Qwen3(nnx.Module):
-    """Token ids to hidden states.
-
-    Args:
-        architecture: the sizes.
-        dtype: of parameters and arithmetic; norms, rotary positions and the softmax are computed in float32.
-        rngs: asked for initial values; a checkpoint's replace them.
-    """
+    """Token ids to hidden states; norms, rotary positions and the softmax are computed in float32."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        @nnx.split_rngs(splits=architecture.num_layers)
+        @nnx.split_rngs(splits=architecture.num_hidden_layers)
         @nnx.vmap(in_axes=(0,), out_axes=0)
         def stack(rngs: nnx.Rngs) -> Block:
             return Block(architecture, dtype, rngs)
 
         kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
         self.architecture = architecture
-        self.embed_tokens = nnx.Embed(architecture.vocab_size, architecture.width, **kinds)
+        self.embed_tokens = nnx.Embed(architecture.vocab_size, architecture.hidden_size, **kinds)
         self.layers = stack(rngs)  # one block whose parameters have a first axis: the layers, compiled once
-        self.norm = nnx.RMSNorm(architecture.width, epsilon=architecture.epsilon, **kinds)
+        self.norm = nnx.RMSNorm(architecture.hidden_size, epsilon=architecture.rms_norm_eps, **kinds)
 
-    def __call__(
-        self, tokens: Int32[Array, "row token"], spread: Place, gather: Place
-    ) -> Float[Array, "row token width"]:
+    def __call__(self, tokens: Int32[Array, "row token"], spread: Place, gather: Place) -> Hidden:
         """The hidden states after the last block, not normalised yet.
 
-        Args:
-            tokens: ids, padded at the end with any id.
-            spread: lays the rows of the tokens' vectors out over devices.
-            gather: brings together the parameters of a block, which may lie on several devices.
+        `spread` lays the rows of the tokens' vectors out over devices; `gather` brings together a block's parameters.
         """
         graph, layers = nnx.split(self.layers)
         rotation = rotations(tokens.shape[1], self.architecture)
@@ -72,15 +64,8 @@ class Qwen3(nnx.Module):
 
         return lax.scan(apply, spread(self.embed_tokens(tokens)), layers)[0]
 
-    def last(
-        self, hidden: Float[Array, "row token width"], lengths: Int32[Array, " row"]
-    ) -> Float32[Array, "row width"]:
-        """The normalised hidden state of each row's last token, scaled to length 1: the embedding.
-
-        Args:
-            hidden: the hidden states after the last block.
-            lengths: tokens of each row, 1 or more.
-        """
+    def last(self, hidden: Hidden, lengths: Int32[Array, " row"]) -> Float32[Array, "row width"]:
+        """The normalised hidden state of each row's last token, scaled to length 1: the embedding."""
         states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
         # Scaled in float32: lengths of bfloat16 would be wrong by up to 0.4 %.
         vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
@@ -92,16 +77,14 @@ class Block(nnx.Module):
     """Attention, then a feed-forward part, each added to what it was computed from."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        norm: Any = {"epsilon": architecture.epsilon, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        self.input_layernorm = nnx.RMSNorm(architecture.width, **norm)
+        norm: Any = {"epsilon": architecture.rms_norm_eps, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.input_layernorm = nnx.RMSNorm(architecture.hidden_size, **norm)
         self.self_attn = Attention(architecture, dtype, rngs)
-        self.post_attention_layernorm = nnx.RMSNorm(architecture.width, **norm)
+        self.post_attention_layernorm = nnx.RMSNorm(architecture.hidden_size, **norm)
         self.mlp = FeedForward(architecture, dtype, rngs)
 
-    def __call__(
-        self, hidden: Float[Array, "row token width"], rotation: Float32[Array, "2 token half"]
-    ) -> Float[Array, "row token width"]:
-        """The hidden states after the block; `rotation` is that of `rotations`."""
+    def __call__(self, hidden: Hidden, rotation: Rotation) -> Hidden:
+        """The hidden states after the block."""
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -110,20 +93,18 @@ class Attention(nnx.Module):
     """Causal attention; neighbouring query heads share a key and a value head."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        norm: Any = {"epsilon": architecture.epsilon, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        self.head_width = architecture.head_width
-        query_width = architecture.num_heads * architecture.head_width
-        key_width = architecture.num_key_heads * architecture.head_width
-        self.q_proj = Projection(architecture.width, query_width, dtype, rngs)
-        self.k_proj = Projection(architecture.width, key_width, dtype, rngs)
-        self.v_proj = Projection(architecture.width, key_width, dtype, rngs)
-        self.o_proj = Projection(query_width, architecture.width, dtype, rngs)
-        self.q_norm = nnx.RMSNorm(architecture.head_width, **norm)
-        self.k_norm = nnx.RMSNorm(architecture.head_width, **norm)
+        norm: Any = {"epsilon": architecture.rms_norm_eps, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+        self.head_width = architecture.head_dim
+        query_width = architecture.num_attention_heads * architecture.head_dim
+        key_width = architecture.num_key_value_heads * architecture.head_dim
+        self.q_proj = Projection(architecture.hidden_size, query_width, dtype, rngs)
+        self.k_proj = Projection(architecture.hidden_size, key_width, dtype, rngs)
+        self.v_proj = Projection(architecture.hidden_size, key_width, dtype, rngs)
+        self.o_proj = Projection(query_width, architecture.hidden_size, dtype, rngs)
+        self.q_norm = nnx.RMSNorm(architecture.head_dim, **norm)
+        self.k_norm = nnx.RMSNorm(architecture.head_dim, **norm)
 
-    def __call__(
-        self, hidden: Float[Array, "row token width"], rotation: Float32[Array, "2 token half"]
-    ) -> Float[Array, "row token width"]:
+    def __call__(self, hidden: Hidden, rotation: Rotation) -> Hidden:
         """What attention adds to normalised hidden states."""
         heads = (*hidden.shape[:2], -1, self.head_width)
         queries = rotate(self.q_norm(self.q_proj(hidden).reshape(heads)), rotation)
@@ -138,11 +119,11 @@ class FeedForward(nnx.Module):
     """SwiGLU: one projection gates another, a third leads back."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
-        self.gate_proj = Projection(architecture.width, architecture.inner_width, dtype, rngs)
-        self.up_proj = Projection(architecture.width, architecture.inner_width, dtype, rngs)
-        self.down_proj = Projection(architecture.inner_width, architecture.width, dtype, rngs)
+        self.gate_proj = Projection(architecture.hidden_size, architecture.intermediate_size, dtype, rngs)
+        self.up_proj = Projection(architecture.hidden_size, architecture.intermediate_size, dtype, rngs)
+        self.down_proj = Projection(architecture.intermediate_size, architecture.hidden_size, dtype, rngs)
 
-    def __call__(self, hidden: Float[Array, "row token width"]) -> Float[Array, "row token width"]:
+    def __call__(self, hidden: Hidden) -> Hidden:
         """What the feed-forward part adds to normalised hidden states."""
         return self.down_proj(jax.nn.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
 
@@ -159,17 +140,15 @@ class Projection(nnx.Module):
         return jnp.einsum("rti,oi->rto", values, self.weight[...])
 
 
-def rotations(num_tokens: int, architecture: Architecture) -> Float32[Array, "2 token half"]:
+def rotations(num_tokens: int, architecture: Architecture) -> Rotation:
     """Cosine and sine of every position's angles: position / θ^(2 i / head width) for i below half the width."""
-    half = architecture.head_width // 2
-    frequencies = architecture.rotary_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    half = architecture.head_dim // 2
+    frequencies = architecture.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = jnp.arange(num_tokens, dtype=jnp.float32)[:, None] * frequencies
     return jnp.stack([jnp.cos(angles), jnp.sin(angles)])
 
 
-def rotate(
-    heads: Float[Array, "row token head width"], rotation: Float32[Array, "2 token half"]
-) -> Float[Array, "row token head width"]:
+def rotate(heads: Heads, rotation: Rotation) -> Heads:
     """Turn each pair (i, i + half the width) of a head by its position's i-th angle."""
     cosines, sines = rotation[:, None, :, None, :]
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
@@ -180,53 +159,30 @@ def rotate(
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model whose parameters lie on a mesh, and the program that embeds batches with it.
-
-    Attributes:
-        mesh: of one axis.
-        width: of an embedding.
-        parameters: the model's, each with a part on every device.
-        program: (parameters, tokens, lengths) -> embeddings; compiled once for each shape of the tokens.
-    """
+    """A model whose parameters lie on a mesh of one axis, and the program that embeds batches with it."""
 
     mesh: Mesh
     width: int
     parameters: Any
-    program: Any
+    program: Any  # (parameters, tokens, lengths) -> embeddings; compiled once for each shape of the tokens
 
     def embed(
         self, tokens: Int32[np.ndarray, "row token"], lengths: Int32[np.ndarray, " row"]
     ) -> Float32[Array, "row width"]:
         """The embeddings of a batch, on every device; not waited for.
 
-        Args:
-            tokens: ids, padded at the end with any id; the number of rows is a multiple of the mesh's size. Every
-                process of several hosts passes the same.
-            lengths: tokens of each row, 1 or more.
+        The number of rows is a multiple of the mesh's size. Every process of several hosts passes the same batch.
         """
-        return self.program(self.parameters, *(_on_every_device(self.mesh, values) for values in (tokens, lengths)))
+        sharding = NamedSharding(self.mesh, PartitionSpec())
+        batch = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in (tokens, lengths)]
+        return self.program(self.parameters, *batch)
 
 
 def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype: str) -> PlacedModel:
-    """The model of a checkpoint on a mesh, every device's parts read from disk for it.
-
-    Args:
-        architecture: the sizes that the checkpoint's configuration gives.
-        tensors: as `open_tensors` gives them; taken to `dtype` whatever the files hold.
-        mesh: of one axis.
-        dtype: of parameters and arithmetic.
-
-    Raises:
-        UserError: a tensor is missing, has another shape, or belongs to no Qwen3 model.
-    """
+    """The model of a checkpoint on a mesh of one axis, every device's parts read from disk for it, as `dtype`."""
     # The model's structure and its parameters' shapes; nothing is computed.
     graph, shapes = nnx.split(nnx.eval_shape(lambda: Qwen3(architecture, jnp.dtype(dtype), nnx.Rngs(0))))
     parameters = _load(architecture, shapes, tensors, mesh)
-    return PlacedModel(mesh, architecture.width, parameters, _embedding_program(graph, mesh, dtype))
-
-
-def _embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
-    """The jit-compiled program that embeds batches: (parameters, tokens, lengths) -> embeddings."""
 
     def place(*axes: str | None) -> Callable[[Any], Any]:
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
@@ -241,18 +197,18 @@ def _embedding_program(graph: Any, mesh: Mesh, dtype: str) -> Any:
             hidden = model(tokens, spread=place(AXIS), gather=place())
             return place()(model.last(hidden, place(AXIS)(lengths)))
 
-    return jax.jit(embed)
+    return PlacedModel(mesh, architecture.hidden_size, parameters, jax.jit(embed))
 
 
 def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh) -> Any:
     unread = dict(tensors)
     loaded = {}
     for path, variable in nnx.to_flat_state(shapes):
-        stacked = path[0] == _STACKED
-        shape = variable.get_value()
+        first, *rest = map(str, path[:-1])
+        stacked, shape = first == _STACKED, variable.get_value()
         # A stacked parameter's first axis is the layer; its tensors, one a layer, have the axes behind it.
-        names = _tensor_names(path, architecture.num_layers)
-        views = [_take(unread, name, shape.shape[stacked:]) for name in names]
+        stems = [f"{first}.{layer}" for layer in range(architecture.num_hidden_layers)] if stacked else [first]
+        views = [_take(unread, ".".join([stem, *rest, "weight"]), shape.shape[stacked:]) for stem in stems]
         loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
     if unread:
         raise UserError(
@@ -260,20 +216,6 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
             "of the model cannot be read."
         )
     return nnx.from_flat_state(loaded)
-
-
-def _on_every_device(mesh: Mesh, values: np.ndarray) -> Array:
-    sharding = NamedSharding(mesh, PartitionSpec())
-    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
-
-
-def _tensor_names(path: tuple[Any, ...], num_layers: int) -> list[str]:
-    """The tensors that a parameter consists of, one a layer where layers are stacked."""
-    first, *rest = map(str, path[:-1])
-    stem = ".".join([*rest, "weight"])
-    if first == _STACKED:
-        return [f"{first}.{number}.{stem}" for number in range(num_layers)]
-    return [f"{first}.{stem}"]
 
 
 def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -295,14 +237,9 @@ def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) ->
         parts = [view[index[stacked:]] for view in views]
         return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
 
+    # A block's parameters are divided over devices by rows, which lie together on disk; the table of tokens by
+    # features, because every device looks up all tokens; vectors (norms) are whole on every device.
+    whole = len(shape.shape) - stacked < 2 or shape.shape[1] % mesh.size != 0
+    sharding = NamedSharding(mesh, PartitionSpec() if whole else PartitionSpec(None, AXIS))
     # The callback is asked for one device's slice at a time, so a host never holds the whole model.
-    sharding = NamedSharding(mesh, _spec(shape.shape, stacked, mesh.size))
     return jax.make_array_from_callback(shape.shape, sharding, read)
-
-
-def _spec(shape: tuple[int, ...], stacked: bool, num_devices: int) -> PartitionSpec:
-    """How a parameter is divided over the devices."""
-    # A block's parameters by rows, which lie together on disk; the table of tokens by features, because every device
-    # looks up all tokens; vectors (norms) are whole on every device.
-    whole = len(shape) - stacked < 2 or shape[1] % num_devices != 0
-    return PartitionSpec() if whole else PartitionSpec(None, AXIS)

@@ -24,11 +24,7 @@ class EmbeddingConfig:
     """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy; the files that the method reads have to be there.
-
-        Raises:
-            UserError: the first such setting, or the first file that is absent.
-        """
+        """Refuse settings that no corpus could satisfy; the files that the method reads have to be there."""
         from jax_diversity.embedding.base import check_method
 
         at_least(1, "embedding", self, "max_tokens", "fit_documents")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
-    from jax_diversity.embedding.precomputed import PrecomputedVectors
 
 _BLOCK_ROWS = 65_536
 
@@ -41,17 +41,16 @@ def embed(context: Context, partial: Path) -> Counts:
     target = partial / "embeddings.npy"
     about: Counts = {}
     if isinstance(made, PrecomputedVectors):
-        _copy_vectors(context, made, target)
         about["num_unused_vectors"] = made.num_unused
+        with context.progress.task("copy vectors", beginnings.num_documents, "documents") as advance:
+            _write_vectors(target, (beginnings.num_documents, made.dimensions), made.blocks(), advance)
     else:
         _embed_documents(context, made, beginnings, target)
     vectors = np.load(target, mmap_mode="r")
     num_documents, dimensions = vectors.shape
-    return about | {
-        "num_documents": num_documents,
-        "dimensions": dimensions,
-        "num_zero_vectors": _num_zero_rows(vectors),
-    }
+    blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, num_documents, _BLOCK_ROWS))
+    num_zero_vectors = sum(int((~block.any(axis=1)).sum()) for block in blocks)
+    return about | {"num_documents": num_documents, "dimensions": dimensions, "num_zero_vectors": num_zero_vectors}
 
 
 def _input_fingerprint(context: Context) -> str:
@@ -68,17 +67,22 @@ def _input_fingerprint(context: Context) -> str:
 
 
 def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, target: Path) -> None:
-    """Embed all documents, one file of vectors a stored file."""
-    parts = []
+    """Embed all documents, one file of vectors a stored file; join these at the end."""
+    parts = [target.with_name(f"part-{index:05d}.npy") for index in range(len(beginnings.paths))]
     with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
-        for index, path in enumerate(beginnings.paths):
-            parts.append(target.with_name(f"part-{index:05d}.npy"))
+        for path, part in zip(beginnings.paths, parts, strict=True):
             # A file of an earlier run that was cut off is whole, because it was renamed when it was finished.
-            if parts[-1].exists():
-                advance(len(np.load(parts[-1], mmap_mode="r")))
+            if part.exists():
+                advance(len(np.load(part, mmap_mode="r")))
             else:
-                write_array(parts[-1], _embed_file(context, embedder, beginnings, path, advance))
-    join_arrays(target, parts, beginnings.num_documents)
+                write_array(part, _embed_file(context, embedder, beginnings, path, advance))
+
+    def blocks() -> Iterator[tuple[slice, np.ndarray]]:
+        for path, part in zip(beginnings.paths, parts, strict=True):
+            first, rows = beginnings.first_document(path), np.load(part, mmap_mode="r")
+            yield slice(first, first + len(rows)), rows
+
+    _write_vectors(target, (beginnings.num_documents, int(embedder.dimensions)), blocks())
     for part in parts:
         part.unlink()
 
@@ -114,36 +118,16 @@ def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> 
     return drawn
 
 
-def _copy_vectors(context: Context, found: PrecomputedVectors, target: Path) -> None:
-    """Write the vectors of the user's files in the documents' order."""
-    num_documents = context.counts("prepare")["num_documents"]
-    with (
-        atomic_path(target) as temporary,
-        context.progress.task("copy vectors", num_documents, "documents") as advance,
-    ):
-        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), (num_documents, found.dimensions))
-        for documents, rows in found.blocks():
+def _write_vectors(
+    target: Path, shape: tuple[int, int], blocks: Iterable[tuple[Any, np.ndarray]], advance: Advance = ignore
+) -> None:
+    """Write blocks of vectors, each with its documents' indices or slice; one block in memory at a time."""
+    with atomic_path(target) as temporary:
+        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape)
+        for documents, rows in blocks:
             vectors[documents] = rows
             advance(len(rows))
         vectors.flush()
-
-
-def _num_zero_rows(vectors: np.ndarray) -> int:
-    starts = range(0, len(vectors), _BLOCK_ROWS)
-    return sum(int((~vectors[start : start + _BLOCK_ROWS].any(axis=1)).sum()) for start in starts)
-
-
-def join_arrays(path: Path, parts: list[Path], num_rows: int) -> None:
-    """Join array files to one, a part in memory at a time."""
-    first = np.load(parts[0], mmap_mode="r")
-    with atomic_path(path) as temporary:
-        joined = np.lib.format.open_memmap(temporary, "w+", first.dtype, (num_rows, *first.shape[1:]))
-        start = 0
-        for part in parts:
-            values = np.load(part, mmap_mode="r")
-            joined[start : start + len(values)] = values
-            start += len(values)
-        joined.flush()
 
 
 def summary(counts: Counts) -> str:
@@ -163,4 +147,5 @@ EMBED = Stage(
     outside=_input_fingerprint,
     resumable=True,
     packages=("jax", "numpy", "scikit-learn", "scipy"),
+    methods="embedding.base",
 )

@@ -86,6 +86,10 @@ class TfidfSvd:
     weights: Float32[np.ndarray, " term"] = field(repr=False)
     components: Float32[np.ndarray, "dimension term"] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        for array in (self.weights, self.components):
+            array.setflags(write=False)  # one embedding serves all files of documents
+
     @classmethod
     def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int) -> TfidfSvd:
         """Learn terms, weights and directions.
@@ -94,8 +98,9 @@ class TfidfSvd:
         """
         # In an order of their own: if the terms are too many, those of the first files must not be preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
-        found = _Candidates()
-        counts = _count_matrix(*_look_up(texts, found.__getitem__), len(found))
+        found = _Places()
+        found.most = MOST_CANDIDATES
+        counts = _count_terms(texts, found)
         frequency = np.bincount(counts.indices, minlength=len(found))
         # A term of one document connects it with no other one: it is noise to the SVD.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
@@ -105,7 +110,7 @@ class TfidfSvd:
         names = list(found)
         weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
         components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)
-        return cls(tuple(names[term] for term in kept), _locked(weights), _locked(components))
+        return cls(tuple(names[term] for term in kept), weights, components)
 
     @property
     def dimensions(self) -> int:
@@ -113,8 +118,8 @@ class TfidfSvd:
         return len(self.components)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {term: place for place, term in enumerate(self.terms)}
+    def _places(self) -> _Places:
+        return _Places((term, place) for place, term in enumerate(self.terms))
 
     @cached_property
     def _directions(self) -> np.ndarray:
@@ -129,11 +134,9 @@ class TfidfSvd:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         if not self.terms:
             return vectors
-        places = self._places
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             block = texts[start : start + _BLOCK_DOCUMENTS]
-            indices, starts = _look_up(block, lambda term: places.get(term, -1))
-            rows = _weighted_rows(_count_matrix(indices, starts, len(places)), self.weights)
+            rows = _weighted_rows(_count_terms(block, self._places), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
             # A text outside the directions' span has a projection of rounding errors: not a topic, so zeros.
@@ -146,12 +149,8 @@ class TfidfSvd:
         # Terms hold no line breaks. Texts may hold lone surrogates, which plain UTF-8 refuses.
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-            np.savez(
-                file,
-                terms=np.frombuffer(lines, np.uint8),
-                weights=self.weights,
-                components=self.components,
-            )
+            terms = np.frombuffer(lines, np.uint8)
+            np.savez(file, terms=terms, weights=self.weights, components=self.components)
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
@@ -176,40 +175,30 @@ class TfidfSvd:
                 f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
-        return cls(terms, _locked(weights), _locked(components))
+        return cls(terms, weights, components)
 
 
-def _locked(array: np.ndarray) -> np.ndarray:
-    """The array, made read-only: one embedding serves all files of documents."""
-    array.setflags(write=False)
-    return array
+class _Places(dict[str, int]):
+    """Term -> place in the order of first sight; a new term is unknown (-1) where there are `most` already."""
 
-
-class _Candidates(dict[str, int]):
-    """Term -> place in the order of first sight; a new term beyond the most allowed is unknown (-1)."""
+    most = 0
 
     def __missing__(self, term: str) -> int:
-        if len(self) >= MOST_CANDIDATES:
+        if len(self) >= self.most:
             return -1
         self[term] = place = len(self)
         return place
 
 
-def _look_up(texts: Sequence[str], place_of: Callable[[str], int]) -> tuple[np.ndarray, np.ndarray]:
-    """Every text's terms as places (unknown ones left out), end to end, and where each text's begin."""
+def _count_terms(texts: Sequence[str], places: _Places) -> csr_array:
+    """Sparse counts (document, term), columns of a row ascending; unknown terms are left out."""
     parts = [np.empty(0, np.int32)]
     for text in texts:
         terms = split_terms(text)
-        places = np.fromiter(map(place_of, terms), np.int32, len(terms))
-        parts.append(places[places >= 0])
-    starts = np.cumsum([len(part) for part in parts])
-    return np.concatenate(parts), starts
-
-
-def _count_matrix(indices: np.ndarray, starts: np.ndarray, num_terms: int) -> csr_array:
-    """Sparse counts (document, term), columns of a row ascending."""
-    shape = (len(starts) - 1, num_terms)
-    counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=shape)
+        found = np.fromiter(map(places.__getitem__, terms), np.int32, len(terms))
+        parts.append(found[found >= 0])
+    starts, indices = np.cumsum([len(part) for part in parts]), np.concatenate(parts)
+    counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=(len(texts), len(places)))
     # Sums the ones of a term that occurs several times, and sorts each row: sums below are in one order then.
     counts.sum_duplicates()
     return counts
@@ -239,8 +228,8 @@ def _principal_directions(
 
     # With several threads sums are added in another order, and the last bits differ; the dense part is small.
     with threadpool_limits(1, user_api="blas"):
-        settings: dict[str, Any] = {"n_iter": _POWER_ITERATIONS, "random_state": seed}
-        _, values, found = randomized_svd(rows, rank, **settings)
+        options: Any = {"n_iter": _POWER_ITERATIONS, "random_state": seed}
+        _, values, found = randomized_svd(rows, rank, **options)
     # Directions beyond the rank of the texts are arbitrary: zero for the fitted texts, noise for any other.
     directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], found, 0)
     return directions
