@@ -16,7 +16,6 @@ from sklearn.utils import murmurhash3_32
 from jax_diversity.embedding import hashing as module
 from jax_diversity.embedding.base import Embedder, make_embedder
 from jax_diversity.embedding.hashing import NUM_BUCKETS, HashingEmbedder, hashing, make_signs, split_marks
-from jax_diversity.embedding.settings import EmbeddingConfig
 from tests.tiny_corpus import TOPICS
 
 
@@ -129,7 +128,7 @@ def test_angles_are_kept_about_as_they_are():
 
 
 def test_it_is_an_embedder_by_its_name():
-    found = make_embedder(EmbeddingConfig(method="hashing", options={"dimensions": 8}))
+    found = make_embedder("hashing", {"dimensions": 8})
     assert isinstance(found, Embedder)
     assert isinstance(found, HashingEmbedder)
     assert found.dimensions == 8

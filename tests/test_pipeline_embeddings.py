@@ -178,7 +178,7 @@ def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None
     if method == "tfidf_svd":
         embedder: Any = TfidfSvd.load(Path(config.out) / "embeddings" / "embedding.npz")
     else:
-        embedder = make_embedder(config.embedding, lambda: texts)
+        embedder = make_embedder(config.embedding.method, config.embedding.options, texts=lambda: texts)
     np.testing.assert_array_equal(vectors, embedder.embed(texts))
     learns = method.endswith(("svd", "average"))
     assert set(files_of(config)) == {"embeddings.npy"} | ({"embedding.npz"} if learns else set())
@@ -369,7 +369,7 @@ def test_the_largest_seed_is_a_seed(config: BuildConfig) -> None:
 def test_widths_that_are_no_numbers_are_refused(width: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lengths, "dimensions", width)
     with pytest.raises(jd.UserError, match="a whole number >= 1, found"):
-        make_embedder(EmbeddingConfig(method=f"{__name__}:Lengths"))
+        make_embedder(f"{__name__}:Lengths", {})
 
 
 @pytest.mark.parametrize("method", ["qwen3", "precomputed", f"{__name__}:Lengths"])
@@ -379,9 +379,9 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pyte
     np.save(tmp_path / "model" / "v.npy", np.eye(3, dtype=np.float32))
     path = "~/model/v.npy" if method == "precomputed" else "~/model"
     settings = EmbeddingConfig(method=method, options={"path": path})
-    assert tmp_path / "model" / "v.npy" in check_method(settings)
+    assert tmp_path / "model" / "v.npy" in check_method(settings.method, settings.options)
     if method == "precomputed":
-        assert make_embedder(settings, document_ids=lambda: ["a", "b", "c"]).dimensions == 3
+        assert make_embedder(settings.method, settings.options, document_ids=lambda: ["a", "b", "c"]).dimensions == 3
 
 
 def test_an_empty_checkpoint_folder_is_named(tmp_path: Path) -> None:

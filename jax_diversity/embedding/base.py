@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -24,7 +24,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
@@ -78,21 +77,21 @@ class Method(Protocol):
         ...
 
 
-def check_method(config: EmbeddingConfig) -> list[Path]:
+def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """Check the method, its options and the files that it reads, without loading anything large.
 
     Returns the files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source
     of an embedder of the user's own and what its option `path` names.
     """
-    _find(config)
-    if ":" in config.method:
-        source = getattr(find_spec(config.method.partition(":")[0]), "origin", None)
-        named = [path for path in (source, config.options.get("path")) if isinstance(path, str) and path]
+    _find(method, options)
+    if ":" in method:
+        source = getattr(find_spec(method.partition(":")[0]), "origin", None)
+        named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
         return [file for path in named for file in files_at(path)]
-    module = import_module(f"{METHODS.package}.{METHODS[config.method]}")
+    module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
-        return module.input_files(**config.options)
-    make_embedder(config)  # of no texts, which is quick: every method checks its own values
+        return module.input_files(**options)
+    make_embedder(method, options)  # of no texts, which is quick: every method checks its own values
     return []
 
 
@@ -105,7 +104,11 @@ def files_at(path: str) -> list[Path]:
 
 
 def make_embedder(
-    config: EmbeddingConfig,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    max_tokens: int = 1024,
+    seed: int = 0,
     texts: Callable[[], Sequence[str]] = list,
     stored: Path | None = None,
     document_ids: Callable[[], Sequence[str]] = list,
@@ -113,7 +116,10 @@ def make_embedder(
     """The embedder that the settings name, or the `PrecomputedVectors` of the method `precomputed`.
 
     Args:
-        config: method, its options.
+        method: a name of `METHODS`, or `module:name` of your own.
+        options: the method's own.
+        max_tokens: first tokens of a document that are read.
+        seed: of what is drawn.
         texts: gives the texts that an embedder learns from; called only if they are needed.
         stored: the file that keeps what was learnt; None keeps nothing.
         document_ids: gives all documents' ids; called only if they are needed.
@@ -122,27 +128,26 @@ def make_embedder(
         UserError: a method that is unknown or makes no embedder; options that it cannot take.
 
     Example:
-        >>> config = EmbeddingConfig(method="hashing", options={"dimensions": 64})
-        >>> make_embedder(config).embed(["wind and sail"]).shape
+        >>> make_embedder("hashing", {"dimensions": 64}).embed(["wind and sail"]).shape
         (1, 64)
     """
     contract = {"texts": texts, "stored": stored, "document_ids": document_ids}
-    contract |= {"max_tokens": config.max_tokens, "seed": config.seed}
-    method, taken = _find(config)
-    made = method(**config.options, **{name: contract[name] for name in taken})
-    if ":" in config.method:
+    contract |= {"max_tokens": max_tokens, "seed": seed}
+    make, taken = _find(method, options)
+    made = make(**options, **{name: contract[name] for name in taken})
+    if ":" in method:
         if not isinstance(made, Embedder):
             raise UserError(
-                f"Expected embedding.method={config.method} to make an object with `dimensions` and `embed`, found "
+                f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
                 f"{type(made).__name__}, which lacks them."
             )
-        whole_number(f"`dimensions` of embedding.method={config.method}", made.dimensions, 1)
+        whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
     return made
 
 
-def learns(config: EmbeddingConfig) -> bool:
+def learns(method: str, options: Mapping[str, Any]) -> bool:
     """Tell whether the method learns from the corpus before it embeds."""
-    return "texts" in _find(config)[1]
+    return "texts" in _find(method, options)[1]
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
@@ -163,31 +168,31 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
         )
 
 
-def _find(config: EmbeddingConfig) -> tuple[Callable[..., Any], list[str]]:
+def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]]:
     """The method's function and those of the contract's parameters that it takes; the options are checked."""
-    if ":" not in config.method:
-        METHODS.check_settings(config.method, config.options)
-        return METHODS.find(config.method), [*filter(METHODS.contract.__contains__, METHODS.parameters(config.method))]
-    module, _, name = config.method.partition(":")
+    if ":" not in method:
+        METHODS.check_settings(method, options)
+        return METHODS.find(method), [*filter(METHODS.contract.__contains__, METHODS.parameters(method))]
+    module, _, name = method.partition(":")
     if not module or not name or module.startswith(".") or "/" in module:
         raise UserError(
             f"Expected embedding.method to name a module as `import` does and a function in it, `module:name`, found "
-            f"{config.method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
+            f"{method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
         )
     try:
         found = attrgetter(name)(import_module(module))
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(
-            f"Expected embedding.method={config.method} to name a function in a module, found: {error}; is the "
+            f"Expected embedding.method={method} to name a function in a module, found: {error}; is the "
             "module's folder in PYTHONPATH, and what it needs installed?"
         ) from error
     try:
         signature = inspect.signature(found)
         taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]
-        signature.bind(**config.options, **dict.fromkeys(taken))
+        signature.bind(**options, **dict.fromkeys(taken))
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"Expected embedding.method={config.method} to be a function that makes an embedder and takes the "
-            f"options {', '.join(config.options) or '(none)'}, found: {error}."
+            f"Expected embedding.method={method} to be a function that makes an embedder and takes the "
+            f"options {', '.join(options) or '(none)'}, found: {error}."
         ) from None
     return found, taken

@@ -29,4 +29,4 @@ class EmbeddingConfig:
 
         at_least(1, "embedding", self, "max_tokens", "fit_documents")
         seed("embedding", self.seed)
-        check_method(self)
+        check_method(self.method, self.options)

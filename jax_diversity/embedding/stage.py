@@ -29,11 +29,14 @@ def embed(context: Context, partial: Path) -> Counts:
     config, dataset = context.config.embedding, context.dataset
     beginnings = dataset.beginnings(config.max_tokens)
     num_fitted = min(config.fit_documents, beginnings.num_documents)
-    with (
-        context.progress.task("fit embedding", num_fitted, "documents") if learns(config) else nullcontext(ignore)
-    ) as advance:
+    fits = learns(config.method, config.options)
+    shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
+    with shown as advance:
         made = make_embedder(
-            config,
+            config.method,
+            config.options,
+            max_tokens=config.max_tokens,
+            seed=config.seed,
             texts=lambda: _drawn_texts(beginnings, config, advance),
             stored=partial / "embedding.npz",
             document_ids=lambda: dataset.document_store.columns(["id"])["id"],
@@ -57,7 +60,8 @@ def _input_fingerprint(context: Context) -> str:
     """A hash of the files besides the corpus that the vectors depend on; content hashes are remembered."""
     from jax_diversity.embedding.base import check_method
 
-    files = check_method(context.config.embedding)
+    config: EmbeddingConfig = context.config.embedding
+    files = check_method(config.method, config.options)
     if not files:
         return ""
     memory = HashMemory(context.root / ".cache" / "embedding.json")

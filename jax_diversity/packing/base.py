@@ -12,6 +12,7 @@ token several times has the option `num_epochs`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.report import PackingReport, report_packing
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Segments
 
 _MOST_TOKENS = 2**62
@@ -116,15 +116,15 @@ def pack(
     return Packed(segments, report_packing(segments, lengths, order, codes, repeats="num_epochs" in parameters))
 
 
-def check_settings(config: PackingConfig) -> None:
+def check_settings(method: str, options: Mapping[str, Any], sequence_length: int, seed: int) -> None:
     """Check the method and its options: names and types by its signature, then values by packing no documents."""
-    METHODS.check_name(config.method)
+    METHODS.check_name(method)
     try:
-        METHODS.check_settings(config.method, config.options)
-        arguments: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **config.options}
-        pack([], config.sequence_length, method=config.method, seed=config.seed, **arguments)
+        METHODS.check_settings(method, options)
+        arguments: dict[str, Any] = {"clusters": [], "vectors": np.zeros((0, 1), np.float32), **options}
+        pack([], sequence_length, method=method, seed=seed, **arguments)
     except UserError as error:
-        raise UserError(f"packing.method={config.method}: {error}") from None
+        raise UserError(f"packing.method={method}: {error}") from None
 
 
 def _checked_lengths(document_lengths: Any) -> Int64[np.ndarray, " document"]:

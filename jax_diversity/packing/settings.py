@@ -46,4 +46,4 @@ class PackingConfig:
             )
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
-        check_settings(self)
+        check_settings(self.method, self.options, self.sequence_length, self.seed)
