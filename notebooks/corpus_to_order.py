@@ -57,14 +57,16 @@ def table(columns: dict) -> Markdown:
 # has a good default. For your own texts, put their files into `paths`: `("texts/*.jsonl.gz",)`.
 
 # %%
-from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
-from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.pipeline.settings import (
+    BuildConfig,
+    CharacteristicsConfig,
+    ClusterConfig,
+    CorpusConfig,
+    EmbeddingConfig,
+    PackingConfig,
+    TokenizerConfig,
+)
 
 settings = BuildConfig(
     out="dataset",

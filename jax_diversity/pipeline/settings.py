@@ -19,6 +19,21 @@ from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
 
+__all__ = [
+    "PYTHON_ENVIRONMENT",
+    "BuildConfig",
+    "CharacteristicsConfig",
+    "ClusterConfig",
+    "CorpusConfig",
+    "EmbeddingConfig",
+    "OrderConfig",
+    "PackingConfig",
+    "RecordsConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+    "demo_config",
+]  # users take all of them from here
+
 
 @dataclass(frozen=True)
 class BuildConfig:
