@@ -110,8 +110,8 @@ def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch
     assert METHODS.describe("longest_first")[1] == {"last_sequence": "'drop'"}
     packed = pack([3, 9, 4], 4, method="longest_first", last_sequence="pad")
     assert packed.segments.document_index.tolist() == [1, 1, 1, 2, 2, 0]
-    with pytest.raises(jd.UserError, match="last_sequence"):
-        pack([3], 4, method="longest_first", last_sequence="keep")
+    with pytest.raises(jd.UserError, match="no option 'atom_size': expected one of last_sequence"):
+        pack([3], 4, method="longest_first", atom_size=2)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

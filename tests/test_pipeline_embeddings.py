@@ -17,7 +17,6 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore
-from jax_diversity.dataset.beginnings import Beginnings
 from jax_diversity.embedding.base import check_method, make_embedder
 from jax_diversity.embedding.hashing import hashing
 from jax_diversity.embedding.settings import EmbeddingConfig
@@ -157,7 +156,7 @@ def test_beginnings_are_the_first_tokens(config: BuildConfig) -> None:
 
 def test_beginnings_of_chosen_documents(config: BuildConfig) -> None:
     run(config)
-    beginnings = Beginnings(jd.open_dataset(config.out), 30)
+    beginnings = jd.open_dataset(config.out).beginnings(30)
     assert len(beginnings.paths) > 1
     wanted = np.arange(beginnings.num_documents) % 7 == 2
     chosen = [text for path in beginnings.paths for texts in beginnings.of_file(path, wanted) for text in texts]

@@ -8,7 +8,7 @@ texts, if there are any, are cut at the same share of their characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +18,33 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
-    from jax_diversity.dataset.dataset import Dataset
+    from jax_diversity.corpus.store import DocumentStore
+    from jax_diversity.token_store.megatron import TokenStore
+    from jax_diversity.tokenization.base import Tokenizer
 
 
 class Beginnings:
     """The first `max_tokens` tokens of documents as text, a stored file at a time."""
 
-    def __init__(self, dataset: Dataset, max_tokens: int) -> None:
+    def __init__(
+        self,
+        documents: DocumentStore,
+        tokens: TokenStore,
+        max_tokens: int,
+        *,
+        has_text: bool,
+        end_id: int,
+        tokenizer: Callable[[], Tokenizer | None],
+    ) -> None:
         self.max_tokens = max_tokens
-        self._dataset, self._documents, self._tokens = dataset, dataset.document_store, dataset.tokens
-        self._has_text: bool = dataset.counts("prepare")["has_text"]
-        self._lengths: Int64[np.ndarray, " document"] = self._tokens.document_lengths
+        self._documents, self._tokens, self._has_text, self._end_id = documents, tokens, has_text, end_id
+        self._tokenizer = tokenizer  # asked for when a document is longer than its beginning: loading it takes time
+        self._lengths: Int64[np.ndarray, " document"] = tokens.document_lengths
         # The stored files of documents, and the number of documents in all of them.
         self.paths, self.num_documents = self._documents.paths, len(self._lengths)
         if self._documents.num_documents != len(self._lengths):
             raise UserError(
-                f"Expected tokens of {self._documents.num_documents} stored documents in {dataset.root}, found tokens "
+                f"Expected tokens of {self._documents.num_documents} stored documents, found tokens "
                 f"of {len(self._lengths)}; run `jax-diversity tokenize` again."
             )
         self._first_documents = dict(zip(self.paths, self._documents.first_documents[:-1].tolist(), strict=True))
@@ -55,11 +66,10 @@ class Beginnings:
         # The text itself, not its decoded tokens: a tokenizer may have normalized it, which loses characters.
         if self._has_text and num_tokens <= self.max_tokens:
             return text
-        tokenizer = self._dataset.tokenizer
+        tokenizer = self._tokenizer()
         if self._has_text and tokenizer is None:
             return text[: len(text) * self.max_tokens // num_tokens]
         tokens = self._tokens.document(document_index)[: self.max_tokens]
         if tokenizer is not None:
             return tokenizer.decode(tokens)
-        end_id = self._dataset.end_id
-        return " ".join([f"t{token}" for token in tokens.tolist() if token != end_id])
+        return " ".join([f"t{token}" for token in tokens.tolist() if token != self._end_id])

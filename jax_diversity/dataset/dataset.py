@@ -161,7 +161,14 @@ class Dataset:
         """The documents' first tokens as text."""
         from jax_diversity.dataset.beginnings import Beginnings
 
-        return Beginnings(self, max_tokens)
+        return Beginnings(
+            self.document_store,
+            self.tokens,
+            max_tokens,
+            has_text=self.counts("prepare")["has_text"],
+            end_id=self.end_id,
+            tokenizer=lambda: self.tokenizer,
+        )
 
     @cached_property
     def embeddings(self) -> Float32[np.ndarray, "document feature"]:

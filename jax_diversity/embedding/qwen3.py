@@ -39,7 +39,7 @@ def qwen3(
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     mesh: Mesh | None = None,
 ) -> Qwen3Embedder:
-    """A Qwen3-Embedding checkpoint in a folder, as it is downloaded: config.json, tokenizer.json, *.safetensors.
+    """A Qwen3-Embedding checkpoint in a folder, as it is downloaded: config.json, tokenizer.json and safetensors.
 
     Args:
         path: the checkpoint's folder; `~` is the home folder.
