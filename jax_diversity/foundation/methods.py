@@ -1,8 +1,8 @@
 """Methods by name: imported when one is asked for; what they take is read from their source, without an import.
 
-A method is a function in a module of its own that has the function's name. Parameters that all methods of a kind may
-take are the kind's *contract*; all other keyword parameters are the method's *options*, declared there and nowhere
-else. Settings carry them as `options` and are checked against the signature.
+A method is a function. The table of its kind gives the module that it is in; several methods may share a module.
+Parameters that all methods of a kind may take are the kind's *contract*; all other keyword parameters are the method's
+*options*. Settings carry them as `options` and are checked against the signature.
 """
 
 from __future__ import annotations

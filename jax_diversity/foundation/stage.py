@@ -54,11 +54,11 @@ class Stage:
     """One step from a corpus to an ordered dataset.
 
     Attributes:
-        name: its name in the manifest; the command-line verb is what stands before a slash.
+        name: its name in the manifest; the verb is the name up to a slash (`order/balance` -> `order`).
         help: the verb's sentence in the command line's help.
-        section: the field of the settings' tree that is this stage's own.
+        section: the field of `BuildConfig` with its settings; a dataclass there has a method `check`.
         destination: the folder below the dataset's that takes its files.
-        run: writes the files into a partial folder, returns counts.
+        run: writes the files into the temporary folder that it is given, returns counts that JSON can hold.
         summary: one line on what was made, from its counts.
         settings: the part of the settings that its result depends on, as plain values.
         inputs: the stages whose artifacts it reads.

@@ -34,9 +34,9 @@ class Method(Protocol):
         self,
         characteristics: Characteristics,
         *,
-        seed: int,
+        seed: int = 0,
         objective: Objective,
-        advance: Advance,
+        advance: Advance = ignore,
     ) -> Int64[np.ndarray, " sequence"]:
         """Sequence index at every position; `advance` is told the number of positions filled."""
         ...
@@ -119,7 +119,7 @@ def order(
             that they leave, and orders the rest.
         checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
         advance: told the number of positions filled since it was last called, for progress bars.
-        options: the method's own, such as `pool_size`; `METHODS.options(name)` lists them.
+        options: the method's own, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
         A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`,

@@ -1,13 +1,14 @@
 """What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name.
 
-A method is a pure function from `document_lengths` (tokens of every document of the corpus, each ending with its end
-token), `document_order` (the documents to pack, some or all of the corpus's, and their order) and `sequence_length`
-(L, tokens of a sequence) to `Segments`. It may take by keyword: `seed` where it draws; `clusters` (int32, one a
-document of the corpus) or `vectors` (float32, a row a document of the corpus; may be a memory map), with a default of
-None where it can do without; `advance`, told the documents done, where it takes long. All other keyword parameters,
-each with a default, are its options, such as `last_sequence`: whether the last sequence, where it is not full, is
-dropped or padded. It checks their values before any work, also where there are no documents. A method that may use a
-token several times has the option `num_epochs`.
+A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
+the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
+tokens). It returns `Segments`. It may also take these keyword parameters: `seed`, if it draws random numbers;
+`clusters` (int32, one for each document of the corpus) and `vectors` (float32, a row for each document of the corpus;
+may be a memory map), with the default None only if it works without them; `advance`, a function that it calls with the
+number of documents done. All other keyword parameters are its options and have defaults. The method checks their
+values first, also if there are no documents: settings are checked by a call with none. A method that may use a token
+several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
+`num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def pack(
             them; with any method the report then tells how many topics meet in a sequence.
         vectors: every document's embedding, a row a document of the corpus; for the methods that need them.
         advance: told the number of documents done, by the methods that take long.
-        options: the method's own, such as `atom_size`; `METHODS.options(name)` lists them.
+        options: the method's own, such as `atom_size`; `jax-diversity pack --help` lists them.
 
     Raises:
         UserError: unknown method or option, a value that does not fit, clusters or vectors that the method needs

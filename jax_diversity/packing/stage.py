@@ -28,7 +28,7 @@ _COUNTED = (
     "num_documents_cut",
 )
 """What is counted over training and validation sequences together."""
-_ONCE = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
+_VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
 
 
@@ -91,7 +91,7 @@ def _packed(
             order = order[space_groups(group, lengths[order].astype(np.int64), spaced)]
     arguments: dict[str, Any] = dict(config.options)
     if once:
-        arguments |= {name: value for name, value in _ONCE.items() if METHODS.takes(config.method, name)}
+        arguments |= {name: value for name, value in _VALIDATION_OPTIONS.items() if METHODS.takes(config.method, name)}
     if METHODS.takes(config.method, "clusters"):
         arguments["clusters"] = dataset.assignments("cluster")
     if METHODS.takes(config.method, "vectors"):

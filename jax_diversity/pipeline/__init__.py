@@ -1,5 +1,13 @@
 """From a corpus to an ordered, measured, stored dataset.
 
-prepare -> tokenize -> pack ---> characterize -> order -> measure -> report
-prepare -> embed -> cluster -/                   pack, order -> write
+stage         reads
+tokenize      prepare
+embed         prepare, tokenize
+cluster       prepare, tokenize, embed
+pack          prepare, tokenize; with some settings embed, cluster
+characterize  prepare, tokenize, cluster, pack
+order/NAME    characterize
+measure/NAME  characterize, order/NAME
+write         tokenize, pack; with records.layout=ordered also order/NAME
+report        all that is finished
 """
