@@ -27,7 +27,7 @@ from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one stage. `kept`: it was current and did not run; `seconds` is 0, the rest is of the former run."""
+    """The result of one stage. `kept`: it was current and did not run; `seconds` is 0, the rest of the former run."""
 
     stage: str
     kept: bool
