@@ -14,6 +14,8 @@ from jax_diversity.foundation.settings import read_settings, settings_from_plain
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 
+pytestmark = pytest.mark.core
+
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 
 

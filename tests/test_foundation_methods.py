@@ -12,6 +12,8 @@ import pytest
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 
+pytestmark = pytest.mark.core
+
 SOURCE = '''
 from __future__ import annotations
 from typing import Literal

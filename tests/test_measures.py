@@ -15,6 +15,8 @@ from jax_diversity import Characteristics, Schedule, Segments, duplicate_gaps, m
 from jax_diversity.measures import floors, prefixes, sliding, windows
 from tests.synthetic import synthetic_characteristics
 
+pytestmark = pytest.mark.core
+
 
 def slow_prefix_l2(counts: np.ndarray, indices: np.ndarray, length: int) -> list[float]:
     share = counts.sum(axis=0) / counts.sum()

@@ -15,6 +15,8 @@ import pytest
 from jax_diversity import Characteristics, Objective, Ordering, order
 from tests.synthetic import synthetic_characteristics
 
+pytestmark = pytest.mark.core
+
 
 def test_shuffle_depends_on_its_seed_only() -> None:
     chars = synthetic_characteristics(150)

@@ -15,6 +15,8 @@ from jax_diversity.packing.concat import concat
 from jax_diversity.packing.report import documents_cut
 from jax_diversity.packing.split import validation_mask
 
+pytestmark = pytest.mark.core
+
 
 def slow_concat(lengths: list[int], order: list[int], length: int, last: str) -> list[list[tuple[int, int]]]:
     stream = [(document, offset) for document in order for offset in range(lengths[document])]

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from jax_diversity.foundation.protobuf import BYTES, FIXED32, FIXED64, VARINT, packed_integers, read_fields
 
+pytestmark = pytest.mark.core
+
 
 def varint(value: int) -> bytes:
     """Seven bits at a time, the slow way."""

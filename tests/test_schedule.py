@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity import Ordering, Schedule
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:

@@ -11,6 +11,8 @@ from scipy import sparse
 
 from jax_diversity import Characteristics, Ordering, order
 
+pytestmark = pytest.mark.core
+
 COUNTS = np.array([[3, 1], [0, 4]])
 
 

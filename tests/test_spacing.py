@@ -12,6 +12,8 @@ from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, Objective, measure, order
 
+pytestmark = pytest.mark.core
+
 
 def documents(lengths: np.ndarray, clusters: np.ndarray) -> Characteristics:
     """Documents as rows, each of one cluster."""

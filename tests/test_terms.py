@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from jax_diversity.foundation.terms import split_terms
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize(
     ("text", "terms"),
