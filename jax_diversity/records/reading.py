@@ -58,6 +58,7 @@ class RecordReader:
     def __post_init__(self) -> None:
         self._dtype = codec.checked_dtype(self.dtype)
         self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype)
+        self.counts = tuple(self.counts)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
         self._lock = threading.Lock()
