@@ -17,8 +17,6 @@ from jax_diversity import Characteristics, measure, order
 from jax_diversity.ordering.objective import heaviest_groups
 from tests.synthetic import synthetic_characteristics
 
-pytestmark = pytest.mark.core
-
 SEEDED = ("buffer_shuffle", "stratified", "uniform_shuffle", "window_shuffle")
 UNSEEDED = ("cluster_sorted", "corpus_order")
 

@@ -16,8 +16,6 @@ from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, TinyDataset, write_tiny_dataset
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> TinyDataset:

@@ -21,8 +21,6 @@ from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 
-pytestmark = pytest.mark.core
-
 
 # ---- A stage's folder: its settings, what it runs, and one Stage.
 @dataclass(frozen=True)

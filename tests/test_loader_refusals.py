@@ -21,8 +21,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.grain_parts import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
-pytestmark = pytest.mark.core
-
 # Without the type checker of the tests, as users have them.
 make_loader, blend = inspect.unwrap(jd.make_loader), inspect.unwrap(jd.blend)
 

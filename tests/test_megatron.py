@@ -26,8 +26,6 @@ from jax_diversity.packing.megatron import (
 from jax_diversity.schema import Segments
 from jax_diversity.token_store.megatron import TokenFile
 
-pytestmark = pytest.mark.core
-
 GOLDENS = Path(__file__).parent / "data" / "megatron"
 CASES = json.loads((GOLDENS / "cases.json").read_text())
 

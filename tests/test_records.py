@@ -24,8 +24,6 @@ from jax_diversity.records.writing import file_counts, record_paths, write_recor
 from jax_diversity.schema import Segments
 from tests.tiny_dataset import ListStore, pack, reference_row
 
-pytestmark = pytest.mark.core
-
 L = 16
 BODY = 66  # bytes of a record's header, uint16 tokens and segment starts; eight bytes of checksum follow
 UINT16 = np.dtype("<u2")

@@ -12,8 +12,6 @@ from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, Objective, measure, order
 
-pytestmark = pytest.mark.core
-
 
 def documents(lengths: np.ndarray, clusters: np.ndarray) -> Characteristics:
     """Documents as rows, each of one cluster."""
