@@ -26,8 +26,6 @@ from jax_diversity.characteristics.counts import count_tokens
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.concat import concat
 
-pytestmark = pytest.mark.core
-
 
 def blocks_of(values: list[Any]) -> list[list[Any]]:
     """The values as they come from stored groups, some of which may be small."""

@@ -17,8 +17,6 @@ import jax_diversity as jd
 from jax_diversity import Ordering, Schedule
 from tests.synthetic import synthetic_characteristics
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
