@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
-	@echo "make test    lint, types and all tests: ten minutes, before you finish"
+	@echo "make test    lint, types and all tests, before you finish"
 	@echo "make docs    build the documentation's site in docs/_build"
 	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
 	@echo "make notebooks   run the notebooks' text forms and renew the .ipynb files beside them"
