@@ -114,9 +114,12 @@ class Browser:
 
     def point(self, selector: str, across: float = 0.5, down: float = 0.5, *, click: bool = False) -> None:
         """Move the mouse to a place of an element, which is scrolled to first, and press it there if asked."""
+        # Figures above the element may still be drawn and move it: the mouse waits until it stands still.
         x, y = self.evaluate(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
-            " e.scrollIntoView({ behavior: 'instant', block: 'center' }); const box = e.getBoundingClientRect();"
+            f"(async () => {{ const e = document.querySelector({json.dumps(selector)}); let before, box, still = 0;"
+            " while (still < 3) { e.scrollIntoView({ behavior: 'instant', block: 'center' });"
+            " box = e.getBoundingClientRect(); still = before === box.top ? still + 1 : 0; before = box.top;"
+            " await new Promise((done) => setTimeout(done, 20)); }"
             f" return [box.left + box.width * {across}, box.top + box.height * {down}]; }})()"
         )
         kinds = ["mouseMoved", *(["mousePressed", "mouseReleased"] if click else [])]

@@ -443,7 +443,7 @@ def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch:
     dataset = jd.open_dataset(config.out)
     fewer = DocumentStore(dataset.document_store.paths[:-1])
     monkeypatch.setattr(type(dataset), "document_store", fewer)
-    with pytest.raises(jd.UserError, match=r"Expected tokens of \d+ stored documents .* found tokens of 300"):
+    with pytest.raises(jd.UserError, match=r"Expected tokens of \d+ stored documents.* found tokens of 300"):
         beginnings_of(config)
 
 
