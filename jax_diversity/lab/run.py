@@ -32,14 +32,7 @@ from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 
 # Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
-_NO_LOSS = {
-    "ordering",
-    "checkpoint_every",
-    "validate_every",
-    "validation_batches",
-    "diagnose_every",
-    "metrics",
-}
+_NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
 
 
 @dataclass(frozen=True)
@@ -293,10 +286,7 @@ def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
     def is_matrix(parameters: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
 
-    return optax.chain(
-        optax.clip_by_global_norm(1.0),
-        optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix),
-    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix))
 
 
 def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:

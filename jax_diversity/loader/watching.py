@@ -90,10 +90,7 @@ class BatchMetrics:
     """
 
     def __init__(
-        self,
-        dataset: str | Path | Dataset | Characteristics,
-        ordering: Any,
-        global_batch_size: SupportsIndex,
+        self, dataset: str | Path | Dataset | Characteristics, ordering: Any, global_batch_size: SupportsIndex
     ) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         known = dataset if isinstance(dataset, Characteristics) else opened(dataset)
@@ -220,11 +217,7 @@ def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[
 
 
 def watch_batches(
-    loader: Loader,
-    dataset: str | Path | Dataset | Characteristics,
-    write: MetricsWriter,
-    *,
-    every: SupportsIndex = 1,
+    loader: Loader, dataset: str | Path | Dataset | Characteristics, write: MetricsWriter, *, every: SupportsIndex = 1
 ) -> WatchedBatches:
     """The unchanged batches of a loader, whose values are written while the loop trains on them.
 

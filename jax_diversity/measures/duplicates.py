@@ -36,9 +36,7 @@ class DuplicateGaps:
 
 
 def duplicate_gaps(
-    ordering: Order,
-    groups: Integer[np.ndarray, " member"],
-    segments: Segments | None = None,
+    ordering: Order, groups: Integer[np.ndarray, " member"], segments: Segments | None = None
 ) -> DuplicateGaps:
     """Positions between consecutive copies of the members of a duplicate group.
 

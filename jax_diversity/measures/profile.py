@@ -61,11 +61,7 @@ class GroupTimeline(NamedTuple):
 
 
 def window_profile(
-    characteristics: Characteristics,
-    ordering: Order,
-    advance: Advance = ignore,
-    *,
-    targets: Targets | None = None,
+    characteristics: Characteristics, ordering: Order, advance: Advance = ignore, *, targets: Targets | None = None
 ) -> dict[str, dict[str, WindowProfile]]:
     """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
 
@@ -108,12 +104,7 @@ def window_profile(
 
 
 def group_timeline(
-    characteristics: Characteristics,
-    family: str,
-    ordering: Order,
-    *,
-    num_groups: int = 24,
-    num_bins: int = 96,
+    characteristics: Characteristics, family: str, ordering: Order, *, num_groups: int = 24, num_bins: int = 96
 ) -> GroupTimeline:
     """The shares of a family's largest groups along an order, in bins of equal size.
 

@@ -12,14 +12,7 @@ from jaxtyping import Int32
 
 from jax_diversity.records.codec import Bodies
 
-FIELDS = (
-    "inputs",
-    "targets",
-    "inputs_segmentation",
-    "targets_segmentation",
-    "inputs_position",
-    "targets_position",
-)
+FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
 """What `decode` can make of a batch of records, all of it by default."""
 
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
@@ -60,11 +53,7 @@ class BufferPool:
 
 
 def decode(
-    bodies: Bodies,
-    *,
-    fields: Sequence[str] = FIELDS,
-    merge_segments: bool = False,
-    pool: BufferPool | None = None,
+    bodies: Bodies, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False, pool: BufferPool | None = None
 ) -> dict[str, Int32[np.ndarray, "row token"]]:
     """Turn records into a batch of int32 arrays (row, L).
 

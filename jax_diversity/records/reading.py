@@ -104,11 +104,7 @@ class RecordReader:
         return np.searchsorted(self._ends, places, side="right")
 
     def read_sequences(
-        self,
-        sequences: Int64[np.ndarray, " row"],
-        *,
-        fields: Sequence[str] = FIELDS,
-        merge_segments: bool = False,
+        self, sequences: Int64[np.ndarray, " row"], *, fields: Sequence[str] = FIELDS, merge_segments: bool = False
     ) -> dict[str, Int32[np.ndarray, "row token"]]:
         """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
 

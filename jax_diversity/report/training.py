@@ -16,11 +16,7 @@ from jax_diversity.report.words import training_sentence
 Steps = Sequence[Mapping[str, Any]]
 """A record a step: `step`, counted from 0, and any of the values below."""
 _LOSSES = ("loss", "validation_loss")
-_EXTRAS = {
-    "gradient_diversity": "gradient_diversity",
-    "stable_rank": "stable_rank",
-    "input_wait": "input_wait_seconds",
-}
+_EXTRAS = {"gradient_diversity": "gradient_diversity", "stable_rank": "stable_rank", "input_wait": "input_wait_seconds"}
 """Name in the values -> name in a step's record."""
 
 
