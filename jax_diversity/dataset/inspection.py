@@ -164,6 +164,7 @@ class Inspector:
     ) -> tuple[SequenceView, ...]:
         segments = [record_segments(record) for record in records]
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
+        # Every document's row is read once, however many segments it has in the batch.
         rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
         known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
         views = []
@@ -193,6 +194,7 @@ class Inspector:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
+        # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
         ids = pq.read_table(path := self._table("documents"), columns=["id"])["id"]
         place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
         if place < 0:

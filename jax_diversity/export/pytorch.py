@@ -126,6 +126,7 @@ class OrderedBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         rows = self.global_batch_size // self.num_ranks
         for step in range(len(self)):
+            # The window contract, as `loader.settings.Windows` has it; repeated here so that no JAX is imported.
             first = self.position + step * self.global_batch_size + self.rank * rows
             # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
             positions = np.arange(first, max(first, min(first + rows, self.end)))

@@ -100,7 +100,7 @@ class OrderedSequences(Sequences):
         if ordering_fingerprint not in (None, found.fingerprint):
             raise UserError(
                 f"Expected the ordering {ordering!r} of fingerprint {str(ordering_fingerprint)[:16]}, found "
-                f"{found.fingerprint[:16]}: it was made again meanwhile; restart what was following the former one."
+                f"{found.fingerprint[:16]}: it was made again meanwhile; restart what was following the earlier one."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,6 +110,7 @@ class OrderedSequences(Sequences):
     def order(self) -> np.ndarray:
         """The sequence at every position: integers mapped from the file."""
         name = self.ordering_name
+        # Checked when this object was made; unpickled, it checks the fingerprint again in `__init__`.
         return np.load(name if name.endswith(".npy") else self.dataset.orderings.paths[name], mmap_mode="r")
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:

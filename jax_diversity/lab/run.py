@@ -18,11 +18,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Float64, Int64
 
 from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.artifacts import make_folder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
-from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, make_folder, require_tensorboard
+from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.loader.iteration import Batch
@@ -164,6 +165,7 @@ def train(
     with ExitStack() as stack:
         checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
         batches = stack.enter_context(closing(iter(loader)))
+        # Before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(model, optimizer, batches)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
         steps = list(log.steps)
@@ -173,7 +175,7 @@ def train(
             for record in steps if tensorboard.is_first else ():
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
-        write = Writers(*writers)
+        write = Writers(*writers)  # the log is none of them: a run stops where its log cannot be written
         validation = _validation_batches(dataset, config)
         for step in range(first, config.num_steps):
             position, start = batches.position, time.perf_counter()
@@ -205,6 +207,8 @@ def train(
                 **diagnosis,
             }
             if validation and _is_due(step, config.validate_every, config):
+                # Summed losses and targets of all batches in float64: a mean of the batches' means would weigh the last
+                # one, which has fewer targets, like the others.
                 parts = np.array([batch_loss(model, part) for part in validation], np.float64)
                 values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})

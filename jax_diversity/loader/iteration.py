@@ -42,6 +42,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         if isinstance(index, slice):
             return self.slice(index)
         settings = self.windows.settings
+        # Grain's datasets begin again behind their end: element len(self) is element 0.
         return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
     def __str__(self) -> str:
@@ -131,6 +132,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 f"Expected a position in 0 .. {self._windows.end}, found {position!r}; "
                 "give the loader as many epochs as the run that was saved."
             )
+        # The ordering of the position's epoch: an order that changes with the epoch has another fingerprint in each.
         own = self._state(position)
         for name in ("dataset", "ordering"):
             if state[name] != own[name] and not (name == "ordering" and self._borders(position, state[name])):
@@ -138,7 +140,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
                     f"{own[name]}; open the {name} it was made with, or start a new run."
                 )
-        self._cancel()
+        self._cancel()  # batches that were made ahead belong to the position before
         self._position = position
 
     def _borders(self, position: int, ordering: str) -> bool:

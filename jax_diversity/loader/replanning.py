@@ -45,18 +45,19 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
     """
     _check_state(loader, state)
     position, end = state["position"], replanned.batches.windows.end
-    former, order = loader.batches.order, replanned.batches.order
-    if len(former) != len(order):
+    old_order, order = loader.batches.order, replanned.batches.order
+    if len(old_order) != len(order):
         raise UserError(
-            f"Expected a new plan of {len(former)} positions an epoch, as the old one has, found {len(order)}; plan "
+            f"Expected a new plan of {len(old_order)} positions an epoch, as the old one has, found {len(order)}; plan "
             "the rest with jax_diversity.replan."
         )
     within = min(position, end - 1)  # the end belongs to the last epoch
+    # `set_state` checks dataset and end. It cannot see which sequences came before the position: compared below.
     carried = {**state, "ordering": order.fingerprint_at(within)}
     _check_state(replanned, carried)
     for start in range(within // len(order) * len(order), position, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, position), dtype=np.int64)
-        old, new = former.at(positions), order.at(positions)
+        old, new = old_order.at(positions), order.at(positions)
         if (rows := np.flatnonzero(old != new)).size:
             row = rows[0]
             raise UserError(

@@ -90,6 +90,7 @@ class ConcatenatedSource(SequenceSource):
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
+        # side="right": datasets without sequences begin where the next one does, and none of these rows is theirs.
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
         shape = (len(sequences), self.width)

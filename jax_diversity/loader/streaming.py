@@ -94,33 +94,12 @@ def stream_batches(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    counts = {"shuffle_buffer": shuffle_buffer, "seed": seed, "read_ahead_files": read_ahead_files}
-    whole = {name: whole_number(name, value) for name, value in counts.items()}
-    settings = LoaderSettings.checked(
-        global_batch_size=global_batch_size,
-        num_epochs=num_epochs,
-        start_position=start_position,
-        drop_remainder=drop_remainder,
-        host_index=host_index,
-        num_hosts=num_hosts,
-        sharding=sharding,
-        fields=fields,
-        names=names,
-        dtype=dtype,
-        merge_segments=merge_segments,
-        num_prefetch=num_prefetch,
-        num_threads=num_threads,
-    )
+    settings = LoaderSettings.among(locals())
+    buffer, seed = whole_number("shuffle_buffer", shuffle_buffer), whole_number("seed", seed)
+    num_ahead = whole_number("read_ahead_files", read_ahead_files)
     source = opened(dataset, cache_folder)
-    records = source.records
-    order = StreamOrder(
-        records,
-        layout_fingerprint(source),
-        end=settings.end(len(records)),
-        shuffle_buffer=whole["shuffle_buffer"],
-        seed=whole["seed"],
-        num_ahead=whole["read_ahead_files"],
-    )
+    end = settings.end(len(source.records))
+    order = StreamOrder(source.records, layout_fingerprint(source), end, buffer, seed, num_ahead)
     return Loader(StreamedSource(order, source.fingerprint, source.remote), order, settings)
 
 
@@ -196,6 +175,7 @@ class StreamOrder(Order):
         )
 
     def _stretch(self, epoch: int, number: int) -> tuple[int, int]:
+        # Shifted stretches begin before the epoch: the first one is cut at its start, the last one at its end.
         first = number * self.shuffle_buffer - self._offset(epoch)
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
 
@@ -370,9 +350,10 @@ class StreamedFiles:
     def _drop(self, file: int) -> None:
         fetch = self._fetches.pop(file)
         self.reader.close(file)
-        fetch.cancel()
+        fetch.cancel()  # the thread leaves it out, unless it has begun
         path = self.reader.paths[file]
-        # A fetch that is under way writes to the file: it is removed when the fetch has ended.
+        # A fetch that is under way writes to the file: it is removed when the fetch has ended. The same thread makes
+        # all fetches, so that a fetch of the same file that is asked for meanwhile begins after the removal.
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
@@ -390,8 +371,9 @@ def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) ->
 
 
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
-    stopping.set()
+    stopping.set()  # ends the fetch under way at its next piece; None then ends the thread
     tasks.put(None)
+    # The folder before its lock: a folder without a lock file would not be found by those that remove abandoned ones.
     shutil.rmtree(folder, ignore_errors=True)
     Path(lock.name).unlink(missing_ok=True)
     lock.close()
@@ -399,6 +381,7 @@ def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock:
 
 def _new_folder(parent: Path) -> tuple[Path, Any]:
     """A folder for one stream, and an open file that is locked while the stream runs; removes abandoned folders."""
+    # A lock file that is made but not locked yet looks abandoned: no other process may look in between.
     with locked(parent):
         for path in parent.glob("*.lock"):
             with path.open("a") as lock:

@@ -143,6 +143,7 @@ class BatchMetrics:
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         batch = self._tokens(position, stop)
+        # A batch that ends in another epoch: the sums begin again with that epoch, as they would in a resumed run.
         if stop // len(self._order) == position // len(self._order):
             self._add(batch, stop)
         else:

@@ -112,7 +112,7 @@ def measure(
         advance: told the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
             no target: with one for the first family, their drift is measured against the schedule's own mean.
-        every_start: whether to measure the window TV of all start positions, too.
+        every_start: whether to measure also the window TV of all start positions.
 
     Raises:
         ValueError: an ordering of another dataset, a window size outside its range, targets that are no shares.
@@ -141,6 +141,7 @@ class Measurer:
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
+        # Of the first family, and in float64: the squares of two int32 counts may not fit into int32.
         squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
         self._norms = np.sqrt(squares) / self._length
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
@@ -194,6 +195,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
     def told(amount: int) -> None:
         nonlocal done
+        # Whole positions only: what is left of the division is told with the next call.
         before, done = done // num_walks, done + amount
         advance(done // num_walks - before)
 

@@ -97,7 +97,7 @@ class Comparison:
 
         def ratio(row: Row) -> float | None:
             base = bases.get(row.key)
-            return row.value / base if row.value is not None and base else None
+            return row.value / base if row.value is not None and base else None  # a base of 0 has no ratios
 
         return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), base=name)
 
@@ -294,7 +294,7 @@ def _aligned(cells: _Cells) -> str:
     """The columns side by side as long as there is room; the others, with the names again, in further parts."""
     cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    parts: list[list[int]] = [[]]
+    parts: list[list[int]] = [[]]  # columns by number; column 0, the names, begins every part
     for column, width in enumerate(widths[1:], start=1):
         if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > _WIDTH:
             parts.append([])
@@ -308,7 +308,7 @@ def _aligned(cells: _Cells) -> str:
 
 def _cut(text: str, width: int) -> str:
     """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
-    tail = width // 2
+    tail = width // 2  # three characters are the dots between
     return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
 
 

@@ -133,7 +133,7 @@ def norm_drift(
         own_mean: whether to subtract the mean over the positions instead of the corpus's; only a schedule, which
             repeats or omits sequences, has another.
     """
-    placed = norms[indices]
+    placed = norms[indices]  # a copy, which is changed below
     if len(placed):
         placed -= placed.mean() if own_mean else norms.mean()
     return np.cumsum(placed, out=placed)

@@ -194,6 +194,7 @@ class _Levels:
         """What was measured at one offset."""
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
+        # Levels and numbers of windows went through float64, which is exact below 2^53.
         sizes = np.left_shift(1, level.astype(np.int64))
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 

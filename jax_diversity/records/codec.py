@@ -117,7 +117,7 @@ def encode(
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     documents = document_index.astype("<i8").tobytes()
-    bounds = np.cumsum([0, *num_segments]) * 8
+    bounds = np.cumsum([0, *num_segments]) * 8  # bytes
     return [
         body.tobytes() + documents[start:end]
         for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
@@ -140,6 +140,7 @@ def check_bodies(
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
+    # First the checksum: without it no other number of the header says anything.
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
     mark = _mark(dtype)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)

@@ -40,14 +40,15 @@ class BufferPool:
                 free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
                 if len(self._free) > _MOST_SIZES:
                     del self._free[next(iter(self._free))]  # the oldest
-        try:
+        try:  # not asked first whether there is any: another thread may take the last one in between
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.int32)
-        if not size:
+        if not size:  # nothing that could return
             return memory.reshape(shape)
         # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
         lease = np.frombuffer(memory.data, np.int32)
+        # `append` on a full deque drops the array at its other end. At the interpreter's end nothing is returned.
         weakref.finalize(lease, free.append, memory).atexit = False
         return lease.reshape(shape)
 
@@ -103,7 +104,7 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
     if batch.keys() == {"inputs"}:
         return
     run_start, run_length, run_number = _runs(bodies, merge_segments)
-    if "targets" in batch:
+    if "targets" in batch:  # shifted within every row; the places without a next token are set last
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
     narrow = np.min_scalar_type(length)  # uint8 or uint16: less memory traffic than int32, widened last

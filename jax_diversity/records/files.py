@@ -164,6 +164,7 @@ def _record_sizes(
     sizes = entries[at].astype(np.int64)  # the highest seven bits: a varint has its lowest first
     good = (entries[ends - 1] == 1) & (entries[ends - 2] == _NUM_RECORDS_KEY) & (sizes < 0x80)
     at -= 1
+    # All entries at once, a byte back in each step; an entry that has reached its size key stays there.
     for _ in range(4):  # up to 35 bits
         more = entries[at] >= 0x80
         if not more.any():

@@ -136,6 +136,7 @@ class RecordReader:
         batch = decode(bodies, fields=fields, merge_segments=merge_segments, pool=self._pool)
         if not self.overlap:
             return batch
+        # Copied, so that rows lie end to end and the pool's memory is free again.
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
     def read_tokens(
@@ -174,6 +175,7 @@ class RecordReader:
     def close(self, file: int | None = None) -> None:
         """Close the files, or the one of that number; the next read opens what it needs again."""
         with self._lock:
+            # Threads that still read from a file hold it themselves: its map goes with the last of them.
             for number in list(self._files) if file is None else [file]:
                 self._files.pop(number, None)
 
@@ -237,13 +239,14 @@ class RecordReader:
         if self.fetch is not None:
             self.fetch(self.paths[number])  # before the lock: reads of other files go on meanwhile
         with self._lock:
-            if (file := self._files.get(number)) is None:
+            if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
                 file = RecordFile(
                     self.paths[number], self.counts[number], self._body_bytes, in_sequence=self.in_sequence
                 )
                 if self.in_sequence:
-                    for former in list(self._files)[:-1]:
-                        del self._files[former]
+                    # The file before the new one stays open: batches begin in one file and end in the next.
+                    for older in list(self._files)[:-1]:
+                        del self._files[older]
                 self._files[number] = file
             return file
 

@@ -28,7 +28,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     runs = {}
     for name in orderings:
         header, steps = read_log(context.root / "training" / name / "log.jsonl")
-        # A folder's name is only the ordering's: the log of a former dataset or ordering may still be there.
+        # A folder's name is only the ordering's: the log of an earlier dataset or ordering may still be there.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
             runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]
