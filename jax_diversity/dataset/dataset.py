@@ -69,7 +69,7 @@ class Dataset:
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A process that unpickles opens the dataset itself: memory maps and tables stay behind.
+        # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
         if self.remote is None:
             return open_dataset, (self.root,)
         return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
@@ -312,7 +312,7 @@ class Dataset:
         return self._reader("validation")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every file with the manifest: there, size, SHA-256; `advance` is told the bytes read."""
+        """Compare every file with the manifest: there, size, SHA-256; `advance` is called with the bytes read."""
         return (self._folder if self.remote is None else self.remote).verify(advance)
 
     def __repr__(self) -> str:

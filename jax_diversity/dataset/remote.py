@@ -130,7 +130,7 @@ class RemoteFolder:
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every object with the manifest, without keeping any; `advance` is told the bytes read."""
+        """Compare every object with the manifest, without keeping any; `advance` is called with the bytes read."""
         faults = []
         for name, about in self.files.items():
             try:

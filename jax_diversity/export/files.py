@@ -1,4 +1,4 @@
-"""Files of an export: complete or not there, and no other ordering's file is replaced without being told."""
+"""Files of an export: complete or not there, and another ordering's file is replaced on request only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 class Written(NamedTuple):
-    """What an export left behind: files, in the order in which they are read, and a line that says how to use them."""
+    """What an export wrote: files, in the order in which they are read, and a line that says how to use them."""
 
     files: tuple[Path, ...]
     line: str

@@ -52,7 +52,7 @@ def write_maxtext(
         folder: where the files go; `order.json` in it tells whose order they are.
         sequences_per_file: records a file; None puts all into one.
         overwrite: replace another ordering's files.
-        advance: told the sequences done.
+        advance: called with the number of sequences done.
 
     Raises:
         UserError: the folder holds another ordering's files, or others that this would mix with.

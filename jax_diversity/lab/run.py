@@ -213,7 +213,7 @@ def train(
                 values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
-            # the log drops its first record. The other way round the step would be missing for ever.
+            # the log drops its first record. In the other order the log would lack the step.
             log(step, values)
             write(step, values)
             if _is_due(step, config.checkpoint_every, config):

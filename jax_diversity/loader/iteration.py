@@ -42,7 +42,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         if isinstance(index, slice):
             return self.slice(index)
         settings = self.windows.settings
-        # Grain's datasets begin again behind their end: element len(self) is element 0.
+        # Grain's datasets begin again after their end: element len(self) is element 0.
         return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return False
 
     def start_prefetch(self) -> None:
-        """Begin to make batches before the first is asked for."""
+        """Begin to make batches before the first one is needed."""
         if self._settings.num_prefetch and not self._closed:
             self._submit(self._position)
 
@@ -167,7 +167,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """Stop making batches; threads and processes end when the batch that they are making is done."""
         super().close()
         # Closing the workers cancels what is pending. Nothing more may be done here: an iterator that a module holds
-        # is closed when the interpreter has already taken most other modules apart.
+        # is closed when the interpreter has already removed most other modules.
         self._pending.clear()
         self._end_workers()
         self._batches.source.close()

@@ -18,7 +18,7 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
     """The state with which a loader of a new plan goes on where a loader of the old one stopped.
 
     A loader refuses the state of another ordering, in which the position means other sequences. When the new plan
-    differs from the old one only behind the position, it means the same ones. This is checked here: every position
+    differs from the old one only after the position, it means the same ones. This is checked here: every position
     of the epoch before the state's has the same sequence in both orders, so that over the change too each sequence
     comes exactly once an epoch. Earlier epochs are not compared; from the position on the new plan is followed.
 
@@ -34,7 +34,7 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
 
     Raises:
         UserError: a state that is not the old loader's; loaders of different datasets, or with epochs of different
-            lengths; two orders that differ before the position; a position behind the new loader's last epoch.
+            lengths; two orders that differ before the position; a position after the new loader's last epoch.
 
     Example:
         >>> state = iterator.get_state()

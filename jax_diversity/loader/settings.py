@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import FIELDS
 
 ENDLESS = 2**62
-"""The number of positions of a run without a last epoch: batches behind it still have positions below 2^63."""
+"""The number of positions of a run without a last epoch: batches after it still have positions below 2^63."""
 
 ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 """The fields that say where each row of a batch of several datasets comes from."""

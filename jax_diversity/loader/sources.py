@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import Order, OrderIndex, layout_fingerprint
 from jax_diversity.loader.settings import LoaderSettings
-from jax_diversity.records.reading import RecordReader
-
-Rows = Int64[np.ndarray, " row"]
-"""A whole number for each row of a batch."""
+from jax_diversity.records.reading import RecordReader, Rows
 
 
 class SequenceSource(ABC):

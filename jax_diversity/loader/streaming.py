@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -34,9 +35,9 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
-from jax_diversity.loader.sources import Rows, SequenceSource, opened
+from jax_diversity.loader.sources import SequenceSource, opened
 from jax_diversity.records.decoding import FIELDS
-from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.reading import RecordReader, Rows
 
 _CHUNK = 2**20
 
@@ -247,17 +248,11 @@ def _file_order(
 
 
 class StreamedSource(SequenceSource):
-    """The records of a dataset, read file by file; with `files` those of one iterator, which come from `remote`."""
+    """The records of a dataset, read file by file; every iterator has its own files, which come from `remote`."""
 
-    def __init__(
-        self,
-        order: StreamOrder,
-        fingerprint: str,
-        remote: RemoteFolder | None,
-        records: RecordReader | None = None,
-        files: StreamedFiles | None = None,
-    ) -> None:
-        self._order, self._remote, self._records, self._files = order, remote, records or order.records, files
+    def __init__(self, order: StreamOrder, fingerprint: str, remote: RemoteFolder | None) -> None:
+        self._order, self._remote, self._records = order, remote, order.records
+        self._files: StreamedFiles | None = None
         self.fingerprint, self.width = fingerprint, order.records.width
 
     def __len__(self) -> int:
@@ -268,10 +263,12 @@ class StreamedSource(SequenceSource):
 
     def for_iterator(self) -> StreamedSource:
         """The same with its own files, which are removed when it is closed or freed."""
-        records = self._records if self._order.shuffle_buffer else self._records.forward()
-        files = None if self._remote is None else StreamedFiles(self._remote, records)
-        reader = records if files is None else files.reader
-        return StreamedSource(self._order, self.fingerprint, self._remote, reader, files)
+        source = copy(self)
+        source._records = self._records if self._order.shuffle_buffer else self._records.forward()
+        if self._remote is not None:
+            source._files = StreamedFiles(self._remote, source._records)
+            source._records = source._files.reader
+        return source
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of the sequences at some positions; their files are kept on disk meanwhile."""

@@ -138,8 +138,7 @@ class BatchMetrics:
         Raises:
             UserError: a position at which no batch begins: below 0, or after the last epoch.
         """
-        if not 0 <= position < self._end:
-            raise UserError(f"Expected a position in 0 .. {self._end - 1}, found {position}.")
+        whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         batch = self._tokens(position, stop)
@@ -254,7 +253,7 @@ def watch_batches(
     steps = whole_number("every", every, 1)
     _check_loader(loader)
     settings = loader.batches.windows.settings
-    # JAX is asked only where it places the batches: elsewhere it may not be initialised, or count other processes.
+    # JAX's process counts only where JAX places the batches: elsewhere it may be another, or none yet.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
     metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)

@@ -91,8 +91,7 @@ class Comparison:
         Raises:
             ValueError: an ordering that was not compared.
         """
-        if name not in self.orderings:
-            raise UserError(f"Expected one of the compared orders {list(self.orderings)}, found {name!r}.")
+        one_of("the base", name, self.orderings)
         bases = {row.key: row.value for row in self.rows if row.ordering == name}
 
         def ratio(row: Row) -> float | None:
@@ -151,7 +150,7 @@ def compare(
         offsets: which windows' TV: "0" aligned ones, "half" those half a window later, "every" start position
             (which costs as much as the rest together).
         targets: as `measure` takes them.
-        advance: told the number of positions done, over all families and orders.
+        advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
     The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one

@@ -33,7 +33,7 @@ def prefix_deviation(
         tokens: every position's tokens.
         target: τ.
         sequence_length: L in tokens.
-        advance: told the positions done.
+        advance: called with the number of positions done.
     """
     deviations = np.empty(len(tokens))
     sums = np.zeros(len(target), np.int64)

@@ -99,7 +99,7 @@ def _block_tv(
 
 
 def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
-    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is told positions."""
+    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is called with positions."""
     num_positions, num_groups = placed.shape[0], placed.shape[1]
     num_starts = num_positions - size + 1
     if num_starts < 1:

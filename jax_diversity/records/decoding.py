@@ -15,6 +15,9 @@ from jax_diversity.records.codec import Bodies
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
 """What `decode` can make of a batch of records, all of it by default."""
 
+Arrays = dict[str, Int32[np.ndarray, "row token"]]
+"""Arrays of a batch by field name, see `decode`."""
+
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
 _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
 _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
@@ -55,7 +58,7 @@ class BufferPool:
 
 def decode(
     bodies: Bodies, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False, pool: BufferPool | None = None
-) -> dict[str, Int32[np.ndarray, "row token"]]:
+) -> Arrays:
     """Turn records into a batch of int32 arrays (row, L).
 
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.

@@ -77,7 +77,7 @@ class RecordFile:
     def is_whole(self) -> bool:
         """Whether the file is as long as when it was opened.
 
-        To touch what is mapped behind a file's end kills the process (SIGBUS), so ask before every read. A file that
+        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A file that
         was removed or replaced is whole: the map keeps it.
         """
         try:

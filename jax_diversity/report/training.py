@@ -1,4 +1,4 @@
-"""The values of training runs: their losses, what their gradients said, and their waits for input."""
+"""The values of training runs: their losses, measures of their gradients, and their waits for input."""
 
 from __future__ import annotations
 
