@@ -150,6 +150,7 @@ class Inspector:
         wanted = [("document_index", "==", self._find(document))]
         found = pq.read_table(self.dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
         sequences = found["sequence_index"].to_numpy()
+        # One pass over the ordering: its whole inverse would be as large as the ordering itself.
         positions = np.flatnonzero(np.isin(self._order, sequences))
         position_of = dict(zip(self._order[positions].tolist(), positions.tolist(), strict=True))
         uses = [
@@ -216,6 +217,7 @@ def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str,
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(sizes, dtype=np.int64)
             group = np.searchsorted(ends, indices, side="right")
+            # Indices ascend, so that the row groups' rows, one group after another, come in the order of the indices.
             for index in np.unique(group).tolist():
                 local = indices[group == index] - (ends[index] - sizes[index])
                 rows += file.read_row_group(index).take(pa.array(local)).to_pylist()

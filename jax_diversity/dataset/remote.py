@@ -209,7 +209,7 @@ def _faults(where: str, what: str) -> Iterator[None]:
     """Turn what drivers raise, each exceptions of its own, into one sentence."""
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(

@@ -84,7 +84,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until all checkpoints are on disk."""
-        self._manager.wait_until_finished()
+        self._manager.wait_until_finished()  # a process that ended now would leave the last checkpoint unfinished
         self._manager.close()
 
 

@@ -122,6 +122,7 @@ class TensorBoardWriter:
         self.is_first = not any(folder.glob("events.out.tfevents.*"))
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
         name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.from-step-{first_step}"
+        # "x": two runs that begin in the same instant never write into one file.
         self._records = RecordWriter((folder / name).open("xb"))
         self._add(0, file_version="brain.Event:2")
         if not self.is_first:  # readers drop what earlier files hold from this step on

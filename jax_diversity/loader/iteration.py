@@ -94,6 +94,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if not self._windows.num_batches(self._position):
             raise StopIteration
         batch = self._take() if self._settings.num_prefetch else self._make(self._position)
+        # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch size.
         self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
         return batch
 

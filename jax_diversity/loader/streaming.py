@@ -155,6 +155,7 @@ class StreamOrder(Order):
             stretches = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
             for stretch in np.unique(stretches).tolist():
                 rows, (first, stop) = here[stretches == stretch], self._stretch(epoch, stretch)
+                # Where the shuffle takes these steps to, and which file, in the epoch's order, is there.
                 moved = first + _permutation(self.seed, epoch, first, stop - first)[steps[rows] - first]
                 turn = np.searchsorted(starts, moved, side="right") - 1
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]

@@ -48,7 +48,7 @@ class Writers:
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Hand a step's values to each."""
-        for writer in tuple(self._writers):
+        for writer in tuple(self._writers):  # a copy: a writer that fails is removed from the list
             try:
                 writer(step, values)
             except Exception as error:
@@ -253,7 +253,7 @@ def watch_batches(
     steps = whole_number("every", every, 1)
     _check_loader(loader)
     settings = loader.batches.windows.settings
-    # JAX's process counts only where JAX places the batches: elsewhere it may be another, or none yet.
+    # With a sharding, this process is JAX's. Without one, JAX may not be initialised, or count other processes.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
     metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)

@@ -153,7 +153,7 @@ class Measurer:
         ordering = checked(self._characteristics, ordering)
         for size in self.windows:
             whole_number("every window size", size, 1, len(ordering))
-        by_name: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}  # attribute of `Balance` -> family -> value
         for family in self.shares:
             for name, value in self._family(family, ordering, advance).items():
                 by_name.setdefault(name, {})[family] = value

@@ -179,6 +179,7 @@ def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, .
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:
     """Token counts (window, group) of some windows at a time."""
+    # Whole windows only: positions before the offset and after the last whole window are in none.
     num_windows = max(placed.shape[0] - offset, 0) // size
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):

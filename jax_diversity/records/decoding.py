@@ -90,6 +90,7 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     if merge_segments:  # only the starts at the beginning of a row remain
         row, column = row[column == 0], column[column == 0]
     num_segments = np.bincount(row, minlength=num_rows)
+    # Segments are counted over all rows, less those in the rows before.
     number = np.arange(1, len(row) + 1) - (np.cumsum(num_segments) - num_segments)[row]
     start = row * length + column
     padded = np.flatnonzero(bodies.num_tokens < length)

@@ -147,6 +147,8 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
         return np.zeros(0, np.int64), 0
     sizes = _record_sizes(entries, ends[1:])
     first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
+    # A record's length is a varint: a byte for each seven bits. A chunk is its header, the zero, the length of that
+    # varint, the varint and the record.
     length_bytes = sum((sizes >> shift > 0).astype(np.int64) for shift in range(0, 63, 7))
     before = _CHUNK_HEADER + 2 + length_bytes
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
@@ -178,6 +180,7 @@ def _record_sizes(
 
 def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.ndarray, " record"], np.ndarray]:
     """The sizes of a chunk's uncompressed records, and the records' bytes end to end."""
+    # Of the header's five numbers, the second is the size of the data, and the fourth has the type in its lowest byte.
     header = _read(descriptor, begin, _CHUNK_HEADER, file_bytes).view("<u8")
     data = _read(descriptor, begin, _CHUNK_HEADER + int(header[1]), file_bytes)[_CHUNK_HEADER:]
     if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:

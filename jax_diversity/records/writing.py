@@ -177,8 +177,8 @@ def write_array_record(
 
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str) -> int:
     """Records in a file whose first one is of that build; 0 in any other file."""
-    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
-    # alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
+    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads one
+    # layout alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
     # training starts.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype))
