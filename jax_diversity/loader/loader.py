@@ -95,7 +95,7 @@ def make_loader(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    settings = LoaderSettings.among(locals())
+    settings = LoaderSettings.among(locals())  # every parameter but those that say what is read
     source, order = _open(dataset, ordering, cache_folder)
     if sequence_length is not None and source.width != whole_number("sequence_length", sequence_length, 1):
         raise UserError(

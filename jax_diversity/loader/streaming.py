@@ -95,7 +95,7 @@ def stream_batches(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    settings = LoaderSettings.among(locals())
+    settings = LoaderSettings.among(locals())  # the parameters that `make_loader` has too
     buffer, seed = whole_number("shuffle_buffer", shuffle_buffer), whole_number("seed", seed)
     num_ahead = whole_number("read_ahead_files", read_ahead_files)
     source = opened(dataset, cache_folder)

@@ -253,7 +253,7 @@ def watch_batches(
     steps = whole_number("every", every, 1)
     _check_loader(loader)
     settings = loader.batches.windows.settings
-    # With a sharding, this process is JAX's. Without one, JAX may not be initialised, or count other processes.
+    # With a sharding, JAX numbers the processes. Without one, JAX may not be initialised, or count other processes.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
     metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)

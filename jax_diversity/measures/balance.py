@@ -142,7 +142,6 @@ class Measurer:
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
-        # Of the first family, and in float64: the squares of two int32 counts may not fit into int32.
         squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
         self._norms = np.sqrt(squares) / self._length
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
