@@ -7,7 +7,6 @@ bugs give tracebacks. Nothing heavy is imported before a verb needs it.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -29,7 +28,7 @@ from jax_diversity.cli.options import (
     parse_options,
 )
 from jax_diversity.cli.tables import build_table, methods_list, orderings_table, show, training_line
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.foundation.stage import Stage
@@ -115,9 +114,7 @@ def _find_verb(name: str) -> Verb:
         return verbs[name]
     if name.startswith("-"):
         raise UserError(f"Expected a verb first, as in `jax-diversity measure {name} ...`, found the option {name}.")
-    near = difflib.get_close_matches(name, verbs, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(verbs)}{hint}")
+    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(verbs)}{did_you_mean(name, verbs)}")
 
 
 def all_verbs() -> dict[str, Verb]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from jax_diversity.cli.tables import speaks_unicode
+from jax_diversity.cli.tables import end_of, speaks_unicode
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.measuring import Chosen, Curves
@@ -66,9 +66,7 @@ def _block(
 
 
 def _short(name: str) -> str:
-    """A name in as many characters as lines have for it."""
-    cut = name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
-    return f"{cut:<{_NAME_WIDTH}}"
+    return f"{end_of(name, _NAME_WIDTH):<{_NAME_WIDTH}}"
 
 
 def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:

@@ -97,6 +97,11 @@ def printed(table: Table) -> str:
     return text if speaks_unicode() else text.replace("…", "~")
 
 
+def end_of(text: str, width: int) -> str:
+    """The end of a text, where paths and addresses differ, in at most so many characters."""
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
+
+
 def show(text: str) -> None:
     """Print to standard output; characters that its encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 MAX_DOCUMENT_BYTES = 2**30
 """Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
@@ -102,9 +102,8 @@ def reading_faults(file: InputFile) -> Iterator[None]:
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError) as error:
-        what = " ".join(str(error).split())
         raise UserError(
-            f"{file.address} is cut off, damaged or not what its name says ({what}); "
+            f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
             "fetch it again, or rename it to what it is."
         ) from None
 
@@ -185,7 +184,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions for refused access and lost connections
-        raise UserError(f"Could not list {pattern}: {' '.join(str(error).split()) or repr(error)}.") from None
+        raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
     root = _fixed_folder(path)
     return [
         InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)

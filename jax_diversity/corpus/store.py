@@ -26,7 +26,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.corpus.records import TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(
@@ -261,5 +261,4 @@ def _stored_file(path: Path) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError:
         raise UserError(f"Expected stored documents at {path}, found no such file; prepare the corpus.") from None
     except (pa.ArrowException, OSError) as error:
-        what = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({what}); prepare the corpus again.") from None
+        raise UserError(f"{path} is damaged ({in_one_line(error)}); prepare the corpus again.") from None

@@ -11,31 +11,14 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
-_PROGRAMMING_LANGUAGES = {
-    ".c": "c",
-    ".cc": "c++",
-    ".cpp": "c++",
-    ".cs": "c#",
-    ".go": "go",
-    ".h": "c",
-    ".hpp": "c++",
-    ".java": "java",
-    ".jl": "julia",
-    ".js": "javascript",
-    ".kt": "kotlin",
-    ".lua": "lua",
-    ".php": "php",
-    ".pl": "perl",
-    ".py": "python",
-    ".r": "r",
-    ".rb": "ruby",
-    ".rs": "rust",
-    ".scala": "scala",
-    ".sh": "shell",
-    ".sql": "sql",
-    ".swift": "swift",
-    ".ts": "typescript",
-}
+# Ending -> language; most languages are called by their ending.
+_PROGRAMMING_LANGUAGES = {f".{ending}": ending for ending in "c go java lua php r scala sql swift".split()} | dict(
+    pair.split(":")
+    for pair in (
+        ".cc:c++ .cpp:c++ .cs:c# .h:c .hpp:c++ .jl:julia .js:javascript .kt:kotlin .pl:perl .py:python .rb:ruby "
+        ".rs:rust .sh:shell .ts:typescript"
+    ).split()
+)
 
 
 def read_text(file: InputFile, advance: Advance) -> Found:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +101,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_one_line(error)
         raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it again with numpy.save.") from None
     if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         found = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
@@ -248,9 +248,8 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path) as table:
             yield table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())
         raise UserError(
-            f"Expected a Parquet file (or a single .npy) at {path}, found: {what}; write it again."
+            f"Expected a Parquet file (or a single .npy) at {path}, found: {in_one_line(error)}; write it again."
         ) from None
 
 

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
@@ -166,7 +166,7 @@ class TfidfSvd:
         except FileNotFoundError:
             raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
         except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = in_one_line(error)
             raise UserError(f"Expected a saved embedding at {path}, found: {reason}; fit it again.") from None
         terms = tuple(lines.split("\n")) if lines else ()
         agree = weights.shape == (len(terms),) and components.ndim == 2 and components.shape[1] == len(terms)

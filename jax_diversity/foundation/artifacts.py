@@ -20,7 +20,7 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,8 +122,7 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
     except FileNotFoundError:
         raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
     except _NO_ARRAY as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({reason}); run `jax-diversity {stage}` again.") from None
+        raise UserError(f"{path} is damaged ({in_one_line(error)}); run `jax-diversity {stage}` again.") from None
 
 
 def write_json(path: Path, value: Any) -> None:

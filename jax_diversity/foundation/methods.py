@@ -8,7 +8,6 @@ Parameters that all methods of a kind may take are the kind's *contract*; all ot
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
 
@@ -36,7 +35,9 @@ class Parameter:
 
     def in_words(self) -> str | None:
         """What the parameter takes, for messages; None where settings cannot give it, such as a mesh of devices."""
-        words = [_WORDS.get(kind) if isinstance(kind, str) else ", ".join(map(str, kind)) for kind in self.kinds]
+        words = [
+            _WORDS.get(kind) if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}" for kind in self.kinds
+        ]
         return None if None in words else " or ".join(map(str, words))
 
 
@@ -103,7 +104,7 @@ class Methods(Mapping[str, str]):
         """
         if name not in self.modules:
             known = ", ".join(sorted(self.modules))
-            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{_hint(name, self.modules)}")
+            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self.modules)}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All of a method's parameters."""
@@ -138,7 +139,7 @@ class Methods(Mapping[str, str]):
         for option in options:
             if option not in known:
                 expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{_hint(option, known)}")
+                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{did_you_mean(option, known)}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
         """Check the options of settings by the method's signature alone: names, types, none missing.
@@ -158,11 +159,6 @@ class Methods(Mapping[str, str]):
                 raise UserError(f"The option {option!r} of method {name!r} can only be given in Python.")
             elif not any(_is_of(kind, options[option]) for kind in parameter.kinds):
                 raise UserError(f"Expected the option {option!r} to be {words}, found {options[option]!r}.")
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 @cache

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 
 _Settings = TypeVar("_Settings")
 
@@ -48,7 +47,7 @@ def _fault(error: Any) -> str:
     """What is wrong with a file that is no YAML, and where, without the lines that the parser quotes."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return " ".join(str(error).split())
+        return in_one_line(error)
     return f"line {mark.line + 1}, column {mark.column + 1} is none: {error.problem}"
 
 
@@ -76,9 +75,8 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         for key in value:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
-                near = difflib.get_close_matches(str(key), names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}{hint}")
+                known = f"{', '.join(names)}{did_you_mean(str(key), names)}"
+                raise UserError(f"Unknown setting {dotted}; expected one of {known}")
         return typing.cast(Any, kind)(
             **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import blanks
@@ -148,8 +148,7 @@ class ModelTokenizer(Tokenizer):
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
 
     def _unreadable(self, error: object) -> UserError:
-        what = " ".join(str(error).split())
-        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {what}.")
+        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {in_one_line(error)}.")
 
 
 class SentencePieceTokenizer(ModelTokenizer):
