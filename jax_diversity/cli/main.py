@@ -151,7 +151,7 @@ def _run(name: str, arguments: list[str]) -> None:
     if not isinstance(verb.options, BuildConfig):
         verb.run(parse_options(verb.options, name, arguments, verb.help + methods, flat=verb.flat))
         return
-    # These are taken out first: they are no settings, and the file's settings are the defaults of all other options.
+    # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
     given = flags & set(arguments)
     arguments = [argument for argument in arguments if argument not in flags]
@@ -161,7 +161,7 @@ def _run(name: str, arguments: list[str]) -> None:
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
-        # A copy: the options are parsed again, whole, when these defaults are known.
+        # A copy loses `--out`: the arguments themselves are parsed below, when these defaults are known.
         default = recorded_config(_existing(_pop(list(arguments), "--out") or default.out))
         default = read_settings(path, default) if path else default
     text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"

@@ -11,14 +11,11 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
-# Ending -> language; most languages are called by their ending.
-_PROGRAMMING_LANGUAGES = {f".{ending}": ending for ending in "c go java lua php r scala sql swift".split()} | dict(
-    pair.split(":")
-    for pair in (
-        ".cc:c++ .cpp:c++ .cs:c# .h:c .hpp:c++ .jl:julia .js:javascript .kt:kotlin .pl:perl .py:python .rb:ruby "
-        ".rs:rust .sh:shell .ts:typescript"
-    ).split()
+_LANGUAGES = (
+    ".c:c .cc:c++ .cpp:c++ .cs:c# .go:go .h:c .hpp:c++ .java:java .jl:julia .js:javascript .kt:kotlin .lua:lua "
+    ".php:php .pl:perl .py:python .r:r .rb:ruby .rs:rust .scala:scala .sh:shell .sql:sql .swift:swift .ts:typescript"
 )
+_LANGUAGE_OF_ENDING = dict(pair.split(":") for pair in _LANGUAGES.split())
 
 
 def read_text(file: InputFile, advance: Advance) -> Found:
@@ -38,7 +35,7 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     except UnicodeDecodeError as error:
         yield place, Problem.of_unicode(error)
         return
-    language = _PROGRAMMING_LANGUAGES.get(PurePosixPath(without_compression(file.name)).suffix.lower())
+    language = _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(file.name)).suffix.lower())
     path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
     # The source is the file's folder: with a source for each file, every document would be a group of its own.
     source = valid_name(PurePosixPath(path).parent.name) or file.stem

@@ -62,7 +62,7 @@ class HashingEmbedder:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             counts = csr_array(make_vectorizer().transform(texts[start : start + _BLOCK_DOCUMENTS]))
-            # Ten occurrences of a word indicate a topic more than one does, but not ten times as much.
+            # Ten occurrences of a word say more about the topic than one does, but not ten times as much.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))

@@ -159,7 +159,7 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
-    # Written from the last row to the first: what stays is the first row of every document.
+    # Written from the last row to the first: of several rows of a document the first is the one that stays.
     used = np.flatnonzero(rows != _UNUSED)
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
@@ -220,6 +220,7 @@ def _check_column(path: Path, column: str) -> tuple[list[str], int]:
 
 
 def _first_width(paths: Sequence[Path], column: str) -> int:
+    # From a row, not from the column's type: lists of any length have no width in the schema.
     for path in paths:
         for batch in _batches(path, column):
             if len(batch):
@@ -262,7 +263,7 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
 
 
 def _as_float32(rows: np.ndarray, path: Path, numbers: Int64[np.ndarray, " row"]) -> Float32[np.ndarray, "row feature"]:
-    """The rows as float32, all finite; `numbers` are theirs in the file."""
+    """The rows as float32, refused if they are not finite; `numbers` are their places in the file."""
     # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)

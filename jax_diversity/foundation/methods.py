@@ -88,20 +88,12 @@ class Methods(Mapping[str, str]):
         return len(self.modules)
 
     def find(self, name: str) -> Any:
-        """Import a method.
-
-        Raises:
-            UserError: unknown name; lists all and suggests the nearest.
-        """
+        """Import a method; a `UserError` for an unknown name, as in `check_name`."""
         self.check_name(name)
         return getattr(import_module(f"{self.package}.{self.modules[name]}"), name)
 
     def check_name(self, name: str) -> None:
-        """Refuse an unknown name.
-
-        Raises:
-            UserError: lists all methods and suggests the nearest.
-        """
+        """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
         if name not in self.modules:
             known = ", ".join(sorted(self.modules))
             raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self.modules)}")
@@ -123,18 +115,11 @@ class Methods(Mapping[str, str]):
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
         """A method's first sentence, and the options that settings can give with their defaults, as source."""
         sentence, parameters = _read_function(f"{self.package}.{self.modules[name]}", name)
-        return sentence, {
-            option: parameter.default
-            for option, parameter in parameters.items()
-            if option not in self.contract and parameter.in_words() is not None
-        }
+        own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
+        return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
 
     def check_options(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that a method does not have; their values are for the method to check.
-
-        Raises:
-            UserError: unknown method or option; lists the known ones and suggests the nearest.
-        """
+        """Refuse options that a method does not have with a `UserError`; the method itself checks their values."""
         known = [parameter for parameter in self.parameters(name) if parameter not in self.contract]
         for option in options:
             if option not in known:
@@ -142,11 +127,7 @@ class Methods(Mapping[str, str]):
                 raise UserError(f"Method {name!r} has no option {option!r}: {expected}{did_you_mean(option, known)}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
-        """Check the options of settings by the method's signature alone: names, types, none missing.
-
-        Raises:
-            UserError: the first option that does not fit.
-        """
+        """Refuse the first option of settings that does not fit the method's signature: name, type, or missing."""
         self.check_options(name, options)
         for option, parameter in self.parameters(name).items():
             if option in self.contract:

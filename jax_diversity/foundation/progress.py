@@ -99,12 +99,13 @@ def is_watched(stream: Any) -> bool:
 def resident_bytes() -> int:
     """Memory that this process uses now, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
+        # The second number counts resident pages.
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes() -> int:
     """The most memory that this process has used since it started, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
 def _print_line(task: Task, unit: str, total: int | None = None) -> None:

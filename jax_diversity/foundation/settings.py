@@ -81,7 +81,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
             **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
-        # The exact type first: True is an int for Python, and an option that is a switch stays one.
+        # The exact type first: True is an int for Python, but has to stay a bool where a bool is allowed.
         if type(value) in arguments:
             return value
         kinds = [item for item in arguments if item is not type(None)]
@@ -101,7 +101,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
         return value
-    # A whole number will do for a number.
+    # A whole number is a number.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
             return float(value)

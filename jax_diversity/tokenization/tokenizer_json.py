@@ -76,7 +76,7 @@ class JsonTokenizer(Tokenizer):
         return json.dumps([self.definition, self.end_token]).encode()
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
-        if self._is_bytes:  # the ids are in the text already
+        if self._is_bytes:  # a text's UTF-8 bytes are its ids
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
@@ -152,6 +152,7 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    # Without a blank before the text: its first word would otherwise differ from what decoding gives back.
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
