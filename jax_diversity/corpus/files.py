@@ -80,7 +80,7 @@ class InputFile:
         """The stored bytes and, decompressed by the file's ending, its content; faults are `UserError`s."""
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):  # the decompressors take no bytes for a file without content
+                if not stored.read(1):  # the decompressors accept a file of no bytes as one without content
                     raise EOFError("no bytes")
                 stored.seek(0)
             if self.name.endswith(".gz"):
@@ -147,7 +147,7 @@ def _is_number(word: str) -> bool:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files, by address, with names that differ, since ids of documents are made of them."""
+    """The files, with names that differ from one another, since ids of documents are made of names."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -165,7 +165,7 @@ def _find_local(pattern: str) -> list[InputFile]:
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # names leave it out: the same files in another folder have the same names
+    root = _fixed_folder(path)  # left out of names: the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 

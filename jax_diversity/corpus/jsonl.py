@@ -39,7 +39,7 @@ def _objects(file: InputFile, advance: Advance) -> Records:
                 position = stored.tell()
             if not line.isspace():
                 record = _parse(line)
-                del line  # it may be large, and its text needs more copies until the document is stored
+                del line  # it may have 1 GB, and its text is copied several times until the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)
                 yield Place(file, number), record

@@ -205,7 +205,9 @@ def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
     rows = csr_array(counts)
     # On the stored values alone: a count of zero is not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
-    lengths = np.sqrt(np.asarray(rows.power(2).sum(axis=1)).ravel())
+    # Not `rows.power(2)`, which sorts each row's columns first: sums in another order have other last bits.
+    squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
+    lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
     return rows
 
