@@ -47,11 +47,7 @@ class PrecomputedVectors:
 
 
 def precomputed(
-    *,
-    document_ids: Callable[[], Any],
-    path: str,
-    column: str = "embedding",
-    id_column: str | None = "id",
+    *, document_ids: Callable[[], Any], path: str, column: str = "embedding", id_column: str | None = "id"
 ) -> PrecomputedVectors:
     """Vectors from files: a .npy, or a column of Parquet files, matched by the documents' ids.
 
