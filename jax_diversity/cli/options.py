@@ -183,8 +183,8 @@ def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterato
 
 
 def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
-    option, is_joined, value = words[0].partition("=")
-    option, found = option.replace("_", "-"), " ".join([*[value] * bool(is_joined), *words[1:]])
+    option, _, value = words[0].partition("=")
+    option, found = option.replace("_", "-"), " ".join([value, *words[1:]]).strip()
     kind = known.get(option, str)
     if not found:
         return f"Expected a value after {option}, found nothing;"

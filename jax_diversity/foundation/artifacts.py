@@ -57,11 +57,10 @@ class HashMemory:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._remembered: Any = {}
+        self._remembered, self._known = dict[str, Any](), dict[str, Any]()
         if cache is not None:
-            with suppress(OSError, ValueError):
-                self._remembered = json.loads(cache.read_text(encoding="utf-8"))
-        self._known: dict[str, Any] = {}
+            with suppress(OSError, ValueError, TypeError):  # TypeError: JSON that is no object
+                self._remembered = dict(json.loads(cache.read_text(encoding="utf-8")))
 
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
@@ -69,7 +68,7 @@ class HashMemory:
         # `make` relies on size and time of change too; an edit that changes neither is not noticed.
         status = os.stat(path)
         stamp = [status.st_size, status.st_mtime_ns]
-        known = self._remembered.get(path) if isinstance(self._remembered, dict) else None
+        known = self._remembered.get(path)
         if not isinstance(known, dict) or known.get("stamp") != stamp or "sha256" not in known:
             known = {"stamp": stamp, "sha256": file_hash(Path(path))}
         self._known[path] = known

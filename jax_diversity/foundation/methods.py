@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -62,46 +62,34 @@ def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
     return (ast.unparse(annotation),)
 
 
-@dataclass(frozen=True)
-class Methods(Mapping[str, str]):
-    """The methods of one kind: name -> module below `package`, imported when its method is asked for.
+class Methods(dict[str, str]):
+    """The methods of one kind: name -> module below `package`, whose function of that name is the method.
 
     Attributes:
         kind: what a method is called, such as `ordering method`.
         package: the package below which the modules are.
-        modules: name -> module; the function in it has the method's name.
         contract: parameters that are no options of a method's own.
     """
 
-    kind: str
-    package: str
-    modules: Mapping[str, str]
-    contract: frozenset[str]
-
-    def __getitem__(self, name: str) -> str:
-        return self.modules[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
-
-    def __len__(self) -> int:
-        return len(self.modules)
+    def __init__(self, kind: str, package: str, modules: Mapping[str, str], contract: frozenset[str]) -> None:
+        super().__init__(modules)
+        self.kind, self.package, self.contract = kind, package, contract
 
     def find(self, name: str) -> Any:
         """Import a method; a `UserError` for an unknown name, as in `check_name`."""
         self.check_name(name)
-        return getattr(import_module(f"{self.package}.{self.modules[name]}"), name)
+        return getattr(import_module(f"{self.package}.{self[name]}"), name)
 
     def check_name(self, name: str) -> None:
         """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
-        if name not in self.modules:
-            known = ", ".join(sorted(self.modules))
-            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self.modules)}")
+        if name not in self:
+            known = ", ".join(sorted(self))
+            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self)}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All of a method's parameters."""
         self.check_name(name)
-        return _read_function(f"{self.package}.{self.modules[name]}", name)[1]
+        return _read_function(f"{self.package}.{self[name]}", name)[1]
 
     def takes(self, name: str, parameter: str) -> bool:
         """Tell whether a method has a parameter, an option or one of the contract."""
@@ -114,7 +102,7 @@ class Methods(Mapping[str, str]):
 
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
         """A method's first sentence, and the options that settings can give with their defaults, as source."""
-        sentence, parameters = _read_function(f"{self.package}.{self.modules[name]}", name)
+        sentence, parameters = _read_function(f"{self.package}.{self[name]}", name)
         own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
         return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
 

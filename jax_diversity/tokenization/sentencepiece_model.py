@@ -7,6 +7,7 @@ a blank is put before it). It is read here, so that both libraries get the same 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
-from jax_diversity.tokenization.workers import num_cores
 
 # A BPE model holds some hundred bytes a character while it merges.
 PIECE_CHARACTERS = 2**18
@@ -187,7 +187,7 @@ class TensorflowTextTokenizer(ModelTokenizer):
         tensorflow, text = import_libraries()
         super().__init__(model, "tensorflow-text", implementation(), cut_at)
         self._tensorflow = tensorflow
-        self._num_threads = num_threads or num_cores()
+        self._num_threads = num_threads or len(os.sched_getaffinity(0))
         try:
             self._library = text.SentencepieceTokenizer(model=model.content, out_type=tensorflow.int32)
             self._library.tokenize(["a"])  # the model is not read before the first call
