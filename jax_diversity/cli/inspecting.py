@@ -107,7 +107,7 @@ def uses_table(document: str, uses: Sequence[Use]) -> str:
 
 
 def as_json(value: BatchView | list[Use], deviations: Deviations | None = None) -> str:
-    """The same for machines."""
+    """What the tables show, and all sequences of the batch, as JSON."""
     if isinstance(value, list):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)

@@ -94,7 +94,7 @@ def printed(table: Table) -> str:
     )
     console.print(table)
     text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
-    return text if speaks_unicode() else text.replace("…", "~")
+    return text if speaks_unicode() else text.replace("…", "~")  # where rich has cut a cell
 
 
 def end_of(text: str, width: int) -> str:

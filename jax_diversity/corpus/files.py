@@ -73,7 +73,7 @@ class InputFile:
         """Number of stored bytes."""
         if self.filesystem is None:
             return os.stat(self.address).st_size
-        return int(self.filesystem.size(self.address) or 0)
+        return int(self.filesystem.size(self.address) or 0)  # None from servers that do not tell it
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
@@ -83,6 +83,7 @@ class InputFile:
                 if not stored.read(1):  # the decompressors accept a file of no bytes as one without content
                     raise EOFError("no bytes")
                 stored.seek(0)
+            # A buffer in C gives the lines: GzipFile and pyarrow's stream would run Python code for each of them.
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
@@ -120,9 +121,7 @@ def local_path(file: InputFile) -> Path:
 def find_files(config: CorpusConfig) -> list[InputFile]:
     """All files that `config.paths` names, each once, sorted by their addresses."""
     found: dict[str, InputFile] = {}
-    for pattern in config.paths:
-        if pattern == PYTHON_ENVIRONMENT:
-            continue
+    for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
         for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)

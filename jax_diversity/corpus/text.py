@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
@@ -15,7 +16,7 @@ _LANGUAGES = (
     ".c:c .cc:c++ .cpp:c++ .cs:c# .go:go .h:c .hpp:c++ .java:java .jl:julia .js:javascript .kt:kotlin .lua:lua "
     ".php:php .pl:perl .py:python .r:r .rb:ruby .rs:rust .scala:scala .sh:shell .sql:sql .swift:swift .ts:typescript"
 )
-_LANGUAGE_OF_ENDING = dict(pair.split(":") for pair in _LANGUAGES.split())
+_LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
 def read_text(file: InputFile, advance: Advance) -> Found:

@@ -87,7 +87,7 @@ def make_vectorizer() -> Any:
 
 def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimensions}"]:
     """A direction of +1 and -1 for every bucket, drawn by the seed."""
-    # Drawn as bytes: the sequence of random numbers, and so every vector, depends on the type.
+    # Drawn as bytes: the random numbers, and so every vector, depend on the type.
     bits = np.random.default_rng(seed).integers(0, 2, (NUM_BUCKETS, dimensions), np.int8)
     return (2 * bits - 1).astype(np.float32)
 

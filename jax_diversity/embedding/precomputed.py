@@ -160,6 +160,7 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
     if len(repeated):
+        # Rows are counted through all files; the message names the file, and the row in it.
         starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
         number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
         raise UserError(

@@ -238,6 +238,7 @@ class TokenReader:
             self._tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)]
             )
+        # Truncation leaves room for what the post-processor appends: the end token is never cut off.
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

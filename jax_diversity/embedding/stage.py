@@ -111,6 +111,7 @@ def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Pat
 
 def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
     """The beginnings of the documents that the embedder learns from, in stored order."""
+    # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
     wanted = np.zeros(beginnings.num_documents, bool)
     count = min(config.fit_documents, len(wanted))
     wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True

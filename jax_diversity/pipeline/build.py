@@ -83,6 +83,7 @@ class Build:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
         self.config.check({stage.section for stage in stages} | {"train"})
         with self.folder.lock():
+            # Without `out`: a dataset may be moved, and its manifest stays the same.
             settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
             stored_settings = self.folder.manifest.get("settings")
             # In memory only: the first stage that finishes writes them, so that a manifest never records settings with

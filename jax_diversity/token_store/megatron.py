@@ -173,6 +173,7 @@ class TokenFile:
         """All tokens, mapped from the file, read-only."""
         if not self.num_tokens:
             return np.zeros(0, self.dtype)  # an empty file cannot be mapped
+        # A view as a plain array: slices of a memmap are memmaps, which take longer to make.
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
@@ -337,7 +338,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
             f"{bin_path} does not fit its index: expected {num_bytes} bytes ({num_tokens} tokens of {dtype}), "
             f"found {found}; restore the file or tokenize again."
         )
-    return dtype, starts[bounds]
+    return dtype, starts[bounds]  # a document may consist of several sequences
 
 
 def _read_bytes(path: Path) -> bytes:

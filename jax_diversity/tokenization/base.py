@@ -60,7 +60,7 @@ class Tokenizer:
         self.unknown_id, self.implementation = unknown_id, implementation
         self.normalization = "none"
         self._end = np.array([end_id], self.dtype)
-        self._text_may_hold_end = True
+        self._text_may_hold_end = True  # False, where a subclass knows better, saves a search in all ids
 
     def with_normalization(self, form: str) -> Tokenizer:
         """The same tokenizer, its texts brought into a normal form first by tensorflow-text; `none` changes nothing."""
@@ -109,7 +109,8 @@ class Tokenizer:
                     ids = self._encode_halved(piece)
                 parts.append(ids)
                 if is_last:
-                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way.
+                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
+                    # all ids below `vocab_size`.
                     documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
                     parts = []
         return documents
