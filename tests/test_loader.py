@@ -17,6 +17,7 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
@@ -369,7 +370,7 @@ def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
         next(iter(pickle.loads(pickle.dumps(loader))))
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     manifest["stages"]["order/balance"]["counts"]["fingerprint"] = remade.fingerprint
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64, Integer, UInt8
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records import codec
@@ -156,9 +156,10 @@ class RecordReader:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches. Raises as `read_batch`.
+        It is slow, and meant for looking into a few batches. Raises as `read_batch`, which also refuses records that
+        are whole but not those of their place.
         """
-        self._check_range("places", places)
+        expected = self.sequences_at(places)
         numbers = self.files_of(places)
         records: list[bytes] = []
         readers: dict[int, Any] = {}
@@ -170,6 +171,9 @@ class RecordReader:
                 records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
             except (RuntimeError, ValueError, IndexError) as error:
                 raise self._damaged(number, record, str(error).split(";")[0]) from None
+        # `_file` found no record shorter than a body; in a file that is replaced meanwhile there may be one.
+        bodies = [np.frombuffer(record[: self._body_bytes].ljust(self._body_bytes), np.uint8) for record in records]
+        self._check(np.array(bodies, np.uint8).reshape(-1, self._body_bytes), places, expected)
         return records
 
     def close(self, file: int | None = None) -> None:
@@ -221,16 +225,21 @@ class RecordReader:
             rows = np.empty((len(places), self._body_bytes), np.uint8)
             for row, number, place in zip(rows, numbers.tolist(), within.tolist(), strict=True):
                 files[number].copy_body(place, row)
+        return self._check(rows, places, expected)
+
+    def _check(self, bodies: UInt8[np.ndarray, "row byte"], places: Rows, expected: Rows | None) -> codec.Bodies:
+        """Refuse bodies that are not those of the records at their places."""
+        expectations = {"expected": expected, "identity": self.identity}
         try:
-            expectations = {"expected": expected, "identity": self.identity}
-            return codec.check_bodies(rows, self.sequence_length, self._dtype, **expectations)
-        except codec.OtherBuildError as error:
-            raise UserError(
-                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error}); "
-                "open the dataset again, and restart what was reading it."
-            ) from None
+            return codec.check_bodies(bodies, self.sequence_length, self._dtype, **expectations)
         except codec.CorruptRecordError as error:
-            raise self._damaged(int(numbers[error.row]), int(within[error.row]), str(error)) from None
+            number = int(self.files_of(places[error.row : error.row + 1])[0])
+            if isinstance(error, codec.OtherBuildError):
+                raise UserError(
+                    f"{self.paths[number]} was written again after the dataset was opened ({error}); "
+                    "open the dataset again, and restart what was reading it."
+                ) from None
+            raise self._damaged(number, int(places[error.row] - self._starts[number]), str(error)) from None
 
     def _file(self, number: int) -> RecordFile:
         """A file, opened once among all threads."""
