@@ -30,12 +30,7 @@ class Method(Protocol):
     """
 
     def __call__(
-        self,
-        vectors: Float32[np.ndarray, "document feature"],
-        num_clusters: int,
-        *,
-        train_documents: int,
-        seed: int,
+        self, vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, train_documents: int, seed: int
     ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
         """Centroids of at most `train_documents` documents, drawn by the seed, and the passes made."""
         ...

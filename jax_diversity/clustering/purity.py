@@ -9,8 +9,7 @@ from jaxtyping import Int64, Integer
 
 
 def purity(
-    assignments: Integer[np.ndarray, " document"],
-    labels: Sequence[Hashable] | Integer[np.ndarray, " document"],
+    assignments: Integer[np.ndarray, " document"], labels: Sequence[Hashable] | Integer[np.ndarray, " document"]
 ) -> float:
     """The share of documents whose cluster's most common label is their own; 1 where there is no document.
 

@@ -77,20 +77,8 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step; ties go to the lowest index.
 
-    Time grows with the square of the number of sequences. The result does not depend on `seed`.
-
-    Args:
-        characteristics: token counts.
-        seed: not used; every method takes one.
-        objective: the weights of the rule.
-        advance: told the number of sequences placed since it was last called.
-        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
-        checkpoint: where the run's state is kept.
-        mesh: devices that share the work; the result is the same as one device's. All processes of a mesh over
-            several hosts call with the same arguments, and each gets the whole result.
-
-    Raises:
-        ValueError: `mesh` is no mesh of devices, or has no device of this process.
+    Time grows with the square of the number of sequences. The arguments are those of `base.Method`; the result does
+    not depend on `seed`.
     """
     devices = flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)
@@ -169,9 +157,7 @@ class GreedySelector:
         self._in_tables = self._plan.without(placed)
         self._groups = groups = _group_by_width(features, self._in_tables)
         self.candidates: Candidates = split(
-            self._mesh,
-            lambda device: _build_candidates(features, groups, device, size),
-            _candidates_split(len(groups)),
+            self._mesh, lambda device: _build_candidates(features, groups, device, size), _candidates_split(len(groups))
         )
 
     def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:

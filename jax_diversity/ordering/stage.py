@@ -42,12 +42,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         result = order(chars, config.method, advance=advance, **settings)
     checkpoint.unlink(missing_ok=True)  # by the end of a run it is gone; should it not be, it is not published
     write_array(partial / f"{config.file_name}.npy", result.indices)
-    return {
-        "num_sequences": len(result),
-        "fingerprint": result.fingerprint,
-        **result.info,
-        "name": config.file_name,
-    }
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, "name": config.file_name}
 
 
 def summary(counts: Counts) -> str:

@@ -16,9 +16,7 @@ from jax_diversity.schema import Segments
 
 
 def best_fit(
-    document_lengths: Int64[np.ndarray, " document"],
-    document_order: Int64[np.ndarray, " chosen"],
-    sequence_length: int,
+    document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], sequence_length: int
 ) -> Segments:
     """Put the longest pieces first, each into the sequence with the least room that still holds it.
 

@@ -22,16 +22,18 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 
-def integers(name: str, values: Any, least: int = 0, below: float = np.inf) -> Int64[np.ndarray, " value"]:
-    """A user's values, checked to be one axis of integers; an empty one may be of any type."""
+def integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
+    """A user's values, checked to be one axis of integers; no copy where they are int64 already."""
     values = np.asarray(values)
+    # An empty axis may be of any type: an empty list is float64 to NumPy.
     if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
         raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
     outside = (values < least) | (values >= below)
     if outside.any():
-        upper = "" if below == np.inf else f" and below {below}"
-        raise UserError(f"Expected {name} >= {least}{upper}, found {values[outside][0]}.")
-    return values.astype(np.int64)
+        upper = "" if below == 2**63 else f" and below {below}"
+        place = int(np.argmax(outside))
+        raise UserError(f"Expected {name} >= {least}{upper}, found {values[place]} at place {place}.")
+    return values.astype(np.int64, copy=False)
 
 
 # What the .json holds besides `info`; entries of `info` under these names are not stored.
@@ -73,6 +75,8 @@ class _Stored:
         return {"sequences": len(self)}
 
     def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
+        # A copy: the user's array stays writable, and what is written to it later does not reach this value.
+        indices = np.array(indices)
         indices.setflags(write=False)
         object.__setattr__(self, "indices", indices)
         object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
@@ -91,7 +95,7 @@ class _Stored:
         sizes = {f"num_{name}": number for name, number in self._sizes.items()}
         info = {key: value for key, value in self.info.items() if key not in _DERIVED}
         about = {**info, **sizes, "fingerprint": self.fingerprint}
-        # Text first: an `info` that cannot be stored must not replace the array.
+        # The text is made first: an `info` that cannot be stored must not replace the array.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
