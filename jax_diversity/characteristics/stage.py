@@ -38,6 +38,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
             sparse.save_npz(partial / f"{family}.npz", counts)
+            # The counts are int32; a corpus's total may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     _write_documents(context, dataset, partial, codes)

@@ -45,6 +45,7 @@ def majority_labels(
 
 def _label_counts(assignments: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Documents of every pair of cluster and label that occurs: counts, clusters, labels."""
+    # One number for each pair; int64, because clusters times labels may be above 2^31.
     num_labels = int(codes.max(initial=0)) + 1
     pairs, counts = np.unique(assignments.astype(np.int64) * num_labels + codes, return_counts=True)
     return counts, pairs // num_labels, pairs % num_labels

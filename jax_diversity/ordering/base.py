@@ -197,4 +197,3 @@ def _check_takes(method: str, parameter: str, what: str) -> None:
     if not METHODS.takes(method, parameter):
         able = ", ".join(sorted(name for name in METHODS if METHODS.takes(name, parameter)))
         raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
-

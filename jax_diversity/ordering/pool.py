@@ -265,7 +265,7 @@ def run(
     rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], mesh: Mesh | None = None
 ) -> PoolState:
     """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
-    # The state is not donated: after an interrupt the former one must still be whole.
+    # The state is not donated: after an interrupt the one before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         _run_steps,
@@ -456,9 +456,9 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
     score = _score_one(rule, stream.own_costs[following], state.deviation, pending, row)
     table = slots.table
     if table.shape[0]:
-        # Only the columns of the former member are not zero: clearing these is cheaper than clearing the slot.
-        former = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
-        table = table.at[former.columns, slot].set(0.0, mode="drop")
+        # Only the columns of the sequence placed are not zero: clearing these is cheaper than clearing the slot.
+        placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
+        table = table.at[placed.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
@@ -468,9 +468,8 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
         tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
         target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
     )
-    return state._replace(
-        slots=slots, order=order, last=jnp.int32(NO_SEQUENCE), num_taken=state.num_taken + (placed_one & has_next)
-    )
+    num_taken = state.num_taken + (placed_one & has_next)
+    return state._replace(slots=slots, order=order, last=jnp.int32(NO_SEQUENCE), num_taken=num_taken)
 
 
 def _score_one(

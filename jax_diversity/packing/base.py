@@ -113,8 +113,8 @@ def pack(
         "advance": advance,
     }
     parameters = METHODS.parameters(method)
-    for name in given.keys() & parameters.keys():
-        if given[name] is None and parameters[name].default is None:
+    for name, value in given.items():
+        if value is None and name in parameters and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     taken = {name: value for name, value in given.items() if name in parameters and value is not None}
     segments = chosen(lengths, order, sequence_length, **taken, **options)
@@ -157,4 +157,3 @@ def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "d
             f"found shape {array.shape} of {array.dtype}."
         )
     return array.astype(np.float32, copy=False)  # a memory map stays one
-

@@ -98,11 +98,12 @@ class _Turns:
         cluster, size = self._largest()
         # How many documents of other clusters there are beyond those that must stand between the largest one's.
         spare = self._num_left + 1 - 2 * size
-        if spare < 0 and self._held == cluster:  # too few: it must follow itself somewhere, and may do so here
+        if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, and may be so here
             self._return_held()
         if spare:  # where there is none, the largest is taken now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
+        # The cluster's older entries in the heap are now out of date; `_next_due` skips them.
         self._head[cluster] += 1
         self._num_left -= 1
         self._resting.pop(cluster, None)

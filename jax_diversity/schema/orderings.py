@@ -52,7 +52,8 @@ class _Stored:
         return len(self.indices)
 
     def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
-        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())  # a proxy cannot be pickled
+        # `vars` keeps the order of the fields, which is that of the constructor's arguments. A proxy cannot be pickled.
+        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())
 
     def __repr__(self) -> str:
         size = " over ".join(f"{number} {name}" for name, number in self._sizes.items())
@@ -68,6 +69,7 @@ class _Stored:
 
     @property
     def _header(self) -> bytes:
+        # Empty for an ordering: its fingerprint is the hash of the array alone.
         return b""
 
     @property
@@ -84,7 +86,7 @@ class _Stored:
     def save(self, path: str | Path) -> None:
         """Write `path` (.npy, readable by any program) and, beside it, a .json with `info` and the fingerprint.
 
-        Each file is replaced atomically; after a kill between the two `load` refuses a new .npy beside an old .json.
+        Each file is replaced atomically; `load` refuses a new .npy beside an old .json.
 
         Raises:
             ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
@@ -100,6 +102,7 @@ class _Stored:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
             raise UserError(f"{self._NAME}'s info must be what JSON can hold, found: {error}.") from None
+        # A kill between the two leaves an old fingerprint beside the new array, which `load` finds.
         write_array(path, self.indices)
         write_text(path.with_suffix(".json"), text)
 
@@ -131,6 +134,7 @@ class Ordering(_Stored):
     def __post_init__(self) -> None:
         num_sequences = len(np.atleast_1d(self.indices))
         indices = integers("an ordering's indices", self.indices, below=num_sequences)
+        # As many indices as sequences, all in range: if none is repeated, none is missing.
         times = np.bincount(indices, minlength=num_sequences)
         if times.max(initial=0) > 1:
             repeated = int(times.argmax())
@@ -265,7 +269,7 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
             loaded = Schedule(indices, whole_number("a schedule's num_sequences", size), info)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
-    # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
+    # Also finds a .npy that a killed `save` replaced while the .json is still that of the earlier array.
     if about and about["fingerprint"] != loaded.fingerprint:
         raise UserError(
             f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
