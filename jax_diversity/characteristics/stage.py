@@ -146,6 +146,7 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
     for path in store.paths:
         read = store.columns(stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
+        # After the last file the rest is a row group too, however small.
         while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
             group = waiting.slice(0, _ROW_GROUP)
             waiting = waiting.slice(len(group))

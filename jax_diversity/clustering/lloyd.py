@@ -107,6 +107,7 @@ def lloyd(
             passes.advance(count)
         centroids, counts, num_changed = move(centroids, moments, mesh, rows.spherical)
         empty = np.flatnonzero(np.asarray(counts)[:num_clusters] == 0)
+        # Distances are read from the devices only if a cluster is empty.
         far = _farthest(rows, [fetch(mesh, part) for part in distances], len(empty)) if len(empty) else empty
         if len(far):
             filled = np.array(centroids)

@@ -203,6 +203,7 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
         "num_clusters": len(main.centroids),
         "num_empty_clusters": int((sizes == 0).sum()),
         "num_iterations": main.num_iterations,
+        # Six digits: the last ones depend on the number of devices, which changes the order of the sums.
         "inertia": float(f"{main.inertia:.6g}"),
         "clusterings": {family: len(clustering.centroids) for family, clustering in made.items()},
         "label_field": labels.field,

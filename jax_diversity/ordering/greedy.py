@@ -147,6 +147,7 @@ class GreedySelector:
             deviation=deviation,
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            # The first step enters it once more, in the place where it is already.
             last=jnp.int32(placed[-1] if len(placed) else 0),
             num_placed=jnp.int32(len(placed)),
         )

@@ -113,6 +113,7 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
+        # What the interrupted run placed counts as done.
         advance(len(selector.placed()) - position)
         position = len(selector.placed())
     try:

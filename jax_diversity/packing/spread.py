@@ -43,6 +43,7 @@ def spread(
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """
+    # Checked here too: `concat` would refuse it only after all documents are arranged.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)

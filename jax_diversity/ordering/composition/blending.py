@@ -204,6 +204,7 @@ def _interleaved(
             chosen[start:stop] = blended[chosen[start:stop]]
             advance(stop - start)
         counts[blended] = given
+        # A phase that begins behind the last position has no steps.
         due += weights * max(end - first, 0)
     return chosen
 
