@@ -81,6 +81,17 @@ class HashMemory:
             write_json(self._cache, self._known)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+    except OSError as error:
+        reason = error.strerror or repr(error)
+    if reason:
+        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
