@@ -57,7 +57,7 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
         if not isinstance(record, dict):
             return Problem("num_broken_records", f"expected a JSON object, found {type(record).__name__}")
         # JSON may spell one half of a surrogate pair as \\ud800. Python reads it, but it cannot be stored as UTF-8.
-        # Only lines with such an escape are encoded to find out, since that takes about as long as reading them.
+        # Only lines with such an escape are encoded to find out, since that copies the whole record.
         if _SURROGATE.search(line):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
         return record

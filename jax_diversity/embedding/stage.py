@@ -132,7 +132,7 @@ def _write_vectors(
         for documents, rows in blocks:
             vectors[documents] = rows
             advance(len(rows))
-        vectors.flush()  # `atomic_path` flushes the file, but the pages of a map are written by their own call
+        vectors.flush()  # POSIX does not promise that the fsync of `atomic_path` writes a map's pages
 
 
 def summary(counts: Counts) -> str:

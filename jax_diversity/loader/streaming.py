@@ -35,7 +35,7 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
-from jax_diversity.loader.sources import SequenceSource, opened
+from jax_diversity.loader.sources import RecordSource, opened
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader, Rows
 
@@ -248,27 +248,21 @@ def _file_order(
     return files, np.cumsum(sizes) - sizes
 
 
-class StreamedSource(SequenceSource):
+class StreamedSource(RecordSource):
     """The records of a dataset, read file by file; every iterator has its own files, which come from `remote`."""
 
     def __init__(self, order: StreamOrder, fingerprint: str, remote: RemoteFolder | None) -> None:
-        self._order, self._remote, self._records = order, remote, order.records
+        super().__init__(order.records, fingerprint)
+        self._order, self._remote = order, remote
         self._files: StreamedFiles | None = None
-        self.fingerprint, self.width = fingerprint, order.records.width
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __repr__(self) -> str:
-        return repr(self._records)
 
     def for_iterator(self) -> StreamedSource:
         """The same with its own files, which are removed when it is closed or freed."""
         source = copy(self)
-        source._records = self._records if self._order.shuffle_buffer else self._records.forward()
+        source.records = self.records if self._order.shuffle_buffer else self.records.forward()
         if self._remote is not None:
-            source._files = StreamedFiles(self._remote, source._records)
-            source._records = source._files.reader
+            source._files = StreamedFiles(self._remote, source.records)
+            source.records = source._files.reader
         return source
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
@@ -276,9 +270,9 @@ class StreamedSource(SequenceSource):
         places = self._order.places(positions)
         held: Any = nullcontext()
         if self._files is not None:
-            held = self._files.hold(self._order.files(positions, self._records.files_of(places)))
+            held = self._files.hold(self._order.files(positions, self.records.files_of(places)))
         with held:
-            return self._records.read_batch(
+            return self.records.read_batch(
                 places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
             )
 

@@ -152,7 +152,7 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    # Without a blank before the text: its first word would otherwise differ from what decoding gives back.
+    # With a prefix space, decoding would give back a text with a blank before it.
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
