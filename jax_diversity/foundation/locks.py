@@ -1,0 +1,56 @@
+"""One process at a time writes to a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jax_diversity.foundation.artifacts import make_folder
+from jax_diversity.foundation.errors import UserError
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Make a folder and hold it for writing; the lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another process or thread holds it, or it cannot be written.
+    """
+    make_folder(folder)
+    path = folder / ".lock"
+    handle = _lock(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        try:
+            # O_NOFOLLOW: this writes to the file, and a link that was put there may lead to any other one.
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise UserError(
+                f"Expected a folder that can be written, found {path.parent} ({path.name}: {error.strerror}); choose "
+                "another one."
+            ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
+            os.close(handle)
+            raise UserError(
+                f"{path.parent} is being written by another process (id {holder}); wait for it or choose another "
+                "folder."
+            ) from None
+        # Its holder may have removed the file between the two calls: a lock on a file without a name is none.
+        if os.fstat(handle).st_nlink:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)  # only for the message above
+            return handle
+        os.close(handle)
