@@ -6,26 +6,37 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from jax_diversity.foundation.artifacts import make_folder
 from jax_diversity.foundation.errors import UserError
+
+_NAME = ".lock"
+_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""The locks that this thread holds."""
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Make a folder and hold it for writing; the lock ends with the process, however it ends.
 
+    Within such a block the same thread may hold the folder again, so that a function that holds it can call another.
+
     Raises:
         UserError: another process or thread holds it, or it cannot be written.
     """
     make_folder(folder)
-    path = folder / ".lock"
-    handle = _lock(path)
+    path = folder.resolve() / _NAME
+    if path in (held := _held.get()):
+        yield
+        return
+    handle, before = _lock(path), _held.set(held | {path})
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        _held.reset(before)
+        path.unlink(missing_ok=True)  # before the lock ends: the next holder's file has the same name
         os.close(handle)
 
 

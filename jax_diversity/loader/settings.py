@@ -90,10 +90,11 @@ class Windows:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        if settings.global_batch_size > self.num_positions:
+        # A batch may hold several epochs, and padding after the last one; without padding it must come once.
+        if not self.num_positions or (settings.drop_remainder and settings.global_batch_size > self.end):
             raise UserError(
-                f"Expected a global batch size in 1 .. {self.num_positions} (the positions of an epoch), "
-                f"found {settings.global_batch_size}."
+                f"Expected a global batch size in 1 .. {self.end} (the positions of all epochs), found "
+                f"{settings.global_batch_size}; choose a smaller one, more epochs, or drop_remainder=False."
             )
         if settings.global_batch_size % settings.num_hosts:
             raise UserError(
