@@ -211,6 +211,12 @@ def test_a_batch_may_hold_more_than_an_epoch(
         ]
 
 
+def test_a_streamed_batch_may_hold_more_than_an_epoch(tiny: TinyDataset) -> None:
+    rows, size = rows_of(tiny), tiny.segments.num_sequences + 5
+    came = [batch["inputs"].tolist() for batch in jd.stream_batches(tiny.root, global_batch_size=size, num_epochs=3)]
+    assert came == [(3 * rows)[:size], (3 * rows)[size : 2 * size]]
+
+
 def rows_of(tiny: TinyDataset) -> list[list[int]]:
     """The inputs of every sequence."""
     loader = jd.make_loader(tiny.root, ordering=np.arange(tiny.segments.num_sequences), global_batch_size=1)

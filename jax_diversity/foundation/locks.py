@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -61,7 +61,8 @@ def _lock(path: Path) -> int:
             ) from None
         # Its holder may have removed the file between the two calls: a lock on a file without a name is none.
         if os.fstat(handle).st_nlink:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)  # only for the message above
+            with suppress(OSError):  # the disk is full; the number only serves the message above
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
             return handle
         os.close(handle)

@@ -66,7 +66,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if checkpoint_path(path.parent, about["num_steps"]) != path:
             raise ValueError(f"the one after {about['num_steps']} steps")
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
-        reason = error.strerror if isinstance(error, OSError) else in_one_line(error)
+        # A file with a right hash that is none of ours: a KeyError says only what it lacks.
+        reason = "another kind of file" if isinstance(error, KeyError) else in_one_line(error)
         raise DamagedCheckpoint(f"Expected a training checkpoint as it was written at {path}, found {reason}") from None
     return about, arrays
 

@@ -111,7 +111,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._assert_not_closed()
             if not self._windows.num_batches(self._position):
@@ -128,7 +128,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             "batches; make another with iter(loader), and give it the state of this one (get_state, set_state)."
         )
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Refuse another process than the one that made this iterator."""
         if self._process != os.getpid():
             # Its threads are not in this process, and it would wait for their batches without end.
             raise UserError(
@@ -216,7 +217,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first one is needed."""
-        self._check_process()
+        self.check_process()
         with self._lock:
             if self._settings.num_prefetch and not self._closed:
                 self._submit(self._position)

@@ -273,6 +273,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
         self._forget_times()
 
     def __next__(self) -> Batch:
+        self._batches.check_process()
         with self._lock:  # otherwise another thread could take the batch at the position that this one has read
             position, start = self._batches.position, time.perf_counter()
             batch = next(self._batches)
