@@ -59,7 +59,10 @@ class LoaderSettings:
         for name, smallest in _SMALLEST.items():
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
-        given["names"] = dict(given.get("names") or {})
+        names = given.get("names") or {}
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
+        given["names"] = dict(names)
         _check_fields(fields := given.get("fields", FIELDS), given["names"])
         given["fields"] = tuple(fields)
         for name in {"drop_remainder", "merge_segments"} & given.keys():
@@ -141,7 +144,7 @@ def _check_fields(fields: Any, names: Mapping[str, str]) -> None:
     if unknown or not listed or not fields:
         raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
     known = {*FIELDS, *ORIGIN_FIELDS}
-    if unknown := sorted(set(names) - known):
+    if unknown := [name for name in names if name not in known]:
         raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
     named = [names.get(field, field) for field in (*fields, *ORIGIN_FIELDS)]
     if len(set(named)) != len(named):
@@ -152,7 +155,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     """A type's name; on devices it must be one that JAX does not narrow."""
     try:
         chosen = np.dtype("O" if dtype is None else dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         chosen = np.dtype("O")
     if chosen not in map(np.dtype, _DTYPES):
         raise UserError(f"Expected dtype to be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, found {dtype!r}.")

@@ -107,6 +107,8 @@ def opened(dataset: Any, cache_folder: str | Path | None = None) -> Dataset:
     """A dataset that is open already, or that lies in a folder or at an address."""
     if not isinstance(dataset, str | Path | Dataset):
         raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
+    if not isinstance(cache_folder, str | Path | None):
+        raise UserError(f"Expected cache_folder to be a folder's path, found {cache_folder!r}.")
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
 
 
