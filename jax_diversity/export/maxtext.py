@@ -83,8 +83,8 @@ def write_maxtext(
     # Two exports at the same time could each leave some of the files.
     with hold(folder):
         _claim(folder, about, overwrite)
-        # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a file
-        # with the right number of records is complete and is kept.
+        # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a
+        # file with the right number of records is complete and is kept.
         start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
         for path, count in zip(paths, counts, strict=True):
             remove_leftovers(folder, path.name)

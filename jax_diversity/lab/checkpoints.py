@@ -83,7 +83,7 @@ class Checkpoints:
             )
 
 
-def _paths(name: str, holder: nnx.Module) -> dict[str, jax.Array]:
+def _paths(name: str, holder: nnx.Module | nnx.Optimizer) -> dict[str, jax.Array]:
     """The arrays of a module by their path in it, in the order of its leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(nnx.state(holder))
     return {f"{name}{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}

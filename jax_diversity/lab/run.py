@@ -316,7 +316,9 @@ def train_dataset(out: str | Path, config: TrainConfig, progress: Progress) -> T
     """
     dataset, name = open_dataset(out), config.ordering
     if dataset.remote is not None:
-        raise UserError(f"Expected a dataset in a folder to train in, found the address {out}; copy it to this machine.")
+        raise UserError(
+            f"Expected a dataset in a folder to train in, found the address {out}; copy it to this machine."
+        )
     if is_file_name(name):
         name = f"{Path(name).stem}-{dataset.find_ordering(name).fingerprint[:8]}"
     with progress.task(f"train on {name}", config.num_steps, "steps") as advance:

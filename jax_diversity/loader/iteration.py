@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import grain
 import jax
@@ -53,7 +53,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of a batch's arrays; Grain's `get_element_spec` asks for it."""
         settings, rows = self.windows.settings, self.windows.num_rows
-        fields = {field: ((rows, self.source.width), settings.dtype) for field in settings.fields}
+        fields = dict.fromkeys(settings.fields, ((rows, self.source.width), settings.dtype))
         origins = {field: ((rows,), dtype) for field, dtype in self.source.origins.items()}
         return {
             settings.names.get(field, field): jax.ShapeDtypeStruct(shape, dtype)
@@ -189,11 +189,11 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """
         return -((self._settings.start_position - self._position) // self._settings.global_batch_size)
 
-    def _set_next_index(self, index: int) -> None:
+    def _set_next_index(self, index: SupportsIndex) -> None:
         """Continue with the batch of a number; Grain's `set_next_index` calls it."""
         start, size = self._settings.start_position, self._settings.global_batch_size
-        whole_number("the next index", index, 0, self._windows.num_batches(start))
-        self._move(min(start + index * size, self._windows.end))
+        number = whole_number("the next index", index, 0, self._windows.num_batches(start))
+        self._move(min(start + number * size, self._windows.end))
 
     def _move(self, position: int) -> None:
         with self._lock:

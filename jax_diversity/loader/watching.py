@@ -299,7 +299,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
     def _get_next_index(self) -> int:
         return self._batches._get_next_index()
 
-    def _set_next_index(self, index: int) -> None:
+    def _set_next_index(self, index: SupportsIndex) -> None:
         self._batches._set_next_index(index)
         self._forget_times()
 
