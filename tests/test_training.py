@@ -256,6 +256,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copi
     (dataset.root / "training").unlink()
 
 
+def test_what_a_killed_run_left_is_removed(dataset, copied):
+    folder = copied / "checkpoints"
+    for name in ("4.checkpoint", "12.checkpoint.01234567.tmp"):
+        shutil.copy(folder / "8.checkpoint", folder / name)
+    train(dataset, CONFIG, copied)
+    assert sorted(path.name for path in folder.iterdir()) == ["12.checkpoint", "8.checkpoint"]
+
+
 def test_one_process_trains_in_a_folder(dataset, tmp_path):
     (tmp_path / "run").mkdir()
     with hold(tmp_path / "run"), ThreadPoolExecutor(1) as other:

@@ -33,12 +33,16 @@ class Checkpoints:
         self._folder, self._settings = folder, settings
         make_folder(folder)
         remove_leftovers(folder)
+        self._remove_old()
 
     def save(self, num_steps: int, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> None:
         """Save the run after so many steps."""
         about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
         arrays = {name: np.asarray(leaf) for name, leaf in _named(model, optimizer).items()}
         write_checkpoint(checkpoint_path(self._folder, num_steps), about, arrays)
+        self._remove_old()
+
+    def _remove_old(self) -> None:
         for path in list(find_checkpoints(self._folder).values())[:-2]:
             path.unlink()
 
