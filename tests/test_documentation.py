@@ -23,6 +23,7 @@ from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.pipeline.build import Build
 from tests.conftest import MakeFolder
+from tests.documented_model import train_on
 from tests.example_datasets import build_examples
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -53,8 +54,12 @@ def workplace(make_once: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a page's blocks one after another; the documented model trains on every batch that they show."""
     for block in blocks(path):
+        before = names.get("batch")
         exec(compile(block, path.name, "exec"), names)
+        if names.get("batch") is not before:
+            train_on(names["batch"])
     return names
 
 
