@@ -76,6 +76,12 @@ def test_examples_of_the_readme(workplace: Path) -> None:
     run_blocks(ROOT / "README.md", names)
     assert len(jd.Ordering.load("my-order.npy")) == 1500
     assert names["batch"]["inputs"].shape == (64, 32)
+    # "Row j of the batch at position p is sequence `ordering[p + j]`": of the last batch, that which the loop left.
+    ordering = jd.open_dataset("dataset").orderings["balance"]
+    position, every = 64 * (len(ordering) // 64 - 1), np.arange(len(ordering))
+    rows = next(iter(jd.make_loader("dataset", ordering=every, global_batch_size=len(every))))["inputs"]
+    for row in range(64):
+        np.testing.assert_array_equal(names["batch"]["inputs"][row], rows[ordering[position + row]])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
