@@ -91,6 +91,15 @@ def test_examples_of_the_pages(workplace: Path, path: Path) -> None:
     assert set(run_blocks(path, dict(given))) > {*given, "__builtins__"}  # something was named, and nothing raised
 
 
+def test_every_mesh_of_a_training_loop_has_axes_that_flax_takes() -> None:
+    """Flax NNX refuses the Explicit axes that `make_mesh` makes by itself; blocks that are not run show meshes too."""
+    meshes = [
+        line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines() if '("data",)' in line
+    ]
+    assert len(meshes) >= 4
+    assert [line for line in meshes if "make_mesh" in line and "AxisType.Auto" not in line] == []
+
+
 def test_examples_that_are_run_elsewhere_are() -> None:
     assert {path.parent for path in DOCUMENTS if blocks(path)} <= {ROOT, DOCS, DOCS / "howto"}
     for page, test in ELSEWHERE.items():
