@@ -36,14 +36,19 @@ def test_writers_take_turns_and_leave_nothing(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def hold_once(folder: Path) -> None:
+    with hold(folder):
+        pass
+
+
 def test_the_holder_may_hold_it_again_and_others_may_not(tmp_path: Path) -> None:
     with hold(tmp_path), ThreadPoolExecutor(1) as other:
         with hold(tmp_path / "." / ".." / tmp_path.name):
             pass
         with pytest.raises(UserError, match="is being written by another process"):
-            other.submit(hold(tmp_path).__enter__).result()
+            other.submit(hold_once, tmp_path).result()
     with ThreadPoolExecutor(1) as other:
-        other.submit(hold(tmp_path).__enter__).result()
+        other.submit(hold_once, tmp_path).result()
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
