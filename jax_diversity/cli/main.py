@@ -299,8 +299,8 @@ def _run_verify(options: VerifyOptions) -> None:
         faults = folder.verify(advance) + verify_training(folder.root)
     if faults:
         raise UserError(
-            f"{len(faults)} files in {options.out} are not as they were written: {'; '.join(map(str, faults))}; restore "
-            "them, or delete them and run again what makes them (`jax-diversity build`, or `train` for a checkpoint)."
+            f"{len(faults)} files in {options.out} are not as they were written: {'; '.join(map(str, faults))}; "
+            "restore them, or delete them and run what makes them (`jax-diversity build`, or `train` for a checkpoint)."
         )
     print(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
 

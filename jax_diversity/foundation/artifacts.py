@@ -243,12 +243,12 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
             for entry in manifest["stages"].values():
                 _ = str(entry["fingerprint"]), dict(entry["inputs"]), dict(entry["counts"])
             for name, about in manifest_files(manifest).items():
-                path = PurePosixPath(name)
+                path = PurePosixPath(name.encode().decode())  # a lone surrogate has no bytes: a ValueError
                 if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
                     raise ValueError(f"it names a file outside its folder, {name!r}")
                 if not isinstance(about["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
                     raise ValueError(f"it has no size and SHA-256 of {name!r}")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
         raise UserError(
             f"{where} is not a dataset's manifest ({reason}); restore it, or delete it and build again."
