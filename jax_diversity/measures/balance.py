@@ -208,17 +208,23 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
     """The ordering, which has to be of the same number of sequences as the characteristics; messages call it `name`."""
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
-    if not isinstance(ordering, Ordering | Schedule):
-        try:
-            ordering = Ordering(ordering)
-        except ValueError as error:
-            raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
+    ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
         raise UserError(
             f"Expected an ordering of {characteristics.num_sequences} sequences, found {ordering.num_sequences}; "
             "it was made for another dataset."
         )
     return ordering
+
+
+def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
+    """An ordering or schedule as it is, an array as an ordering; messages call it `name`."""
+    if isinstance(ordering, Ordering | Schedule):
+        return ordering
+    try:
+        return Ordering(ordering)
+    except Exception as error:  # also what NumPy and other libraries' arrays raise
+        raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
 
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
