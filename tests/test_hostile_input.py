@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import re
@@ -116,7 +117,7 @@ def test_nothing_that_is_shown_acts_on_a_terminal(
     assert "cluster_" in captured.err
     assert "jax-diversity: warning: of a name" in captured.err
     assert not ACTS.search(captured.out + captured.err)
-    assert clean("plain – ünïcode\n日本") == "plain – ünïcode\n日本"
+    assert clean("plain ünïcode\n日本") == "plain ünïcode\n日本"
 
 
 def test_a_traceback_acts_on_no_terminal(tmp_path: Path) -> None:
@@ -176,22 +177,26 @@ def test_refusals_without_a_number_and_full_memory(
 # ---- Settings that are too large, too deep, or no names.
 
 LONG = "n" * 300
+BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{9 * f'*{a},'}]\n" for a, b in itertools.pairwise("abcdefghi"))
 SETTINGS = {
     "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out', which has come before"),
     "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method', which has come before"),
     "an alias": ("packing: &a {method: pad}\ntrain: *a\n", "line 2, column 8 is an alias"),
     "a bomb of aliases": (
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
-        + "".join(f"{b}: &{b} [{', '.join(f'*{a}' for _ in range(9))}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+        + "".join(
+            f"{b}: &{b} [{', '.join(f'*{a}' for _ in range(9))}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+        ),
         "line 2, column 8 is an alias",
     ),
     "nested 5,000 deep": ("corpus: " + "[" * 5000, "is nested more than 16 levels deep"),
     "nested 5,000 deep in braces": ("{a: " * 5000, "is nested more than 16 levels deep"),
     "larger than a megabyte": (f"out: {'x' * 2**20}", "at most 1048576 bytes"),
     "a huge value": (f"out: [{'x' * 500_000}]", "Expected out to be str, found"),
-    "a huge name": (f"{'x' * 500_000}: 1", "Unknown setting x"),
+    "a long name of a setting": (f"{'x' * 1000}: 1", "Unknown setting x"),
+    "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is no YAML"),
     "a list": ("[1, 2]", "Expected settings by their names"),
-    "a text": ("words", "Expected settings by their names, found 'words'"),
+    "a text": ("words", "Expected settings by their names, .* found 'words'"),
     "a date without such a day": ("out: 2020-13-45", "month must be in 1..12"),
     "a number that is none": ("out: !!int many", "expected YAML with values that exist"),
     "a truth that is none": ("out: !!bool perhaps", "expected YAML with values that exist"),
@@ -228,7 +233,7 @@ def test_settings_files_of_wrong_kinds(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "folder").mkdir()
     os.symlink("loop.yaml", tmp_path / "loop.yaml")
     for name in ("utf-16.yaml", "folder", "loop.yaml", "absent.yaml", LONG):
-        assert name in refusal(["build", "--config", str(tmp_path / name)], capsys)
+        assert name[:99] in refusal(["build", "--config", str(tmp_path / name)], capsys)
 
 
 def test_a_long_sentence_keeps_its_beginning_and_its_end() -> None:
@@ -285,8 +290,14 @@ def test_options_that_only_fail_together(monkeypatch: pytest.MonkeyPatch, capsys
 NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
 
 
+def test_a_dataset_whose_name_is_no_utf8(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = str(shutil.copytree(tiny_dataset, tmp_path / NO_UTF8))
+    for verb in ("build", "pack", "measure", "inspect", "order", "verify", "export", "train"):
+        assert "Expected out to be a folder with a name in UTF-8" in refusal([verb, "--out", out], capsys)
+
+
 def test_names_that_are_no_utf8(tmp_path: Path) -> None:
-    """Files of every format, the folder of the corpus and that of the dataset have such names."""
+    """Files of every format, and the folder of the corpus, have such names."""
     folder = tmp_path / NO_UTF8
     write_corpus(folder, 60)
     for path in list(folder.iterdir()):
@@ -295,7 +306,7 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     table = pyarrow.table({"text": ["words of a table"], "id": ["p"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.parquet").rename(folder / f"{NO_UTF8}.parquet")
-    out = tmp_path / f"{NO_UTF8} out"
+    out = tmp_path / "out"
     config = ["--corpus.paths", f"{folder}/*", "--out", str(out), "--quiet", "--tokenizer.kind", "bytes"]
     config += ["--embedding.method", "hashing", "--embedding.options", "dimensions", "8", "--cluster.num-clusters", "2"]
     config += ["--packing.sequence-length", "32", "--characteristics.length-bins", "2", "--windows", "8"]
@@ -304,7 +315,8 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     assert main(["verify", "--out", str(out), "--quiet"]) == 0
     documents = jd.open_dataset(out).documents.to_table(columns=["id", "source"])
     assert len(documents) == 62
-    assert all("\ufffd" in source or source in ("cooking", "sailing", "music", "law") for source in documents["source"].to_pylist())
+    topics = {"cooking", "sailing", "music", "law"}
+    assert all("\ufffd" in source for source in {*documents["source"].to_pylist()} - topics)
 
 
 def test_an_array_record_whose_name_is_no_utf8(tmp_path: Path) -> None:
@@ -380,15 +392,15 @@ def test_a_stage_refuses_damaged_input(
         damaged = content.copy()
         damaged[place] ^= 16
         (out / file).write_bytes(damaged)
-        shutil.rmtree(out / "records", ignore_errors=True)  # so that both stages have work to do
-        (out / "report.html").unlink(missing_ok=True)
+        for made in (out / "report.html", *out.glob("records/*")) if verb == "write" else (out / "report.html",):
+            made.unlink(missing_ok=True)  # so that the stage has work to do
         assert file in refusal([verb, "--out", str(out), "--quiet"], capsys)
 
 
 # ---- NumPy's advice to allow pickles.
 
 
-def test_no_advice_to_allow_pickles(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_no_advice_of_numpy(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
     (tmp_path / "text.npy").write_text("no array")
     np.savez(tmp_path / "several.npz", a=np.arange(3))

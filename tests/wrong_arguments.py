@@ -217,7 +217,7 @@ def options_of(table: Methods, call: Callable[..., Any]) -> Iterator[Case]:
 CASES += options_of(ORDERING_METHODS, lambda **given: jd.order(CHARS, **given))
 CASES += options_of(
     PACKING_METHODS,
-    lambda **given: jd.pack([3, 2, 4], 4, clusters=[0, 1, 0], vectors=np.eye(3), **given),
+    lambda **given: jd.pack([3, 2, 4] * 8, 4, clusters=[0, 1, 0] * 8, vectors=np.eye(24), **given),
 )
 
 

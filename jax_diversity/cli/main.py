@@ -31,7 +31,7 @@ from jax_diversity.cli.options import (
     parse_options,
 )
 from jax_diversity.cli.tables import build_table, methods_list, orderings_table, training_line
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import folder_name, whole_number
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
@@ -227,6 +227,7 @@ def _pop(arguments: list[str], option: str) -> str | None:
 
 def _existing(out: str) -> str:
     """A dataset's folder or address as it was given; where it is none, the message offers one that lies here."""
+    folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
         return out

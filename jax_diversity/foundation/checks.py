@@ -82,6 +82,14 @@ def file_name(what: str, name: str) -> None:
         )
 
 
+def folder_name(what: str, name: str) -> None:
+    """Check the name of a folder for libraries that write in C++, whose names of files are UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"Expected {what} to be a folder with a name in UTF-8, found {quoted(name)}.") from None
+
+
 def at_least(least: int, section: str, settings: Any, *names: str) -> None:
     """Check fields of a settings dataclass, which messages call `section`; a field that is None passes."""
     for name in names:

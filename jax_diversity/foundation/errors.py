@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -35,9 +36,9 @@ def in_one_line(error: object) -> str:
 
 
 def quoted(value: object) -> str:
-    """What was found, for a message: a value as Python writes it, in at most 300 characters."""
+    """What was found, for a message: a value as Python writes it, in one line of at most 300 characters."""
     try:
-        return shortened(_QUOTES.repr(value))
+        return shortened(re.sub(r"\s*\n\s*", " ", _QUOTES.repr(value)))
     except ValueError:  # Python refuses to write integers of thousands of digits
         return f"a huge {type(value).__name__}"
 

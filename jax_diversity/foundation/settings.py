@@ -161,7 +161,7 @@ def _check_storable(value: Any, where: str) -> None:
         raise UserError(f"Expected {where} to be a whole number of at most 64 bits, found {quoted(value)}.")
     if isinstance(value, str):
         try:
-            # Python gives the bytes of a file's name that is no UTF-8 as halves of surrogate pairs, and takes them back.
+            # Python gives bytes of a file's name that are no UTF-8 as halves of surrogate pairs, and takes them back.
             fits = b"\0" not in value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             fits = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TextIO
+from typing import Any
 
 _ACTING = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # all control characters but the line end
@@ -22,7 +22,7 @@ def clean(text: str) -> str:
     return _ACTING.sub("\ufffd", text)
 
 
-def show(text: str, stream: TextIO | None = None) -> None:
+def show(text: str, stream: Any = None) -> None:
     """Print a text, cleaned, to standard output or another stream; what its encoding lacks becomes question marks."""
     stream = sys.stdout if stream is None else stream
     encoding = stream.encoding or "utf-8"

@@ -24,7 +24,6 @@ from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics
 from jax_diversity.schema.orderings import integers
 
-
 _FAMILY_TO_SHARES = "family -> shares of its groups"
 
 

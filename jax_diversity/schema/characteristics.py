@@ -16,7 +16,6 @@ from scipy.sparse import coo_array, csr_array, issparse
 from jax_diversity.foundation.checks import mapping, weight, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 
-
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 """What messages expect where these are an argument."""
 
@@ -64,8 +63,8 @@ class Characteristics:
 
         Raises:
             ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
-                disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an unknown
-                family; a sequence length below the largest row total.
+                disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
+                unknown family; a sequence length below the largest row total.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
