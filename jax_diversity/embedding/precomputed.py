@@ -245,7 +245,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as table:
             yield table
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:  # also of a name that is no UTF-8
         raise UserError(
             f"Expected a Parquet file (or a single .npy) at {path}, found: {in_one_line(error)}; write it again."
         ) from None
