@@ -214,6 +214,7 @@ SETTINGS = {
     "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
     "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be one's name"),
     "NUL in a family's name": ('characteristics: {families: ["a\\0"]}', "families to be a text that can name a file"),
+    "bins without end": ("characteristics: {length_bins: 4611686018427387904}", "length_bins .* <= 1048576"),
     "a vocabulary of 10^11": ("tokenizer: {vocab_size: 100000000000}", "vocab_size >= 257 .* and <= 16777216"),
 }
 

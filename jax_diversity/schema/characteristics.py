@@ -90,12 +90,9 @@ class Characteristics:
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
         longest = max(int(first_totals.max(initial=0)), 1)
-        length = longest if sequence_length is None else whole_number("sequence_length", sequence_length)
-        if not longest <= length <= _MAX_COUNT:
-            raise UserError(
-                f"Expected a sequence length of at least {longest}, the largest row total, and at most 2^53, found "
-                f"{length}."
-            )
+        length = longest if sequence_length is None else whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        if length < longest:
+            raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
         return cls(matrices, _checked_weights(weights, matrices), length)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
