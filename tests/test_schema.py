@@ -70,6 +70,38 @@ def test_bad_weights(weights: dict, sentence: str) -> None:
         Characteristics.from_counts({"topic": COUNTS}, weights=weights)
 
 
+def malformed(kind: type, **parts: np.ndarray) -> object:
+    """A sparse matrix of two rows whose parts were replaced after SciPy looked at them."""
+    matrix = kind(COUNTS)
+    for name, values in parts.items():
+        setattr(matrix, name, values)
+    return matrix
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array, sparse.csc_array, sparse.coo_array])
+@pytest.mark.parametrize("index", [-1, 2, 1 << 30])
+def test_indices_outside_the_matrix_reach_no_compiled_code(kind: type, dtype: type, index: int) -> None:
+    name = "col" if kind is sparse.coo_array else "indices"
+    matrix = malformed(kind, **{name: np.array([0, 1, index], dtype)})
+    with pytest.raises(ValueError, match="Family 'topic' must be a matrix"):
+        Characteristics.from_counts({"topic": matrix})
+    if kind is sparse.csr_array:
+        with pytest.raises(ValueError, match=r"indices must be|ind"):
+            Characteristics({"topic": matrix}, {"topic": 1.0}, 4)
+
+
+@pytest.mark.parametrize("indptr", [[0, 9, 3], [0, 2, 99], [1, 2, 3], [0, 3, 2], [0, 2], [0.0, 2.0, 3.0]])
+def test_row_bounds_that_contradict_themselves(indptr: list) -> None:
+    with pytest.raises(ValueError, match="Family 'topic' must be a matrix"):
+        Characteristics.from_counts({"topic": malformed(sparse.csr_array, indptr=np.array(indptr))})
+
+
+def test_a_sequence_of_more_tokens_than_can_be_summed() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\^53 tokens a sequence"):
+        Characteristics.from_counts({"topic": np.full((1, 2048), 2**53)})
+
+
 def test_sequence_length_below_the_rows() -> None:
     with pytest.raises(ValueError, match="at least 4, the largest row total, found 3"):
         Characteristics.from_counts({"topic": COUNTS}, sequence_length=3)

@@ -141,8 +141,11 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
     """A new, empty file beside `path` whose name nobody else has, and a descriptor that holds a lock on it."""
     while True:
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-        # O_EXCL: a link that was put there is not followed, and two writers never share a file.
-        lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            # O_EXCL: a link that was put there is not followed, and two writers never share a file.
+            lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Between these two calls another process may have taken the file for a leftover and removed it.
         if os.fstat(lock).st_nlink:

@@ -45,6 +45,8 @@ class RecordReader:
         fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
         in_sequence: places mostly follow one another: the system reads ahead, and only the file last opened and the
             one before it stay open.
+        memory_map: False reads by system calls: slower, but a file that is cut short while it is read, or a disk that
+            fails, is an error and does not end the process (see `RecordFile`).
     """
 
     paths: Sequence[Path]
@@ -57,6 +59,7 @@ class RecordReader:
     layout: Path | None = None
     fetch: Callable[[Path], object] | None = None
     in_sequence: bool = False
+    memory_map: bool = True
 
     def __post_init__(self) -> None:
         self._dtype = codec.checked_dtype(self.dtype)
@@ -250,7 +253,11 @@ class RecordReader:
         with self._lock:
             if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
                 file = RecordFile(
-                    self.paths[number], self.counts[number], self._body_bytes, in_sequence=self.in_sequence
+                    self.paths[number],
+                    self.counts[number],
+                    self._body_bytes,
+                    in_sequence=self.in_sequence,
+                    memory_map=self.memory_map,
                 )
                 if self.in_sequence:
                     # The file before the new one stays open: batches begin in one file and end in the next.
