@@ -295,6 +295,8 @@ def test_a_dataset_whose_name_is_no_utf8(tiny_dataset: Path, tmp_path: Path, cap
     out = str(shutil.copytree(tiny_dataset, tmp_path / NO_UTF8))
     for verb in ("build", "pack", "measure", "inspect", "order", "verify", "export", "train"):
         assert "Expected out to be a folder with a name in UTF-8" in refusal([verb, "--out", out], capsys)
+    arguments = ["export", "--out", str(tiny_dataset), "--to", "maxtext", "--target", out]
+    assert "Expected target to be a folder with a name in UTF-8" in refusal(arguments, capsys)
 
 
 def test_names_that_are_no_utf8(tmp_path: Path) -> None:
@@ -316,6 +318,7 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     assert main(["verify", "--out", str(out), "--quiet"]) == 0
     documents = jd.open_dataset(out).documents.to_table(columns=["id", "source"])
     assert len(documents) == 62
+    assert main(["inspect", "--out", str(out), "--document", f"{NO_UTF8}.txt"]) == 0, "found as it is typed"
     topics = {"cooking", "sailing", "music", "law"}
     assert all("\ufffd" in source for source in {*documents["source"].to_pylist()} - topics)
 

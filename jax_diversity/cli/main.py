@@ -303,6 +303,7 @@ def _run_inspect(options: InspectOptions) -> None:
     whole_number("--rows", options.rows, 0)
     whole_number("--num-hosts", options.num_hosts, 1, options.batch_size)
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
+    from jax_diversity.corpus.files import valid_name
     from jax_diversity.dataset import open_dataset
     from jax_diversity.dataset.inspection import Inspector
     from jax_diversity.dataset.measuring import batch_deviations
@@ -310,8 +311,9 @@ def _run_inspect(options: InspectOptions) -> None:
     dataset = open_dataset(_existing(options.out))
     inspector = Inspector(dataset, options.ordering, options.batch_size)
     if options.document is not None:
-        uses = inspector.uses(options.document)
-        show(as_json(uses) if options.json else uses_table(options.document, uses))
+        document = valid_name(options.document)  # ids made of files' names are valid text
+        uses = inspector.uses(document)
+        show(as_json(uses) if options.json else uses_table(document, uses))
         return
     host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
     batch = inspector.batch(options.step, **host)
@@ -324,6 +326,7 @@ def _run_inspect(options: InspectOptions) -> None:
 def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
+    folder_name("target", options.target or "")
     for line in export(_existing(options.out), options, Progress(options.quiet)):
         show(line)
 
