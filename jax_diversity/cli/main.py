@@ -326,7 +326,7 @@ def _run_inspect(options: InspectOptions) -> None:
 def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
-    folder_name("target", options.target or "")
+    folder_name("target", options.target)
     for line in export(_existing(options.out), options, Progress(options.quiet)):
         show(line)
 
