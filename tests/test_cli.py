@@ -232,7 +232,7 @@ SLIPS = [
     (["measure", "--out", "folder"], "Expected a dataset in folder, found no manifest.json in it; make one"),
     (["measure", "--out", "texts.jsonl"], "Expected a dataset in texts.jsonl, found a file; make one"),
     (["measure", "--json", "--relative-to", "balance"], "Expected --json or --relative-to, found both"),
-    (["inspect", "--rows", "-1"], "Expected --rows to be a whole number >= 0, found -1"),
+    (["inspect", "--rows", "-1"], "Expected --rows >= 0, found -1"),
 ]
 
 

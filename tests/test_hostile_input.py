@@ -248,11 +248,11 @@ def test_a_long_sentence_keeps_its_beginning_and_its_end() -> None:
 
 HUGE = str(2**63 - 1)
 ON_A_DATASET = {
-    "a step without a position": (["inspect", "--step", HUGE], "--step to be a whole number >= 0 and <= "),
+    "a step without a position": (["inspect", "--step", HUGE], "Expected --step of at most 72057594037927936 with"),
     "a batch without a position": (["inspect", "--batch-size", HUGE], "batch"),
-    "a step with a large batch": (["inspect", "--step", str(2**62), "--batch-size", "2"], "--step to be"),
-    "a negative step": (["inspect", "--step", "-1"], "--step to be a whole number >= 0"),
-    "as many hosts": (["inspect", "--num-hosts", HUGE, "--rank", "0"], "--num-hosts"),
+    "a step with a large batch": (["inspect", "--step", str(2**62), "--batch-size", "2"], "Expected --step of at most"),
+    "a negative step": (["inspect", "--step", "-1"], "step to be a whole number >= 0"),
+    "as many hosts": (["inspect", "--num-hosts", HUGE, "--rank", "0"], "a number of hosts that divides"),
     "a number beyond 64 bits": (["inspect", "--step", str(2**70)], "at most 64 bits"),
     "a long name": (["order", "--name", LONG], "a plain file name of at most 200 bytes"),
     "NUL in a name": (["order", "--name", "a\0b"], "order.name to be a text that can name a file"),

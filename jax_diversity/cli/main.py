@@ -31,7 +31,7 @@ from jax_diversity.cli.options import (
     parse_options,
 )
 from jax_diversity.cli.tables import build_table, methods_list, orderings_table, training_line
-from jax_diversity.foundation.checks import folder_name, whole_number
+from jax_diversity.foundation.checks import folder_name
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
@@ -298,10 +298,11 @@ def _run_measure(options: MeasureOptions) -> None:
 def _run_inspect(options: InspectOptions) -> None:
     if options.rank is None and options.num_hosts != 1:
         raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
-    whole_number("--batch-size", options.batch_size, 1, _LAST_POSITION)
-    whole_number("--step", options.step, 0, _LAST_POSITION // options.batch_size)
-    whole_number("--rows", options.rows, 0)
-    whole_number("--num-hosts", options.num_hosts, 1, options.batch_size)
+    if options.rows < 0:
+        raise UserError(f"Expected --rows >= 0, found {options.rows}.")
+    if options.step * options.batch_size > _LAST_POSITION:
+        most = _LAST_POSITION // options.batch_size
+        raise UserError(f"Expected --step of at most {most} with --batch-size {options.batch_size}, found {options.step}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
     from jax_diversity.corpus.files import valid_name
     from jax_diversity.dataset import open_dataset
