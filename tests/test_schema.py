@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
+import grain
 import numpy as np
 import pytest
 from scipy import sparse
 
-from jax_diversity import Characteristics, Ordering, order
+from jax_diversity import Characteristics, Ordering, Schedule, order
 
 pytestmark = pytest.mark.core
 
@@ -169,6 +171,33 @@ def test_orderings_go_to_other_processes(copied) -> None:
         other.indices[0] = 7
     with pytest.raises(TypeError):
         other.info["method"] = "theirs"
+
+
+@pytest.mark.parametrize("kind", [Ordering, lambda indices: Schedule(indices, 5)], ids=["ordering", "schedule"])
+def test_orderings_and_schedules_read_as_their_arrays(kind, tmp_path: Path) -> None:
+    indices = np.array([2, 0, 1, 4, 3])
+    plan = kind(indices)
+    assert (plan[1], plan[-1], len(plan)) == (0, 3, 5)
+    assert list(plan) == list(plan[:64]) == indices.tolist()
+    assert plan[np.array([0, 3])].tolist() == [2, 4]
+    with pytest.raises(IndexError):
+        plan[5]
+    assert np.asarray(plan).dtype == np.int64
+    assert np.asarray(plan, np.int32).dtype == np.int32
+    assert (2 * np.asarray(plan) == indices * 2).all()
+    np.save(tmp_path / "plain.npy", plan)
+    assert np.load(tmp_path / "plain.npy", allow_pickle=False).tolist() == indices.tolist()
+    assert list(grain.MapDataset.source(plan)[1:3]) == [0, 1]
+    # Still read-only: only a copy that was asked for can be changed, and does not change the ordering.
+    for view in (np.asarray(plan), plan[1:]):
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 7
+    with pytest.raises(TypeError):
+        plan[0] = 7
+    np.array(plan)[0] = 7
+    assert plan[0] == 2
+    assert plan != kind(indices)  # compared by identity; fingerprints compare the content
+    assert plan.fingerprint == kind(indices).fingerprint
 
 
 def test_fingerprint_sees_counts_weights_and_length() -> None:

@@ -403,7 +403,8 @@ class OutputFolder:
             stale |= {path for path in target.rglob("*") if path.is_file()}
         for path in stale - {self.root / name for name in files}:
             path.unlink(missing_ok=True)
-        _flush(target)  # the names reach the disk before the manifest that lists them
+        for folder in {(target / name).parent for name in names}:
+            _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
         shutil.rmtree(partial, ignore_errors=True)

@@ -155,14 +155,13 @@ class RecordReader:
         """
         return self._bodies(places, expected).tokens
 
-    def read(self, places: Rows) -> list[bytes]:
+    def read(self, places: Rows, *, expected: Rows | None = None) -> list[bytes]:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches. Raises as `read_batch`, which also refuses records that
-        are whole but not those of their place.
+        It is slow, and meant for looking into a few batches. `expected` and what is raised are as in `read_batch`.
         """
-        expected = self.sequences_at(places)
+        self._check_range("places", places)
         numbers = self.files_of(places)
         records: list[bytes] = []
         readers: dict[int, Any] = {}

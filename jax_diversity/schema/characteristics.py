@@ -188,7 +188,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     rows.sum_duplicates()
     rows.eliminate_zeros()
     # In float64, which does not overflow: the sums of int64 below are right then.
-    largest = rows.astype(np.float64).sum(axis=1).max(initial=0.0)
+    largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
     if largest > _MAX_COUNT:
         raise UserError(f"Family {name!r} must hold at most 2^53 tokens a sequence, found {largest:.0f}.")
     return rows
