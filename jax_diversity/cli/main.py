@@ -302,7 +302,9 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     if options.step * options.batch_size > _LAST_POSITION:
         most = _LAST_POSITION // options.batch_size
-        raise UserError(f"Expected --step of at most {most} with --batch-size {options.batch_size}, found {options.step}.")
+        raise UserError(
+            f"Expected --step of at most {most} with --batch-size {options.batch_size}, found {options.step}."
+        )
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
     from jax_diversity.corpus.files import valid_name
     from jax_diversity.dataset import open_dataset
