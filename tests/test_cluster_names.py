@@ -53,6 +53,15 @@ def test_the_order_of_documents_changes_nothing():
         assert name_clusters(counted, np.eye(4, dtype=np.float32)) == expected
 
 
+def test_terms_that_share_the_last_candidates_score_go_by_the_term():
+    """A hundred terms of one score, of which sixty are candidates: the first document decides on their columns."""
+    words = [f"term{first}{second}" for first, second in itertools.product("abcdefghij", repeat=2)]
+    texts, others = [" ".join(words), " ".join(reversed(words))], ["bread and butter"] * 2
+    found = names_of([texts, others], num_terms=3)
+    assert found.top_terms[0] == ["termaa", "termab", "termac"]
+    assert names_of([texts[::-1], others], num_terms=3) == found
+
+
 def test_words_of_a_rare_language_do_not_name_each_of_its_clusters():
     german = ["der die und miete", "der die und garten", "der die und steuer"]
     english = [f"the of and topic{letter}" for letter in "abcdefghijklmnopqrst"]

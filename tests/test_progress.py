@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from jax_diversity.foundation import progress
-from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.progress import Progress, compiling
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WATCHED = """
@@ -89,6 +90,31 @@ def test_the_rate_is_that_of_the_last_seconds(clock: Clock, capsys: pytest.Captu
             advance(10)
     lines = capsys.readouterr().err.splitlines()
     assert lines[-2] == "embed: 1,800 of 2,000 documents in 0:01:20, 10 documents/s, 2.5 GB, 0:00:20 left"
+
+
+def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    """The rate counts from the first units that are done after it."""
+    with Progress().task("order", 20_000, "sequences") as advance:
+        for _ in range(2):  # some work compiles twice
+            compiling(advance)
+            clock.now += 60.0
+            for _ in range(10):
+                advance(1_000)
+                clock.now += 1.0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "order: 1,000 of 20,000 sequences in 0:01:00, 0:01:00 of them to compile, 2.5 GB",
+        "order: 11,000 of 20,000 sequences in 0:02:10, 0:02:00 of them to compile, 2.5 GB",
+        "order: 20,000 sequences in 0:02:20, 0:02:00 of them to compile, 1,000 sequences/s, 2.5 GB",
+    ]
+    compiling(lambda amount: pytest.fail("a function of the user's own is told of units alone"))
+    compiling(progress.ignore)
+
+
+@pytest.mark.parametrize(("compiles", "rate"), [(True, "compiling"), (False, "5 sequences/s")])
+def test_a_terminal_says_that_work_compiles(clock: Clock, compiles: bool, rate: str) -> None:
+    task = SimpleNamespace(speed=5.0)
+    assert progress._rate_and_memory(task, "sequences", compiles) == [rate, "2.5 GB"]  # type: ignore[arg-type]
 
 
 def test_tasks_name_their_stage(clock: Clock, capsys: pytest.CaptureFixture) -> None:

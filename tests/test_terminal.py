@@ -19,10 +19,11 @@ from jax_diversity.cli.guidance import next_steps
 from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
 from jax_diversity.cli.main import main
 from jax_diversity.cli.measuring import size_label, sparkline
-from jax_diversity.cli.tables import show, speaks_unicode
+from jax_diversity.cli.tables import speaks_unicode
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
 from jax_diversity.dataset.measuring import batch_deviations
+from jax_diversity.foundation.terminal import show
 from jax_diversity.measures.comparison import compare
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import at_least, whole_number
 from jax_diversity.foundation.errors import UserError
 
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
 """Names that the table and the files of the characteristics have for other things."""
 _LONGEST_FAMILY = 200  # bytes, of a file's name
+_MOST_BINS = 2**20  # the bounds of all bins are computed, also where there are fewer documents
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class CharacteristicsConfig:
         """
         at_least(1, "characteristics", self, "length_bins", "field_bins")
         at_least(2, "characteristics", self, "max_groups")
+        for name in ("length_bins", "field_bins"):
+            whole_number(f"characteristics.{name}", getattr(self, name), 1, _MOST_BINS)
         if not self.families:
             raise UserError("Expected characteristics.families to name at least one family, found none.")
         if len(set(self.families)) != len(self.families):

@@ -9,8 +9,8 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from jax_diversity.cli.tables import show
 from jax_diversity.foundation.progress import is_watched
+from jax_diversity.foundation.terminal import show
 from jax_diversity.pipeline.settings import BuildConfig
 
 
@@ -47,4 +47,4 @@ def show_report(folder: Path, opens: bool) -> None:
     has_display = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)
     if opens and not (has_display and webbrowser.open(address)):
         advice = f"copy {report} to a machine that has one: the page is that one file."
-        print(f"No browser could be opened here; {advice}", file=sys.stderr)
+        show(f"No browser could be opened here; {advice}", sys.stderr)

@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from rich.text import Text
 
 from jax_diversity.cli.tables import end_of, plain_table, printed
+from jax_diversity.foundation.terminal import clean
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.inspection import BatchView, Use
@@ -89,8 +90,8 @@ def _rows_table(batch: BatchView, num_rows: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """The corpus's text without what would act on a terminal: control characters and lone surrogates."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    """The corpus's text as one line of a table; cleaned before the columns' widths are counted."""
+    return clean(text).replace("\n", "\ufffd")
 
 
 def uses_table(document: str, uses: Sequence[Use]) -> str:

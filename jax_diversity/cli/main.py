@@ -11,10 +11,13 @@ import errno
 import json
 import os
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from jax_diversity.cli.guidance import next_steps, show_report
@@ -27,16 +30,32 @@ from jax_diversity.cli.options import (
     VerifyOptions,
     parse_options,
 )
-from jax_diversity.cli.tables import build_table, methods_list, orderings_table, show, training_line
-from jax_diversity.foundation.errors import UserError, did_you_mean
+from jax_diversity.cli.tables import build_table, methods_list, orderings_table, training_line
+from jax_diversity.foundation.checks import folder_name
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.foundation.stage import Stage
+from jax_diversity.foundation.terminal import show
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
 
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REFUSALS = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        ("no space left on the disk", "free some and run the same command again to go on."),
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        ("no permission", "change it, or name a folder that you may read and write."),
+    ),
+    errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter one."),
+}
+"""What the operating system refuses, by its number of the error, and what to do."""
+_LAST_POSITION = 2**62
+"""A training run's last position that can be asked for; positions are 64-bit integers."""
+_MOST_FAULTS = 5
+"""Damaged files that the last sentence of `verify` names."""
 _WITH_REPORT = ("build", "demo", "report")
 """Verbs that make the report, and so take `--open`."""
 
@@ -59,16 +78,25 @@ class Verb:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
+    if arguments is None:  # as a program: what ends it with a traceback is printed in the same way as all else
+        sys.excepthook = _show_traceback
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _answer(given)
+
+
+def _answer(given: list[str]) -> int:
+    """Run the verb that the arguments begin with; every mistake becomes one sentence."""
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
     try:
         if not given or given[0] in ("-h", "--help", "help"):
-            print(_overview())
+            show(_overview())
         elif given[0] in ("-V", "--version", "version"):
             from jax_diversity import __version__
 
-            print(f"jax-diversity {__version__}")
+            show(f"jax-diversity {__version__}")
         else:
             _run(given[0], given[1:])
     except UserError as error:
@@ -79,17 +107,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes standard output once more at its end, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if error.errno in _FULL_DISK:
-            return _fail(f"no space left on the disk ({error}); free some and run the same command again to go on.")
-        if error.errno in _REFUSED:
-            return _fail(f"no permission ({error}); change it, or name a folder that you may read and write.")
-        raise
+        otherwise = ("a file cannot be used", "look at it and its disk, then run the same command again to go on.")
+        refusal, advice = _REFUSALS.get(error.errno or 0, otherwise)
+        return _fail(f"{refusal} ({in_one_line(error)}); {advice}")
+    except MemoryError as error:
+        return _fail(f"no memory left ({in_one_line(error)}); choose smaller settings, or a machine with more.")
     return 0
 
 
 def _fail(sentence: str, status: int = 2) -> int:
-    print(f"jax-diversity: {sentence}", file=sys.stderr)
+    show(f"jax-diversity: {' '.join(sentence.split())}", sys.stderr)
     return status
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    """Show a warning as one line; of a library's, also where it comes from."""
+    place = "" if category is UserWarning else f" ({category.__name__} in {filename}:{lineno})"
+    show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    show("".join(traceback.format_exception(kind, error, place)).rstrip(), sys.stderr)
 
 
 def _overview() -> str:
@@ -189,6 +227,7 @@ def _pop(arguments: list[str], option: str) -> str | None:
 
 def _existing(out: str) -> str:
     """A dataset's folder or address as it was given; where it is none, the message offers one that lies here."""
+    folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
         return out
@@ -244,7 +283,7 @@ def _run_measure(options: MeasureOptions) -> None:
     chosen = measuring.choose_orderings(_existing(options.out), options.orderings, options.order, options.windows)
     progress = Progress(options.quiet)
     if options.json:
-        print(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
+        show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
         return
     compared, curves = measuring.compare_orderings(chosen, progress)
     if options.markdown or options.relative_to is not None:
@@ -261,7 +300,13 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
+    if options.step * options.batch_size > _LAST_POSITION:
+        most = _LAST_POSITION // options.batch_size
+        raise UserError(
+            f"Expected --step of at most {most} with --batch-size {options.batch_size}, found {options.step}."
+        )
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
+    from jax_diversity.corpus.files import valid_name
     from jax_diversity.dataset import open_dataset
     from jax_diversity.dataset.inspection import Inspector
     from jax_diversity.dataset.measuring import batch_deviations
@@ -269,8 +314,9 @@ def _run_inspect(options: InspectOptions) -> None:
     dataset = open_dataset(_existing(options.out))
     inspector = Inspector(dataset, options.ordering, options.batch_size)
     if options.document is not None:
-        uses = inspector.uses(options.document)
-        show(as_json(uses) if options.json else uses_table(options.document, uses))
+        document = valid_name(options.document)  # ids made of files' names are valid text
+        uses = inspector.uses(document)
+        show(as_json(uses) if options.json else uses_table(document, uses))
         return
     host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
     batch = inspector.batch(options.step, **host)
@@ -283,6 +329,7 @@ def _run_inspect(options: InspectOptions) -> None:
 def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
+    folder_name("target", options.target)
     for line in export(_existing(options.out), options, Progress(options.quiet)):
         show(line)
 
@@ -298,11 +345,15 @@ def _run_verify(options: VerifyOptions) -> None:
     with Progress(options.quiet).task("verify", sum(sizes), "bytes") as advance:
         faults = folder.verify(advance) + verify_training(folder.root)
     if faults:
+        named = "; ".join(map(str, faults[:_MOST_FAULTS]))
+        if len(faults) > _MOST_FAULTS:
+            show("\n".join(map(str, faults)))
+            named += " and others, which standard output lists"
         raise UserError(
-            f"{len(faults)} files in {options.out} are not as they were written: {'; '.join(map(str, faults))}; "
-            "restore them, or delete them and run what makes them (`jax-diversity build`, or `train` for a checkpoint)."
+            f"{len(faults)} files in {options.out} are not as they were written: {named}; restore them, or delete them "
+            "and run again what makes them (`jax-diversity build`, or `train` for a checkpoint)."
         )
-    print(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
+    show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
 
 
 def _run_train(options: TrainOptions) -> None:

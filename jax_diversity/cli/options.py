@@ -8,12 +8,11 @@ import difflib
 import inspect
 import io
 import itertools
-import os
 import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.settings import settings_from_plain
+from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 
@@ -133,15 +134,15 @@ def parse_options(
         registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
     )
     if asks_help:
-        # tyro draws in colours whatever NO_COLOR says, but not into a buffer; the encoding decides on the boxes' lines.
-        # It ends with SystemExit, which leaves this function after the text is printed.
-        buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
+        # Into a buffer: defaults may come from a file with control characters. Its encoding decides on the boxes'
+        # lines. tyro ends with SystemExit, which leaves this function after the text is printed.
+        buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding, errors="replace")
         try:
-            with redirect_stdout(buffer) if os.environ.get("NO_COLOR") else nullcontext():
+            with redirect_stdout(buffer):
                 call(args=["--help"])
         finally:
             buffer.seek(0)
-            sys.stdout.write(buffer.read())
+            show(buffer.read().rstrip("\n"))
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
         """The options, and the words that belong to none; None where an option does not take its value."""
@@ -153,7 +154,8 @@ def parse_options(
 
     parsed = parse(arguments)
     if parsed is not None and not parsed[1]:
-        return parsed[0]
+        # tyro checks types alone; what holds for the values of a settings file holds for these, too.
+        return settings_from_plain(type(default), dataclasses.asdict(typing.cast(Any, parsed[0])))
     known = {option: kind for option, kind, _, _ in list_options(default, flat)}
     if parsed is not None:
         mistake = f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)}"
@@ -161,7 +163,9 @@ def parse_options(
         # tyro says what is wrong only in a drawing, so each option is parsed alone to find the one that fails.
         starts = [index for index, word in enumerate(arguments) if word.startswith("--")]
         given = [list(arguments[start:end]) for start, end in itertools.pairwise([*starts, len(arguments)])]
-        mistake = _wrong_value(next(words for words in given if parse(words) is None), known)
+        wrong = next((words for words in given if parse(words) is None), None)
+        together = f"Expected options that can be given together, found {' '.join(arguments)};"
+        mistake = together if wrong is None else _wrong_value(wrong, known)
     raise UserError(f"{mistake} `jax-diversity {verb} --help` lists all options.")
 
 

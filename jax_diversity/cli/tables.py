@@ -102,12 +102,6 @@ def end_of(text: str, width: int) -> str:
     return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
 
 
-def show(text: str) -> None:
-    """Print to standard output; characters that its encoding lacks become question marks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
 def speaks_unicode() -> bool:
     """Tell whether standard output can show more than ASCII."""
     encoding = codecs.lookup(sys.stdout.encoding or "ascii").name

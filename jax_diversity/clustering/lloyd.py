@@ -20,7 +20,7 @@ from jaxtyping import Array, Float32, Int32, Int64
 
 from jax_diversity.clustering.rows import Rows
 from jax_diversity.foundation.devices import flat_mesh
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.progress import Advance, compiling, ignore
 
 AXIS = "rows"
 BY_ROW: Any = PartitionSpec(AXIS)
@@ -97,6 +97,7 @@ def lloyd(
     clusters = [place(mesh, unknown, BY_ROW) for _ in blocks]
     distances: list[Any] = [None] * len(blocks)
     num_iterations = 0
+    compiling(passes.advance)  # the first block compiles
     for _ in range(max_iterations):
         num_iterations += 1
         moments = Moments.zeros(centroids.shape, mesh)
@@ -147,6 +148,7 @@ def assign_rows(
         passes.advance(count)
 
     start = 0
+    compiling(passes.advance)
     for block, count in rows.blocks(passes.rows_at_once(len(rows))):
         # JAX computes in the background: the next block is read while the devices still work on this one.
         found = nearest(place(mesh, block, BY_ROW), on_devices, mesh, rows.spherical)

@@ -149,17 +149,19 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
 
 
 def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
-    """Every cluster's best terms, without forms of better ones."""
+    """Every cluster's best terms, without forms of better ones; the order of documents has no influence."""
     chosen = []
     for cluster in range(len(scores.indptr) - 1):
         part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])
         columns, values = scores.indices[part], scores.data[part]
-        # `sorted` below orders equal scores by the term: the order of documents must have no influence.
-        best = np.argsort(values, kind="stable")[::-1][:_CANDIDATES]
-        scored = ((float(values[place]), terms[int(columns[place])]) for place in best)
-        # A single character is less specific than the pairs that contain it. Rounded, so that the last bits of a sum,
-        # which depend on the order of documents, decide nothing.
-        ranked = sorted((-round(score / (1 + (len(term) == 1)), 9), term) for score, term in scored)
+        # Scores that are equal but for the last bits of a sum, which depend on the order of documents, go by the term.
+        # Of terms that share the last candidate's score all are looked at: their columns depend on that order, too.
+        values = np.round(values, 9)
+        last = np.partition(values, -_CANDIDATES)[-_CANDIDATES] if len(values) > _CANDIDATES else 0.0
+        likely = np.flatnonzero((values >= last) & (values > 0))
+        best = sorted((-float(values[place]), terms[int(columns[place])]) for place in likely)[:_CANDIDATES]
+        # A single character is less specific than the pairs that contain it.
+        ranked = sorted((round(score / (1 + (len(term) == 1)), 9), term) for score, term in best)
         kept: list[str] = []
         for score, term in ranked:
             if len(kept) == num_terms or score == 0:

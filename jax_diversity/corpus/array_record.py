@@ -38,7 +38,8 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
         size = os.stat(path).st_size
     try:
         # Without read-ahead and threads: they would hold several chunks of the file, and only one is read at a time.
-        reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
+        # As bytes: the library takes any name of a file only so.
+        reader = array_record_module.ArrayRecordReader(os.fsencode(path), "readahead_buffer_size:0,max_parallelism:0")
         num_records = reader.num_records()
         step = int(min(max(_READ_BYTES * num_records // max(size, 1), 1), _READ_RECORDS))
         for begin in range(0, num_records, step):

@@ -34,7 +34,7 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
             for record in _records(batch) if form is TEXT else _token_records(batch, column):
                 row += 1
                 place = Place(file, row)
-                yield place, record if isinstance(record, Problem) else form.make(record, place, config)
+                yield place, record if isinstance(record, Problem) else form.document(record, place, config)
             # The difference of two rounded parts: all of them add up to the file's size exactly.
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
@@ -51,14 +51,14 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
     try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
-    except (ValueError, OverflowError, pa.ArrowException):
+    except (ValueError, OverflowError, RecursionError, pa.ArrowException):
         pass  # Arrow converts all of a batch or nothing: convert row by row to find those that are broken
     for index in range(len(batch)):
         try:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
         except UnicodeDecodeError as error:
             yield Problem.of_unicode(error)
-        except (ValueError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
             yield Problem("num_broken_records", f"unreadable row: {error}")
 
 

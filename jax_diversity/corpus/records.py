@@ -14,12 +14,14 @@ from jaxtyping import Int32
 
 from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.schema import Document
 
 MAX_PROBLEMS = 20
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100
+_MOST_LEVELS = 64
+"""Levels to which a record's fields may be nested: Python's readers and writers of JSON end at some hundreds."""
 
 
 class Place(NamedTuple):
@@ -74,7 +76,7 @@ class ReadReport:
         """Count a record that is skipped."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(f"{place.name}: {problem.what}")
+            self.problems.append(shortened(f"{place.name}: {problem.what}"))
 
 
 Found = Iterator[tuple[Place, Document | Problem]]
@@ -102,6 +104,13 @@ class RecordForm:
         """The field's name."""
         return getattr(config, self.setting)
 
+    def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
+        """The document of a record."""
+        try:
+            return self.make(record, place, config)
+        except _TooDeepError:
+            return Problem("num_broken_records", f"fields nested more than {_MOST_LEVELS} levels deep")
+
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """The error of a file in which no record has the field."""
         found = ", ".join(sorted(fields)) or "no fields"
@@ -123,7 +132,7 @@ class RecordForm:
             # For the message, if no record has the field; records may have different fields.
             if not num_with_field and len(fields_found) < _MOST_FIELDS:
                 fields_found.update(dict.fromkeys(record))
-            yield place, self.make(record, place, config)
+            yield place, self.document(record, place, config)
         if num_records and not num_with_field:
             raise self.missing(file, config, fields_found)
 
@@ -212,16 +221,22 @@ def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
     return str(fields.pop(name))
 
 
-def _plain_value(value: Any) -> Any:
+class _TooDeepError(Exception):
+    """A value is nested too deeply."""
+
+
+def _plain_value(value: Any, levels: int = _MOST_LEVELS) -> Any:
     """A value as JSON can hold it: NaN and infinities as null, decimals and other unknown types as their text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain_value(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_value(entry) for entry in value]
+    if isinstance(value, Mapping | list | tuple):
+        if levels == 0:
+            raise _TooDeepError
+        if isinstance(value, Mapping):
+            return {str(key): _plain_value(entry, levels - 1) for key, entry in value.items()}
+        return [_plain_value(entry, levels - 1) for entry in value]
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, datetime.timedelta):

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -25,7 +27,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 
 METHODS = Methods(
@@ -135,7 +137,8 @@ def make_embedder(
     contract = {"texts": texts, "stored": stored, "document_ids": document_ids}
     contract |= {"max_tokens": max_tokens, "seed": seed}
     make, taken = _find(method, options)
-    made = make(**options, **{name: contract[name] for name in taken})
+    with own_code(method):
+        made = make(**options, **{name: contract[name] for name in taken})
     if ":" in method:
         if not isinstance(made, Embedder):
             raise UserError(
@@ -144,6 +147,23 @@ def make_embedder(
             )
         whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
     return made
+
+
+@contextmanager
+def own_code(method: str) -> Iterator[None]:
+    """Turn what an embedder of the user's own raises into a `UserError` that says where it was raised."""
+    try:
+        yield
+    except (UserError, OSError, MemoryError):  # for each there is a sentence already
+        raise
+    except Exception as error:
+        if ":" not in method:  # a bug of this package, whose traceback is wanted
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"Expected embedding.method={method} to embed the documents, found {type(error).__name__} from "
+            f"{place.filename}:{place.lineno}: {in_one_line(error)}; correct the embedder."
+        ) from error
 
 
 def learns(method: str, options: Mapping[str, Any]) -> bool:
@@ -180,13 +200,14 @@ def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], 
             f"Expected embedding.method to name a module as `import` does and a function in it, `module:name`, found "
             f"{method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
         )
-    try:
-        found = attrgetter(name)(import_module(module))
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise UserError(
-            f"Expected embedding.method={method} to name a function in a module, found: {error}; is the "
-            "module's folder in PYTHONPATH, and what it needs installed?"
-        ) from error
+    with own_code(method):
+        try:
+            found = attrgetter(name)(import_module(module))
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise UserError(
+                f"Expected embedding.method={method} to name a function in a module, found: {error}; is the "
+                "module's folder in PYTHONPATH, and what it needs installed?"
+            ) from error
     try:
         signature = inspect.signature(found)
         taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]

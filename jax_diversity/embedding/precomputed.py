@@ -95,15 +95,15 @@ def input_files(path: str, **_: Any) -> list[Path]:
 
 def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
-        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Unlike np.load, which takes other files for pickles and advises to allow them.
+        stored = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
         reason = in_one_line(error)
         raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it again with numpy.save.") from None
-    if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
-        found = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
+    if stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         raise UserError(
-            f"Expected floating-point vectors of the shape (document, feature >= 1) in {path}, found {found}; save "
-            "one row a document."
+            f"Expected floating-point vectors of the shape (document, feature >= 1) in {path}, found {stored.dtype} "
+            f"{stored.shape}; save one row a document."
         )
     _check_number(str(path), len(stored), num_documents)
 
@@ -245,7 +245,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as table:
             yield table
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:  # also of a name that is no UTF-8
         raise UserError(
             f"Expected a Parquet file (or a single .npy) at {path}, found: {in_one_line(error)}; write it again."
         ) from None

@@ -92,7 +92,7 @@ def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, targ
 
 
 def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Path, advance: Advance) -> np.ndarray:
-    from jax_diversity.embedding.base import check_embedded
+    from jax_diversity.embedding.base import check_embedded, own_code
 
     def name_document(row: int) -> str:
         index = first + row
@@ -102,7 +102,8 @@ def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Pat
     vectors = []
     first = beginnings.first_document(path)
     for texts in beginnings.of_file(path):
-        vectors.append(embedder.embed(texts))
+        with own_code(context.config.embedding.method):
+            vectors.append(embedder.embed(texts))
         check_embedded(vectors[-1], len(texts), int(embedder.dimensions), name_document)
         first += len(texts)
         advance(len(texts))

@@ -171,7 +171,8 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        # Names of files that are no UTF-8 hold halves of surrogate pairs, which become JSON's own escapes.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_array(path: Path, values: np.ndarray) -> None:

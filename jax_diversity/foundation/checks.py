@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
+
+_LONGEST_NAME = 200
+"""Bytes of a name that becomes a file's: names on disk have at most 255, and endings are added to it."""
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
@@ -18,14 +21,45 @@ def whole_number(name: str, value: Any, least: int = 0, most: int | None = None)
         number = None
     if number is None or number < least or (most is not None and number > most):
         upper = "" if most is None else f" and <= {most}"
-        raise UserError(f"Expected {name} to be a whole number >= {least}{upper}, found {value!r}.")
+        raise UserError(f"Expected {name} to be a whole number >= {least}{upper}, found {quoted(value)}.")
     return number
+
+
+def several(values: Any) -> tuple[Any, ...]:
+    """The values as a tuple; a bare one, which may be a text, is the only one."""
+    try:
+        return (values,) if isinstance(values, str | bytes | Mapping) else tuple(values)
+    except TypeError:  # also for an array without an axis
+        return (values,)
+
+
+def instance_of(name: str, value: Any, kind: Any, words: str) -> None:
+    """Check an argument's type, which messages call by `words`: `an Ordering; make one with jd.order`."""
+    if not isinstance(value, kind):
+        raise UserError(f"Expected {name} to be {words}, found {_type_name(value)}.")
+
+
+def mapping(name: str, value: Any, words: str) -> None:
+    """Check an argument that gives values by names, such as `family -> shares`."""
+    instance_of(name, value, Mapping, f"a mapping {words}")
+    for key in value:
+        instance_of(f"every key of {name}", key, str, "a text")
+
+
+def function(name: str, value: Any) -> None:
+    """Check an argument that is called, such as `advance`."""
+    instance_of(name, value, Callable, "a function")
+
+
+def _type_name(value: Any) -> str:
+    return "None" if value is None else f"{type(value).__name__} {quoted(value)}"
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Check that a value is one of the words that are allowed."""
-    if value not in (words := tuple(known)):
-        raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {value!r}.")
+    words = tuple(known)
+    if not isinstance(value, str) or value not in words:
+        raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {quoted(value)}.")
 
 
 def weight(name: str, value: Any) -> float:
@@ -34,9 +68,26 @@ def weight(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not (math.isfinite(number) and number >= 0):
-        raise UserError(f"Expected {name} to be finite and >= 0, found {value!r}.")
+    if isinstance(value, bool | str) or not (math.isfinite(number) and number >= 0):
+        raise UserError(f"Expected {name} to be finite and >= 0, found {quoted(value)}.")
     return number
+
+
+def file_name(what: str, name: str) -> None:
+    """Check a name that files get: printable, in one folder, and short enough for the endings that are added."""
+    # A name that is printable has no halves of surrogate pairs, so that it can be encoded.
+    if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME or name.startswith(".") or "/" in name:
+        raise UserError(
+            f"Expected {what} to be a plain file name of at most {_LONGEST_NAME} bytes, found {quoted(name)}."
+        )
+
+
+def folder_name(what: str, name: str) -> None:
+    """Check the name of a folder for libraries that write in C++, whose names of files are UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"Expected {what} to be a folder with a name in UTF-8, found {quoted(name)}.") from None
 
 
 def at_least(least: int, section: str, settings: Any, *names: str) -> None:

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Iterable
+
+_LONGEST_SENTENCE, _LONGEST_PART = 1500, 300
+_QUOTES = reprlib.Repr()  # it stops early: a list of millions is never written as a whole
+_QUOTES.maxlevel, _QUOTES.maxstring, _QUOTES.maxother, _QUOTES.maxlong = 3, _LONGEST_PART, _LONGEST_PART, _LONGEST_PART
+_QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.maxfrozenset = 20
 
 
 class UserError(ValueError):
     """Bad input or bad settings: one sentence that says what was expected, what was found and what to do.
 
-    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`.
+    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. A sentence that holds
+    megabytes of what was found loses its middle: it begins with what was expected and ends with what to do.
     """
+
+    def __init__(self, sentence: object) -> None:
+        super().__init__(shortened(str(sentence), _LONGEST_SENTENCE))
+
+
+def shortened(text: str, most: int = _LONGEST_PART) -> str:
+    """A text's beginning and its end, in at most so many characters."""
+    tail = most // 3
+    return text if len(text) <= most else f"{text[: most - tail - 5]} ... {text[len(text) - tail :]}"
 
 
 def in_one_line(error: object) -> str:
-    """An exception's message without line breaks; the name of its type where it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An exception's message without line breaks, of at most 300 characters; its type's name where it has none."""
+    return shortened(" ".join(str(error).split())) or type(error).__name__
+
+
+def quoted(value: object) -> str:
+    """What was found, for a message: a value as Python writes it, in one line of at most 300 characters."""
+    try:
+        return shortened(re.sub(r"\s*\n\s*", " ", _QUOTES.repr(value)))
+    except ValueError:  # Python refuses to write integers of thousands of digits
+        return f"a huge {type(value).__name__}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

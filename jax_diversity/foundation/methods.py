@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from jax_diversity.foundation.errors import UserError, did_you_mean
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
 
@@ -82,9 +82,10 @@ class Methods(dict[str, str]):
 
     def check_name(self, name: str) -> None:
         """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
-        if name not in self:
+        if not isinstance(name, str) or name not in self:
             known = ", ".join(sorted(self))
-            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self)}")
+            near = did_you_mean(str(name), self)
+            raise UserError(f"Unknown {self.kind} {quoted(name)}: expected one of {known}{near}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All of a method's parameters."""
@@ -127,7 +128,7 @@ class Methods(dict[str, str]):
             elif words is None:
                 raise UserError(f"The option {option!r} of method {name!r} can only be given in Python.")
             elif not any(_is_of(kind, options[option]) for kind in parameter.kinds):
-                raise UserError(f"Expected the option {option!r} to be {words}, found {options[option]!r}.")
+                raise UserError(f"Expected the option {option!r} to be {words}, found {quoted(options[option])}.")
 
 
 @cache

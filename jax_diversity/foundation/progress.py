@@ -9,13 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from jax_diversity.foundation.terminal import clean, show
 
 if TYPE_CHECKING:
     from rich.progress import Task
 
 Advance = Callable[[int], None]
+"""What long work calls with the units just done."""
 _Stage = TypeVar("_Stage")
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -24,6 +28,23 @@ _SECONDS_WORTH_A_LINE = 1.0
 
 def ignore(amount: int) -> None:
     """An `advance` that shows nothing."""
+
+
+def compiling(advance: Advance) -> None:
+    """Say that the work compiles until it calls `advance` again; an `advance` of a user's own hears nothing of it."""
+    if isinstance(advance, _TaskAdvance):
+        advance.compiles()
+
+
+@dataclass(frozen=True)
+class _TaskAdvance:
+    """The `advance` of a task that is shown."""
+
+    tell: Advance
+    compiles: Callable[[], None]
+
+    def __call__(self, amount: int) -> None:
+        self.tell(amount)
 
 
 class Progress:
@@ -44,7 +65,8 @@ class Progress:
     def task(self, name: str, total: int | None, unit: str) -> Iterator[Advance]:
         """Show a task while the block runs, which gets a function to call, from any thread, with the units just done.
 
-        `unit` is a noun in the plural; only `bytes` are scaled. A `total` of None is unknown.
+        `unit` is a noun in the plural; only `bytes` are scaled. A `total` of None is unknown. While the work compiles,
+        the task says so in place of its rate, and the rate counts from the first units done after it.
         """
         if self.quiet:
             yield ignore
@@ -56,7 +78,7 @@ class Progress:
 
         class RateAndMemory(progress.ProgressColumn):
             def render(self, task: Task) -> Text:
-                return Text("  ".join(_rate_and_memory(task, unit)))
+                return Text("  ".join(_rate_and_memory(task, unit, compiles)))
 
         watched = is_watched(sys.stderr)
         # A display that is disabled still counts: its task gives rate and time left for the plain lines.
@@ -72,23 +94,35 @@ class Progress:
             disable=not watched,
             get_time=time.monotonic,
         )
-        display.add_task(self._place + name, total=total)
+        display.add_task(clean(self._place + name), total=total)
         (task,) = display.tasks
         lock, seconds_of_last_line = threading.Lock(), 0.0
+        compiles, compiled, compiling_since = False, 0.0, 0.0
 
         def advance(amount: int) -> None:
-            nonlocal seconds_of_last_line
+            nonlocal seconds_of_last_line, compiles, compiled
             with lock:  # rich locks its counts, not the time of the last line: threads would print one each
                 display.advance(task.id, amount)
                 seconds = task.elapsed or 0.0
+                compiled += seconds - compiling_since if compiles else 0.0
+                compiles = False
                 if not watched and not task.finished and seconds - seconds_of_last_line >= _SECONDS_BETWEEN_LINES:
                     seconds_of_last_line = seconds
-                    _print_line(task, unit, total)
+                    _print_line(task, unit, compiled, total)
+
+        def begin_compiling() -> None:
+            nonlocal compiles, compiling_since
+            with lock:
+                compiles, compiling_since = True, task.elapsed or 0.0
+                # The rate is that of rich's last measurements. A reset forgets them; the clock goes on.
+                started = task.start_time
+                display.reset(task.id, completed=int(task.completed))
+                task.start_time = started
 
         with display:
-            yield advance
+            yield _TaskAdvance(advance, begin_compiling)
         if (task.elapsed or 0.0) >= _SECONDS_WORTH_A_LINE:
-            _print_line(task, unit)
+            _print_line(task, unit, compiled)
 
 
 def is_watched(stream: Any) -> bool:
@@ -108,20 +142,22 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
-def _print_line(task: Task, unit: str, total: int | None = None) -> None:
-    """A line for a log; without `total`, what is done and no time left."""
+def _print_line(task: Task, unit: str, compiled: float, total: int | None = None) -> None:
+    """A line for a log; `compiled` are seconds of compilation. Without `total`, what is done and no time left."""
     done = _amount(task.completed, unit)
     if total:
         done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}"
     parts = [f"{done} in {_clock(task.elapsed)}", *_rate_and_memory(task, unit)]
+    if compiled >= _SECONDS_WORTH_A_LINE:
+        parts.insert(1, f"{_clock(compiled)} of them to compile")
     if total and task.time_remaining is not None:
         parts.append(f"{_clock(task.time_remaining)} left")
-    print(f"{task.description}: {', '.join(parts)}", file=sys.stderr, flush=True)
+    show(f"{task.description}: {', '.join(parts)}", sys.stderr)
 
 
-def _rate_and_memory(task: Task, unit: str) -> list[str]:
+def _rate_and_memory(task: Task, unit: str, compiles: bool = False) -> list[str]:
     rate = [f"{_amount(task.speed, unit)}/s"] if task.speed else []  # of the last 30 seconds
-    return [*rate, _amount(resident_bytes(), "bytes")]
+    return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "bytes")]
 
 
 def _clock(seconds: float | None) -> timedelta:

@@ -9,9 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line, quoted
 
 _Settings = TypeVar("_Settings")
+_MOST_BYTES = 2**20
+_MOST_LEVELS = 16
+"""Levels to which a file of settings may be nested; there are settings down to the fourth."""
 
 
 def read_settings(path: str | Path, base: _Settings) -> _Settings:
@@ -22,33 +25,74 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         base: a dataclass with the values of what the file leaves out.
 
     Raises:
-        UserError: no such file, no YAML, an unknown key, a value of the wrong type: the file is named.
+        UserError: no such file, no YAML, a key that is unknown or comes twice, a value of the wrong type, aliases, more
+            than a megabyte or 16 levels: the file is named.
     """
-    import yaml
-
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"Expected a configuration file at {path}, found none.") from None
+    if len(content) > _MOST_BYTES:
+        raise UserError(f"Expected a configuration file of at most {_MOST_BYTES} bytes at {path}, found a larger one.")
+    try:
+        values = _parse_yaml(content.decode("utf-8-sig"))
+        values = {} if values is None else values  # an empty file
+        if isinstance(values, dict):
+            values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
+        return settings_from_plain(type(base), values)
     except UnicodeDecodeError:
         raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"Expected YAML in {path}; {_fault(error)}.") from None
-    values = {} if values is None else values  # an empty file
-    if isinstance(values, dict):
-        values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
-    try:
-        return settings_from_plain(type(base), values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _fault(error: Any) -> str:
-    """What is wrong with a file that is no YAML, and where, without the lines that the parser quotes."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return in_one_line(error)
-    return f"line {mark.line + 1}, column {mark.column + 1} is none: {error.problem}"
+def _parse_yaml(text: str) -> Any:
+    """The plain values of a YAML text, which settings can hold; a `UserError` says which line is wrong."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML of a few levels, without aliases (each copies what may hold further ones), every key once."""
+
+        num_levels = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            mark = self.peek_event().start_mark
+            if self.check_event(yaml.AliasEvent):
+                raise _wrong_line(mark, "is an alias, which settings cannot hold; write the values themselves")
+            if self.num_levels == _MOST_LEVELS:
+                raise _wrong_line(mark, f"is nested more than {_MOST_LEVELS} levels deep, which no setting is")
+            self.num_levels += 1
+            node = super().compose_node(parent, index)
+            self.num_levels -= 1
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            known = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in known:
+                    raise _wrong_line(key.start_mark, f"has {quoted(key.value)}, which has come before; keep one")
+                known.add(key.value)
+            return node
+
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:  # a character that YAML does not allow
+            raise UserError(f"expected YAML, found: {in_one_line(error)}.") from None
+        raise _wrong_line(mark, f"is no YAML: {in_one_line(getattr(error, 'problem', error))}") from None
+    except UserError:
+        raise
+    # A date without such a day, a number of thousands of digits, a tag that does not fit its value: YAML's own parts
+    # convert values without a check.
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise UserError(f"expected YAML with values that exist, found: {in_one_line(error)}.") from None
+
+
+def _wrong_line(mark: Any, what: str) -> UserError:
+    return UserError(f"line {mark.line + 1}, column {mark.column + 1} {what}.")
 
 
 def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -65,11 +109,12 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
 
     Fields that the values leave out have their defaults.
     """
+    _check_storable(value, where)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             place = f"below {where}" if where else "by their names, such as `out: dataset`"
-            raise UserError(f"Expected settings {place}, found {value!r}.")
+            raise UserError(f"Expected settings {place}, found {quoted(value)}.")
         kinds = typing.get_type_hints(kind)
         names = [item.name for item in dataclasses.fields(kind)]
         for key in value:
@@ -88,23 +133,37 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         if len(kinds) == 1:
             return settings_from_plain(kinds[0], value, where)
         expected = ", ".join(item.__name__ for item in kinds)
-        raise UserError(f"Expected {where} to be one of {expected}, found {value!r}.")
+        raise UserError(f"Expected {where} to be one of {expected}, found {quoted(value)}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise UserError(f"Expected a list for {where}, found {value!r}.")
+            raise UserError(f"Expected a list for {where}, found {quoted(value)}.")
         return tuple(settings_from_plain(arguments[0], item, where) for item in value)
     if origin is dict:
         if not isinstance(value, dict):
-            raise UserError(f"Expected names and values for {where}, found {value!r}.")
+            raise UserError(f"Expected names and values for {where}, found {quoted(value)}.")
         return {str(key): settings_from_plain(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal:
         if value not in arguments:
-            raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
+            raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {quoted(value)}.")
         return value
     # A whole number is a number.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
             return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UserError(f"Expected {where} to be {kind.__name__}, found {value!r}.")
+        raise UserError(f"Expected {where} to be {kind.__name__}, found {quoted(value)}.")
     return value
+
+
+def _check_storable(value: Any, where: str) -> None:
+    """Refuse numbers beyond 64 bits, and texts that no name of a file can be, which would fail in a later stage."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"Expected {where} to be a whole number of at most 64 bits, found {quoted(value)}.")
+    if isinstance(value, str):
+        try:
+            # Python gives bytes of a file's name that are no UTF-8 as halves of surrogate pairs, and takes them back.
+            fits = b"\0" not in value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise UserError(f"Expected {where} to be a text that can name a file, found {quoted(value)}.")

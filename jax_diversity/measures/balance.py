@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import function, instance_of, mapping, several, whole_number
+from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, row_sums, window_deviation
 from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.schema.characteristics import MADE_BY
 
 Order = Ordering | Schedule | Int64[np.ndarray, " position"]
 """What is trained on, in order; an array has to be a bijection of the sequences."""
@@ -137,8 +138,10 @@ class Measurer:
         *,
         every_start: bool = False,
     ) -> None:
-        targets = targets or {}
-        self.windows, self.shares = tuple(windows), target_shares(characteristics, targets)
+        instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+        targets = {} if targets is None else targets
+        self.windows = tuple(whole_number("every window size", size, 1) for size in several(windows))
+        self.shares = target_shares(characteristics, targets)
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
@@ -149,6 +152,7 @@ class Measurer:
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
         """All measures of one of the orders."""
+        function("advance", advance)
         ordering = checked(self._characteristics, ordering)
         for size in self.windows:
             whole_number("every window size", size, 1, len(ordering))
@@ -201,9 +205,10 @@ def _once(advance: Advance, num_walks: int) -> Advance:
     return told
 
 
-def checked(characteristics: Characteristics, ordering: Order) -> Ordering | Schedule:
-    """The ordering, which has to be of the same number of sequences as the characteristics."""
-    ordering = ordering if isinstance(ordering, Ordering | Schedule) else Ordering(ordering)
+def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
+    """The ordering, which has to be of the same number of sequences as the characteristics; messages call it `name`."""
+    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
         raise UserError(
             f"Expected an ordering of {characteristics.num_sequences} sequences, found {ordering.num_sequences}; "
@@ -212,8 +217,19 @@ def checked(characteristics: Characteristics, ordering: Order) -> Ordering | Sch
     return ordering
 
 
+def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
+    """An ordering or schedule as it is, an array as an ordering; messages call it `name`."""
+    if isinstance(ordering, Ordering | Schedule):
+        return ordering
+    try:
+        return Ordering(ordering)
+    except Exception as error:  # also what NumPy and other libraries' arrays raise
+        raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
+
+
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
     """τ of every family: the one that is given, or the corpus's own."""
+    mapping("targets", targets, "family -> shares of its groups")
     if unknown := set(targets) - set(characteristics.families):
         raise UserError(
             f"Targets name unknown families {sorted(unknown)}; the families are {sorted(characteristics.families)}."
@@ -225,7 +241,12 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
             shares[family] = characteristics.target_share(family)
             continue
         # Shares typed in by hand add up to 1 only nearly: within 1e-6 they are scaled, beyond that it is a mistake.
-        given = np.asarray(targets[family], np.float64)
+        try:
+            given = np.asarray(targets[family], np.float64)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"Expected the target of family {family!r} to be numbers, found {quoted(targets[family])}."
+            ) from None
         if given.shape != (num_groups,) or not np.isfinite(given).all() or given.min() < 0:
             raise UserError(
                 f"Expected the target of family {family!r} to be {num_groups} finite shares >= 0, found {given}."

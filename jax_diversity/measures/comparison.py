@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import function, mapping, one_of, several
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Balance, Measurer, Order, Targets
+from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, checked
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics, Ordering
@@ -165,27 +165,31 @@ def compare(
         >>> compared.value("in order", "topic", "tv_mean", window=2, offset="0")
         0.0
     """
+    mapping("orderings", orderings, "name -> ordering")
     if not orderings:
         raise UserError("Expected at least one order to compare, found none; pass {'name': ordering}.")
+    offsets = several(offsets)
     for offset in offsets:
         one_of("every offset", offset, _SUFFIXES)
+    function("keep", keep)
+    orders = {name: checked(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
     if windows is None:
-        least = min(map(len, orderings.values()))
+        least = min(map(len, orders.values()))
         windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
-    for name, ordering in orderings.items():
+    for name, ordering in orders.items():
         # Only the summary is kept: the curves of many orders of ten million sequences would not fit into memory.
         balance = measurer.measure(ordering, advance)
         keep(name, balance)
         summaries[name] = balance.summary()
-    shuffle = next((name for name, ordering in orderings.items() if is_shuffle(name, ordering)), None)
+    shuffle = next((name for name, ordering in orders.items() if is_shuffle(name, ordering)), None)
     if shuffle is None:
         shuffled = _shuffle_tvs(characteristics, measurer)
     else:
         of_shuffle = {family: about["windows"] for family, about in summaries[shuffle]["families"].items()}
         shuffled = {(at, int(n)): values["tv_mean"] for at, sizes in of_shuffle.items() for n, values in sizes.items()}
-    rows = [row for name in orderings for row in _rows(name, summaries[name], offsets, shuffled)]
+    rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows))
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from jax_diversity.foundation.checks import instance_of
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.measures.balance import Order
-from jax_diversity.schema import Ordering, Schedule, Segments
+from jax_diversity.measures.balance import Order, as_order
+from jax_diversity.schema import Segments
+from jax_diversity.schema.orderings import integers
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def duplicate_gaps(
         >>> duplicate_gaps(np.array([2, 0, 1, 3]), np.array([7, -1, 7, -1])).gaps
         array([1])
     """
-    ordering = ordering if isinstance(ordering, Ordering | Schedule) else Ordering(ordering)
+    ordering, groups = as_order(ordering), integers("groups", groups, least=-(2**63))
+    instance_of("segments", segments, Segments | None, "a jd.Segments")
     indices, num_sequences = ordering.indices, ordering.num_sequences
     if segments is None:
         if len(groups) != num_sequences:

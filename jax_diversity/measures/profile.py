@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import function, one_of, whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, Targets, checked, target_shares
 from jax_diversity.measures.windows import total_variation
@@ -87,8 +87,9 @@ def window_profile(
         >>> aligned.sizes.tolist(), aligned.worst.tolist()
         ([1, 2, 4], [0.5, 0.0, 0.0])
     """
-    shares = target_shares(characteristics, targets or {})
+    function("advance", advance)
     indices = checked(characteristics, ordering).indices
+    shares = target_shares(characteristics, {} if targets is None else targets)
     profiles = {}
     for family, counts in characteristics.counts.items():
         levels, tops = _Levels(shares[family]), []
@@ -123,10 +124,10 @@ def group_timeline(
         >>> group_timeline(chars, "topic", np.arange(4), num_groups=1, num_bins=2).share.tolist()
         [[0.75, 0.5]]
     """
+    indices = checked(characteristics, ordering).indices
     one_of("family", family, characteristics.families)
     whole_number("num_groups", num_groups, 1)
     whole_number("num_bins", num_bins, 1)
-    indices = checked(characteristics, ordering).indices
     counts, target = characteristics.counts[family], characteristics.target_share(family)
     groups = np.argsort(-target, kind="stable")[:num_groups]
     groups = groups[target[groups] > 0]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import function, instance_of, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
@@ -19,6 +19,7 @@ from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.schema.characteristics import MADE_BY
 
 
 @runtime_checkable
@@ -151,9 +152,12 @@ def order(
         >>> order(chars, "greedy", consumed=[0]).indices.tolist()
         [2, 1, 3]
     """
+    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     run = METHODS.find(method)
     METHODS.check_options(method, options)
     objective = Objective() if objective is None else objective
+    instance_of("objective", objective, Objective, "a jd.Objective")
+    function("advance", advance)
     seed = whole_number("seed", seed)
     # Checked here, because some methods do not read the objective.
     objective.check_families(characteristics.families)
@@ -183,6 +187,7 @@ def order(
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed)
         info["plan"] = plan.fingerprint
     if checkpoint is not None:
+        instance_of("checkpoint", checkpoint, str | Path, "the path of a file")
         _check_takes(method, "checkpoint", "keep its state in a checkpoint")
         # Options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})

@@ -15,7 +15,7 @@ sequences first.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
-from jax_diversity.foundation.checks import weight, whole_number
+from jax_diversity.foundation.checks import several, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
@@ -67,11 +67,11 @@ class Objective:
         for name in ("norm_weight", "self_weight", "window_weight"):
             object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
         if self.family_weights is not None:
-            weights = enumerate(_several(self.family_weights))
+            weights = enumerate(several(self.family_weights))
             family_weights = tuple(_checked_weight(f"family_weights[{i}]", value) for i, value in weights)
             object.__setattr__(self, "family_weights", family_weights)
         # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
-        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in _several(self.windows)]
+        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in several(self.windows)]
         windows = tuple(whole_number("each of the objective's windows", size, 1) for size in sizes)
         object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
@@ -113,10 +113,6 @@ class Objective:
         else:
             weights = dict(zip(characteristics.families, self.family_weights, strict=False))
         return {name: value for name, value in weights.items() if value > 0}
-
-
-def _several(values: Any) -> Iterable[Any]:
-    return values if np.ndim(values) else (values,)
 
 
 def _checked_weight(name: str, value: Any) -> float:

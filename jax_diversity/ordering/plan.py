@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import mapping, whole_number
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics
 from jax_diversity.schema.orderings import integers
+
+_FAMILY_TO_SHARES = "family -> shares of its groups"
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,10 @@ class Targets:
         try:
             starts = tuple(operator.index(start) for start in self.starts)
         except TypeError:
-            raise UserError(f"Expected the targets' starts as whole numbers, found {self.starts!r}.") from None
+            raise UserError(f"Expected the targets' starts as whole numbers, found {quoted(self.starts)}.") from None
         if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
             raise UserError(f"Expected the targets' starts to ascend from 0, found {starts}.")
+        mapping("the targets' shares", self.shares, _FAMILY_TO_SHARES)
         shares = {name: _checked_shares(name, values, len(starts)) for name, values in self.shares.items()}
         object.__setattr__(self, "starts", starts)
         object.__setattr__(self, "shares", MappingProxyType(shares))
@@ -69,10 +73,13 @@ class Targets:
         Raises:
             ValueError: the two name different families or numbers of groups; fewer positions than phases.
         """
-        if set(first) != set(last):
-            raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
+        for name, given in (("first", first), ("last", last)):
+            mapping(f"the targets' {name} shares", given, _FAMILY_TO_SHARES)
+        num_positions, num_phases = whole_number("num_positions", num_positions), whole_number("num_phases", num_phases)
         if not 1 <= num_phases <= num_positions:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
+        if set(first) != set(last):
+            raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
         # Each phase takes the shares of its middle, so that the steps' mean is that of the straight line.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
@@ -99,7 +106,7 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
     try:
         shares = np.array(values, np.float64, ndmin=2)
     except (TypeError, ValueError):
-        raise UserError(f"Expected target shares of {name!r} as numbers, found {values!r}.") from None
+        raise UserError(f"Expected target shares of {name!r} as numbers, found {quoted(values)}.") from None
     if shares.ndim != 2 or len(shares) != num_phases:
         raise UserError(f"Expected target shares of {name!r} for {num_phases} phases, found {shares.shape}.")
     totals = shares.sum(axis=1, keepdims=True)
@@ -144,6 +151,7 @@ class Plan:
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed)
         if from_here_on := not isinstance(targets, Targets):
+            mapping("targets", targets, _FAMILY_TO_SHARES)
             if unknown := set(targets) - set(characteristics.families):
                 known = list(characteristics.families)
                 raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {known}.")

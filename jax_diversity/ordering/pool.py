@@ -229,6 +229,8 @@ class PoolSelector:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
         self.state = run(*replicated(self._mesh, arguments), self._mesh)
+        # JAX returns before the work is done: progress would count what only waits.
+        jax.block_until_ready(self.state.num_placed)
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """The sequences placed so far."""

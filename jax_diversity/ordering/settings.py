@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from jax_diversity.foundation.checks import at_least, weight
+from jax_diversity.foundation.checks import at_least, file_name, weight
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class OrderConfig:
         """
         from jax_diversity.ordering.base import METHODS
 
-        if not self.file_name or "/" in self.file_name or self.file_name.startswith("."):
-            raise UserError(f"Expected an ordering's name to be a plain file name, found {self.file_name!r}.")
+        file_name("an ordering's name", self.file_name)
         at_least(0, where, self, "seed")
         for family, value in self.weights.items():
             if family not in families:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import function, whole_number
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.report import PackingReport, report_packing
@@ -105,6 +105,7 @@ def pack(
     if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
         raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
     order = _checked_order(document_order, len(lengths))
+    function("advance", advance)
     codes = None if clusters is None else _checked_clusters(clusters, len(lengths))
     given = {
         "seed": whole_number("seed", seed),
@@ -150,7 +151,10 @@ def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " 
 
 
 def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"]:
-    array = np.asarray(vectors)
+    try:
+        array = np.asarray(vectors)
+    except Exception as error:  # what other libraries' arrays raise when they become NumPy's
+        raise UserError(f"Expected vectors to be rows of numbers: {in_one_line(error)}.") from None
     if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
         raise UserError(
             f"Expected vectors to hold a row of numbers for each of {num_documents} documents, "

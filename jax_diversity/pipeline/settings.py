@@ -11,7 +11,7 @@ from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import folder_name, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -63,6 +63,7 @@ class BuildConfig:
         Raises:
             UserError: the first such setting, by its dotted name.
         """
+        folder_name("out", self.out)
         names = [order.file_name for order in self.orders]
         for field in dataclasses.fields(self):
             settings = getattr(self, field.name)

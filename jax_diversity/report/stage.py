@@ -7,6 +7,7 @@ from typing import Any
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.terminal import clean
 
 
 def draw_report(context: Context, partial: Path) -> Counts:
@@ -24,7 +25,7 @@ def draw_report(context: Context, partial: Path) -> Counts:
 
 def report_title(context: Context) -> str:
     """The page's title: the name of the dataset's folder."""
-    return context.root.resolve().name
+    return clean(context.root.resolve().name)
 
 
 def ordering_names(context: Context) -> list[str]:

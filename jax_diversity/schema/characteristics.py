@@ -13,8 +13,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array, issparse
 
-from jax_diversity.foundation.checks import weight
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import mapping, weight, whole_number
+from jax_diversity.foundation.errors import UserError, in_one_line
+
+MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
+"""What messages expect where these are an argument."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,16 @@ class Characteristics:
             sequence_length: L in tokens; None takes the largest row total.
 
         Raises:
-            ValueError: no family; negative, NaN, infinite, fractional or enormous counts; families that disagree in
-                the number of sequences or in a row's total; weights that are negative, all zero or of an unknown
-                family; a sequence length below the largest row total.
+            ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
+                disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
+                unknown family; a sequence length below the largest row total.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
             >>> chars.num_sequences, chars.sequence_length
             (2, 4)
         """
+        mapping("counts", counts, "family -> matrix (sequence, group)")
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         matrices = {name: _checked_counts(name, matrix) for name, matrix in counts.items()}
@@ -86,12 +90,10 @@ class Characteristics:
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
         longest = max(int(first_totals.max(initial=0)), 1)
-        sequence_length = longest if sequence_length is None else sequence_length
-        if sequence_length < longest:
-            raise UserError(
-                f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
-            )
-        return cls(matrices, _checked_weights(weights or {}, matrices), int(sequence_length))
+        length = longest if sequence_length is None else whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        if length < longest:
+            raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
+        return cls(matrices, _checked_weights(weights, matrices), length)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -159,8 +161,9 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
             _check_indices(entries)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
+    except Exception as error:  # what other libraries' arrays raise when they become NumPy's
+        reason = in_one_line(error)
+        raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {reason}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
         raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
     values = entries.data
@@ -207,7 +210,9 @@ def _check_indices(matrix: Any) -> None:
                 raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
 
 
-def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:
+def _checked_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+    weights = {} if weights is None else weights
+    mapping("weights", weights, "family -> number")
     unknown = set(weights) - set(matrices)
     if unknown:
         raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")

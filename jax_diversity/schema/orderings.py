@@ -19,12 +19,15 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 
 def integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
     """A user's values, checked to be one axis of integers; no copy where they are int64 already."""
-    values = np.asarray(values)
+    try:
+        values = np.asarray(values)
+    except Exception as error:  # rows of many lengths; what other libraries' arrays raise
+        raise UserError(f"Expected {name} to be one axis of integers, found: {in_one_line(error)}.") from None
     # An empty axis may be of any type: an empty list is float64 to NumPy.
     if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
         raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
@@ -145,8 +148,9 @@ class Ordering(_Stored):
     _NAME: ClassVar[str] = "An ordering"
 
     def __post_init__(self) -> None:
-        num_sequences = len(np.atleast_1d(self.indices))
-        indices = integers("an ordering's indices", self.indices, below=num_sequences)
+        indices = integers("an ordering's indices", self.indices)
+        num_sequences = len(indices)
+        indices = integers("an ordering's indices", indices, below=num_sequences)
         # As many indices as sequences, all in range: if none is repeated, none is missing.
         times = np.bincount(indices, minlength=num_sequences)
         if times.max(initial=0) > 1:
@@ -264,11 +268,12 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
     """Read both files; `num_sequences` is for a schedule without a .json."""
     name = kind._NAME.lower()
     try:
-        values = np.load(path, allow_pickle=False)
+        # Unlike np.load, which takes other files for pickles and advises to allow them.
+        values = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise UserError(f"Expected {name} at {path}, found no such file.") from None
-    except (ValueError, EOFError, OSError, MemoryError) as error:
-        raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
+    except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
+        raise UserError(f"Expected {name} (.npy) at {path}: {in_one_line(error)}") from None
     about = _read_about(path.with_suffix(".json"), name.split()[-1])
     held = Schedule if "num_positions" in about else Ordering
     info = {key: value for key, value in about.items() if key not in _DERIVED}

@@ -11,6 +11,9 @@ from jax_diversity.foundation.errors import UserError
 
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
+_LARGEST_VOCABULARY = 2**24
+"""The `tokenizers` library reserves memory for the whole vocabulary before it trains, and ends the process if it gets
+none; a model's embedding of more tokens would have billions of weights."""
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
@@ -80,9 +83,10 @@ class TokenizerConfig:
                     f"Expected tokenizer.{setting.name} with tokenizer.kind={' or '.join(kinds)} only, found {value!r} "
                     f"with {self.kind}; {setting.metadata['advice']}."
                 )
-        if self.vocab_size < 257:
+        if not 257 <= self.vocab_size <= _LARGEST_VOCABULARY:
             raise UserError(
-                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token), found {self.vocab_size}."
+                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token) and <= {_LARGEST_VOCABULARY}, "
+                f"found {self.vocab_size}."
             )
         if self.kind in _MODEL_KINDS:
             self._check_file("a SentencePiece model")

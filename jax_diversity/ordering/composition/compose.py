@@ -24,6 +24,9 @@ from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 from jax_diversity.schema.orderings import integers
 
+_MOST_POSITIONS = 2**48
+"""Positions of a schedule: more than a computer's memory holds, but few enough for NumPy to try."""
+
 OrderingSource = Ordering | Callable[[int], Ordering]
 """One ordering for all epochs, or a function from the epoch (0, 1, 2 ...) to its ordering."""
 
@@ -88,6 +91,8 @@ def repeat(ordering: OrderingSource, num_epochs: float, *, reverse_odd: bool = F
     first = epoch_ordering(ordering, 0)
     # One allocation for all epochs: a list of epochs would need the memory twice when it is joined.
     num_positions = round(num_epochs * len(first))
+    if num_positions > _MOST_POSITIONS:
+        raise UserError(f"Expected num_epochs of at most {_MOST_POSITIONS:,} positions in all, found {num_epochs!r}.")
     indices = np.empty(num_positions, np.int64)
     origins = []
     for epoch, start in enumerate(range(0, num_positions, max(len(first), 1))):

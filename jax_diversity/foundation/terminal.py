@@ -1,0 +1,29 @@
+"""What the program prints: the one place where text goes to a terminal or a log.
+
+Names, fields and messages of users' data may hold control characters. On a terminal these would move the cursor, change
+colours or the window's title, or show a text in another order than it has.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+_ACTING = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # all control characters but the line end
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of the text around them
+    "\u2028\u2029\ud800-\udfff]"  # other line ends; halves of surrogate pairs, which no encoding takes
+)
+
+
+def clean(text: str) -> str:
+    """The text with U+FFFD for every character that would act on a terminal; line ends stay."""
+    return _ACTING.sub("\ufffd", text)
+
+
+def show(text: str, stream: Any = None) -> None:
+    """Print a text, cleaned, to standard output or another stream; what its encoding lacks becomes question marks."""
+    stream = sys.stdout if stream is None else stream
+    encoding = stream.encoding or "utf-8"
+    print(clean(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)
