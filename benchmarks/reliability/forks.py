@@ -73,6 +73,8 @@ class Running:
     def __init__(self, work: Callable[[], Any]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="reliability-")
         self._files = [Path(self._folder.name) / name for name in ("output", "error", "value")]
+        for path in self._files[:2]:  # a kill may come before the fork's first step
+            path.touch()
         sys.stdout.flush()
         sys.stderr.flush()
         self._process = os.fork()
@@ -83,7 +85,7 @@ class Running:
         status = 1
         try:
             for number, path in zip((1, 2), self._files, strict=False):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+                os.dup2(os.open(path, os.O_WRONLY), number)
             # Text streams of their own: those of a test's process may be replaced by others.
             sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

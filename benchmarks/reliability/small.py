@@ -162,6 +162,11 @@ def begin_training(place: Place, num_steps: int = 5) -> None:
         raise RuntimeError("The training run was not begun.")
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def tree(root: Path) -> dict[str, str]:
     """Every file's hash; of training runs the losses alone, since logs and checkpoints hold times."""
     found = {}
