@@ -26,7 +26,7 @@ PATIENCE = 120.0
 """Seconds after which a command counts as one that does not end; each takes a few on two busy cores."""
 _MOST_OUTPUT = 2**24
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_LONGEST_SENTENCE = 3000
+_LONGEST_SENTENCE = 1500
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Running:
         try:
             for number, path in zip((1, 2), self._files, strict=False):
                 os.dup2(os.open(path, os.O_WRONLY), number)
-            # Text streams of their own: those of a test's process may be replaced by others.
-            sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            # As Python opens them: what standard output cannot encode is an error.
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             value = work()
             status = value if isinstance(value, int) else 0
