@@ -12,8 +12,8 @@ import errno
 import os
 import resource
 import subprocess
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,116 +27,121 @@ from benchmarks.reliability.tally import Tally
 
 TASKS = (small.BUILD, small.ORDER, small.WRITE, small.REPORT, small.EXPORT, small.TRAIN)
 READING = (small.MEASURE, small.INSPECT, small.VERIFY)
-_BLOCK = 2**16
+_EVERY = 20
+_BLOCK, _DISK = 2**16, 2**28
+
+Resize = Callable[[int | None], bool]
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
     """Attack every command that writes in every way."""
     sound = small.build(folder / "sound") if dataset is None else dataset
-    tally, every = Tally(seed), count >= 20
-    for number, task in enumerate(TASKS):
-        before = _before(task, sound, folder / "before")
-        in_fork(task.run(before.copied_to(folder / "run")))  # compiles what there is to compile
-        place = before.copied_to(folder / "run")
-        used = _size(place.root)
-        if in_fork(task.run(place)).status != 0:
-            raise RuntimeError(f"{task.verb} cannot be run.")
-        expected, added = tree(place.root), _size(place.root) - used
-        sizes = [round(added * share) for share in np.linspace(0, 1, count)]
-        for size in sizes if every else sizes[number % 2 :: 2]:
-            _full_disk(tally, task, before, folder, expected, size)
-        _read_only(tally, task, before, folder, expected)
-        _failing_operations(tally, task, before, folder, expected, None if every else max(1, count // 3), seed)
-        for num_processes in (2, 4) if every else (2 + number % 2 * 2,):
-            _at_once(tally, task, before, folder, expected, num_processes)
-    for task in READING if every else ():
-        _failing_operations(tally, task, sound, folder, tree(sound.root), None, seed)
+    tally = Tally(seed)
+    with disk(folder / "disk") as resize:
+        for number, task in enumerate(TASKS):
+            _Attack(tally, task, sound, folder, resize).all(count, number, seed)
+        for task in READING if count >= _EVERY else ():
+            _Attack(tally, task, sound, folder, resize).failing_operations(None, seed)
     return tally.result
 
 
-def _before(task: Task, sound: Place, folder: Path) -> Place:
-    place = sound.copied_to(folder)
-    if task is small.BUILD:
-        small.remove(place.dataset)
-    return place
+class _Attack:
+    """Attacks of one command; every run is on the same disk in the same folder, whose name some files hold."""
+
+    def __init__(self, tally: Tally, task: Task, sound: Place, folder: Path, resize: Resize | None) -> None:
+        self._tally, self._task, self._resize = tally, task, resize
+        self._log, self._run = folder / "operations", folder / "disk" / "run"
+        self._before = sound.copied_to(folder / "before")
+        if task is small.BUILD:
+            small.remove(self._before.dataset)
+        in_fork(task.run(self._fresh()))  # compiles what there is to compile
+        place = self._fresh()
+        used = _size(place.root)
+        if in_fork(task.run(place)).status != 0:
+            raise RuntimeError(f"{task.verb} cannot be run.")
+        self._expected, self._added = tree(place.root), _size(place.root) - used
+
+    def _fresh(self) -> Place:
+        return self._before.copied_to(self._run)
+
+    def all(self, count: int, number: int, seed: int) -> None:
+        """Every kind; where not all sizes and operations are tried, other commands get other ones."""
+        every = count >= _EVERY
+        sizes = [round(self._added * share) for share in np.linspace(0, 1, count)]
+        for size in sizes if every else sizes[number % 3 :: 3]:
+            self.full_disk(size)
+        self.read_only()
+        self.failing_operations(None if every else max(1, count // 3), seed)
+        for num_processes in (2, 4) if every else (2 + number % 2 * 2,):
+            self.at_once(num_processes)
+
+    def full_disk(self, size: int) -> None:
+        """So many bytes are left."""
+        place = self._fresh()
+        if self._resize is None:
+            outcome = in_fork(self._task.run(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))))
+        else:
+            state = os.statvfs(place.root)
+            used = (state.f_blocks - state.f_bfree) * state.f_frsize
+            while not self._resize(used + size):  # the kernel counts free blocks roughly
+                used += _BLOCK
+            outcome = in_fork(self._task.run(place))
+            self._resize(_DISK)
+        self._judge(place, outcome, "full disk", bytes_left=size)
+
+    def read_only(self) -> None:
+        """Nothing can be written."""
+        place = self._fresh()
+        if self._resize is None:
+            outcome = in_fork(self._task.run(place, _always(place.root, errno.EROFS)))
+        else:
+            self._resize(None)
+            outcome = in_fork(self._task.run(place))
+            self._resize(_DISK)
+        self._judge(place, outcome, "read-only disk")
+
+    def failing_operations(self, most: int | None, seed: int) -> None:
+        """One operation after the other fails; some, drawn at random, where `most` says so."""
+        place = self._fresh()
+        in_fork(self._task.run(place, count_operations(place.root, self._log, reads=True)))
+        operations = self._log.read_text().splitlines()
+        numbers = np.arange(1, len(operations) + 1)
+        if most is not None and most < len(numbers):
+            numbers = np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
+        for number in map(int, numbers):
+            place = self._fresh()
+            outcome = in_fork(self._task.run(place, fail_at(place.root, number)))
+            self._judge(place, outcome, "failing operation", operation=f"{number}: {operations[number - 1]}")
+
+    def at_once(self, num_processes: int) -> None:
+        """Several processes run the command in one folder; one at least is done with it."""
+        place = self._fresh()
+        running = [Running(self._task.run(place)) for _ in range(num_processes)]
+        outcomes = [each.outcome() for each in running]
+        if all(outcome.status != 0 for outcome in outcomes):
+            said = [outcome.said for outcome in outcomes]
+            self._tally.fail("lost", attack="at once", verb=self._task.verb, num_processes=num_processes, said=said)
+        worst = max(outcomes, key=lambda outcome: (outcome.fault is not None, outcome.status == 2))
+        self._judge(place, worst, "at once", num_processes=num_processes)
+
+    def _judge(self, place: Place, outcome: Outcome, kind: str, **about: object) -> None:
+        """Judge how the command ended, then run it again without the fault."""
+        fail = partial(self._tally.fail, attack=kind, verb=self._task.verb, **about)
+        self._tally.attacks += 1
+        self._tally.add(kind)
+        if outcome.fault is not None:
+            fail(outcome.fault, said=outcome.said)
+        again = in_fork(self._task.run(place))
+        if again.fault is not None or again.status != 0:
+            fail(again.fault or "lost", said=again.said, run="the run after it")
+        elif differs := differing(tree(place.root), self._expected):
+            fail("lost", differs=differs[:5])
+        elif outcome.fault is None:
+            self._tally.add("refused" if outcome.status == 2 else "harmless")
 
 
 def _size(root: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in root.rglob("*"))
-
-
-def _judge(
-    tally: Tally, task: Task, place: Place, expected: dict[str, str], outcome: Outcome, kind: str, **about: object
-) -> None:
-    """Judge how the command ended, then run it again without the fault."""
-    fail = partial(tally.fail, attack=kind, verb=task.verb, **about)
-    tally.attacks += 1
-    tally.add(kind)
-    if outcome.fault is not None:
-        fail(outcome.fault, said=outcome.said)
-    again = in_fork(task.run(place))
-    if again.fault is not None or again.status != 0:
-        fail(again.fault or "lost", said=again.said, run="the run after it")
-    elif differs := differing(tree(place.root), expected):
-        fail("lost", differs=differs[:5])
-    elif outcome.fault is None:
-        tally.add("refused" if outcome.status == 2 else "harmless")
-
-
-def _full_disk(
-    tally: Tally, task: Task, before: Place, folder: Path, expected: dict[str, str], size: int
-) -> None:
-    with disk(folder / "disk", _size(before.root) + 64 * _BLOCK) as resize:
-        place = before.copied_to(folder / "disk" / "run")
-        if resize is None:
-            outcome = in_fork(task.run(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))))
-        else:
-            used = os.statvfs(place.root)
-            resize((used.f_blocks - used.f_bfree) * used.f_frsize + size)
-            outcome = in_fork(task.run(place))
-            resize(2**28)
-        _judge(tally, task, place, expected, outcome, "full disk", bytes_left=size)
-
-
-def _read_only(tally: Tally, task: Task, before: Place, folder: Path, expected: dict[str, str]) -> None:
-    with disk(folder / "disk", 2**28) as resize:
-        place = before.copied_to(folder / "disk" / "run")
-        if resize is None:
-            outcome = in_fork(task.run(place, _always(place.root, errno.EROFS)))
-        else:
-            resize(None)
-            outcome = in_fork(task.run(place))
-            resize(2**28)
-        _judge(tally, task, place, expected, outcome, "read-only disk")
-
-
-def _failing_operations(
-    tally: Tally, task: Task, before: Place, folder: Path, expected: dict[str, str], most: int | None, seed: int
-) -> None:
-    place, log = before.copied_to(folder / "run"), folder / "operations"
-    in_fork(task.run(place, count_operations(place.root, log, reads=True)))
-    operations = log.read_text().splitlines()
-    numbers = np.arange(1, len(operations) + 1)
-    if most is not None and most < len(numbers):
-        numbers = np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
-    for number in map(int, numbers):
-        place = before.copied_to(folder / "run")
-        outcome = in_fork(task.run(place, fail_at(place.root, number)))
-        where = f"{number}: {operations[number - 1]}"
-        _judge(tally, task, place, expected, outcome, "failing operation", operation=where)
-
-
-def _at_once(
-    tally: Tally, task: Task, before: Place, folder: Path, expected: dict[str, str], num_processes: int
-) -> None:
-    place = before.copied_to(folder / "run")
-    running = [Running(task.run(place)) for _ in range(num_processes)]
-    outcomes = [each.outcome() for each in running]
-    if not any(outcome.status == 0 for outcome in outcomes):
-        said = [outcome.said for outcome in outcomes]
-        tally.fail("lost", attack="at once", verb=task.verb, num_processes=num_processes, said=said)
-    worst = max(outcomes, key=lambda outcome: (outcome.fault is not None, outcome.status == 2))
-    _judge(tally, task, place, expected, worst, "at once", num_processes=num_processes)
 
 
 def _always(root: Path, code: int) -> Callable[[], None]:
@@ -151,31 +156,21 @@ def _always(root: Path, code: int) -> Callable[[], None]:
     return install
 
 
-Resize = Callable[[int | None], None]
-
-
-def disk(path: Path, size: int) -> AbstractContextManager[Resize | None]:
-    """A small disk of its own; gives a function that sets its size, or None for read-only. None without the right."""
-
-    @contextmanager
-    def mounted():
-        path.mkdir(exist_ok=True)
-        is_mounted = _mount("-t", "tmpfs", "-o", f"size={size}", "reliability", str(path))
-        try:
-            yield (lambda new: _remount(path, new)) if is_mounted else None
-        finally:
-            if is_mounted:
-                subprocess.run(["umount", "--lazy", str(path)], check=True)
-            small.remove(path)
-
-    return mounted()
+@contextmanager
+def disk(path: Path) -> Iterator[Resize | None]:
+    """A disk of its own; gives a function that sets its size (None: read-only), or None without the right to mount."""
+    path.mkdir()
+    is_mounted = _mount("-t", "tmpfs", "-o", f"size={_DISK}", "reliability", str(path))
+    try:
+        yield partial(_remount, path) if is_mounted else None
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def _mount(*arguments: str) -> bool:
     return os.geteuid() == 0 and subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
-def _remount(path: Path, size: int | None) -> None:
-    state = "ro" if size is None else f"rw,size={size}"
-    if not _mount("-o", f"remount,{state}", str(path)):
-        raise RuntimeError(f"{path} cannot be mounted again as {state}.")
+def _remount(path: Path, size: int | None) -> bool:
+    return _mount("-o", "remount,ro" if size is None else f"remount,rw,size={size}", str(path))

@@ -48,7 +48,7 @@ class Outcome:
         """The fault in how a command ended: it has to be done, or refused in one sentence."""
         if self.status is None:
             return "hangs"
-        if "Traceback (most recent call last)" in self.error or self.status not in (0, 2) and self.status > 0:
+        if "Traceback (most recent call last)" in self.error or (self.status not in (0, 2) and self.status > 0):
             return "tracebacks"
         if self.status < 0:
             return "crashes"

@@ -68,7 +68,10 @@ def _bad_counts() -> dict[str, Any]:
         "no rows": good[:0],
         "other rows": good[:5],
     }
-    return {about: {"cluster": matrix, **({"length": good} if about == "other rows" else {})} for about, matrix in matrices.items()}
+    return {
+        about: {"cluster": matrix, **({"length": good} if about == "other rows" else {})}
+        for about, matrix in matrices.items()
+    }
 
 
 def _values(*values: Any) -> dict[str, Any]:
@@ -89,7 +92,12 @@ _WINDOWS = _values(_Odd(), 5, "text", [0], [-4], [2.5], [math.nan], ["a"], [_HUG
 _FIELDS = _values(_Odd(), 5, ["nothing"], [5], [], {"a": 1}, [_RED], None)
 _SWITCH = _values(_Odd(), "yes", 2, None, [], 0.5)
 
-_ALSO = {"counts": ("family",), "ordering": ("order", "indices"), "indices": ("ordering",), "plan": ("order", "schedule")}
+_ALSO = {
+    "counts": ("family",),
+    "ordering": ("order", "indices"),
+    "indices": ("ordering",),
+    "plan": ("order", "schedule"),
+}
 """What a sentence may also call an argument."""
 
 
@@ -122,7 +130,11 @@ def calls(place: Place) -> list[Call]:
         "sharding": _values(_Odd(), 5, "data", []),
     }
     del loader["num_epochs"]["None"]
-    whole_loader = {**loader, "ordering": _ORDER | _values("no such name", _RED), "num_workers": _WHOLE | _values(_HUGE)}
+    whole_loader = {
+        **loader,
+        "ordering": _ORDER | _values("no such name", _RED),
+        "num_workers": _WHOLE | _values(_HUGE),
+    }
     whole_loader["sequence_length"] = {name: value for name, value in _COUNT.items() if value is not None}
     ordered = {"characteristics": chars, "ordering": ordering}
     return [
@@ -145,7 +157,8 @@ def calls(place: Place) -> list[Call]:
                 "method": _NAME | _values(None),
                 "seed": _SEED,
                 "objective": _values(_Odd(), 5, "f1", [], {}),
-                "targets": _MAPPING | _values({"nothing": [1]}, {"cluster": [1]}, {"cluster": "x"}, {"cluster": [-1, 1, 1]}),
+                "targets": _MAPPING
+                | _values({"nothing": [1]}, {"cluster": [1]}, {"cluster": "x"}, {"cluster": [-1, 1, 1]}),
                 "consumed": _values(_Odd(), 5, "x", [[0]], [0, 0], [-1], [400], [0.5], ["a"]),
                 "checkpoint": _values(_Odd(), 5, [], 2.5),
                 "advance": _values(_Odd(), 5, "x"),
@@ -242,7 +255,10 @@ def calls(place: Place) -> list[Call]:
             "concatenate",
             jd.concatenate,
             {"orderings": [ordering]},
-            {"orderings": _values(_Odd(), 5, [], [5], "x", None, [[0, 0]]), "offsets": _values(_Odd(), 5, [1], ["a"], [-1], [])},
+            {
+                "orderings": _values(_Odd(), 5, [], [5], "x", None, [[0, 0]]),
+                "offsets": _values(_Odd(), 5, [1], ["a"], [-1], []),
+            },
         ),
         Call("reverse", jd.reverse, {}, {"ordering": _ORDER}),
         Call(
@@ -349,7 +365,9 @@ def _work(call: Call, name: str, value: Any, folder: str) -> Callable[[], tuple[
         except (TypeError, ValueError) as error:
             text = str(error)
             is_named = any(word in text.lower() for word in _words(name))
-            return ("refused" if is_named and "\n" not in text and "\x1b" not in text else "unclear"), f"{type(error).__name__}: {text}"
+            return (
+                "refused" if is_named and "\n" not in text and "\x1b" not in text else "unclear"
+            ), f"{type(error).__name__}: {text}"
         except BaseException as error:
             return "tracebacks", f"{type(error).__name__}: {error}"
         return "silent", f"accepted: {type(answer).__name__}"
@@ -361,4 +379,3 @@ def _words(argument: str) -> list[str]:
     """An argument's name, and what a sentence may call it."""
     words = [word.rstrip("s") for word in argument.lower().split("_") if len(word) > 3]
     return [argument.lower(), argument.lower().rstrip("s"), *words, *_ALSO.get(argument, ())]
-

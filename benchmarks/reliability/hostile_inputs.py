@@ -176,7 +176,21 @@ def _bombs() -> dict[str, bytes]:
     }
 
 
-_PLAIN_VALUES = ("[]", "{}", "~", "true", "text", "-1", "1.5", ".nan", ".inf", "1e400", str(HUGE), "2020-01-01", "[[1]]")
+_PLAIN_VALUES = (
+    "[]",
+    "{}",
+    "~",
+    "true",
+    "text",
+    "-1",
+    "1.5",
+    ".nan",
+    ".inf",
+    "1e400",
+    str(HUGE),
+    "2020-01-01",
+    "[[1]]",
+)
 _SETTINGS = (
     *("corpus.paths", "corpus.format", "corpus.max_bytes", "corpus.strict", "tokenizer.vocab_size", "tokenizer.kind"),
     *("embedding.method", "embedding.options", "embedding.seed", "cluster.num_clusters", "cluster.also"),
@@ -233,7 +247,15 @@ def _corpora() -> dict[str, tuple[str, bytes]]:
         for name in ("text", "id", "source", "language", "title", "n")
         for about, value in values.items()
     }
-    keys = {"red": RED, "empty": "", "NUL": "a\0b", "long": LONG, "a slash": "a/b", "dots": "..", "a surrogate": "\udc80"}
+    keys = {
+        "red": RED,
+        "empty": "",
+        "NUL": "a\0b",
+        "long": LONG,
+        "a slash": "a/b",
+        "dots": "..",
+        "a surrogate": "\udc80",
+    }
     corpora |= {f"a field named {about}": ("part.jsonl", _documents(**{key: 1})) for about, key in keys.items()}
     parquet_files = {
         "no text": {"id": ["a"]},
@@ -327,7 +349,12 @@ def _loop(path: Path) -> None:
 
 
 def _corpus(
-    about: str, verb: str, name: str, content: bytes | None, extra: tuple[str, ...], make: Callable[[Path], None] | None = None
+    about: str,
+    verb: str,
+    name: str,
+    content: bytes | None,
+    extra: tuple[str, ...],
+    make: Callable[[Path], None] | None = None,
 ) -> Input:
     def prepare(place: Place) -> None:
         folder = place.root / "home" / "texts"
@@ -409,7 +436,13 @@ def _with_name(verb: str, option: str, name: str) -> Callable[[Place], list[str]
 def manifest_inputs() -> Iterator[Input]:
     """Manifests of another's making, for verbs that read, write and delete."""
     for about, change in _MANIFEST_CHANGES.items():
-        for verb, options in (("verify", ()), ("inspect", ()), ("prepare", ()), ("order", ORDER.options), ("report", ())):
+        for verb, options in (
+            ("verify", ()),
+            ("inspect", ()),
+            ("prepare", ()),
+            ("order", ORDER.options),
+            ("report", ()),
+        ):
             yield Input(f"manifest: {about}, {verb}", _plain(verb, options), _rewritten(change))
 
 
@@ -484,7 +517,9 @@ _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a red setting": _with("settings", "packing", value={RED: 1}),
     "a huge setting": _with("settings", "packing", "sequence_length", value=HUGE),
     "no documents": _with("stages", "prepare", "counts", "num_documents", value=0),
-    "negative bytes": _with("stages", "pack", "files", value={"sequences/segments.parquet": {"bytes": -1, "sha256": ""}}),
+    "negative bytes": _with(
+        "stages", "pack", "files", value={"sequences/segments.parquet": {"bytes": -1, "sha256": ""}}
+    ),
     "inputs of text": _with("stages", "pack", "inputs", value=RED),
     "families of numbers": _with("stages", "characterize", "counts", "families", value=[1, None]),
 }
