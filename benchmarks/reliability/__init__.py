@@ -2,6 +2,6 @@
 
     python -m benchmarks.reliability [NAME ...] [--scale quick|full] [--write]
 
-Every module holds one kind of attack: `kills`, `corruption`, `faults`, `hostile`, `fuzz`, `elastic`, each with a function
+A module holds one kind of attack: `kills`, `corruption`, `faults`, `hostile`, `fuzz`, `elastic`. Each has a function
 `attack(folder, count, seed)` that returns counts. What must not happen is listed in `tally.FAULTS`.
 """

@@ -19,7 +19,7 @@ _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Operations:
-    """Patches the functions of this process that touch files beneath a folder, and calls `act(number, name)` before each.
+    """Patches functions of this process that touch files beneath a folder; `act(number, name)` is called before each.
 
     `reads` also counts files that are opened for reading.
     """

@@ -162,6 +162,13 @@ def begin_training(place: Place, num_steps: int = 5) -> None:
         raise RuntimeError("The training run was not begun.")
 
 
+def training_config() -> Any:
+    """The settings of `TRAIN`, for calls from Python."""
+    from jax_diversity.lab.settings import TrainConfig
+
+    return TrainConfig(**{name.replace("-", "_"): value for name, value in _TRAINING.items()})
+
+
 def remove(folder: Path) -> None:
     """Remove a folder, if it is there."""
     shutil.rmtree(folder, ignore_errors=True)
