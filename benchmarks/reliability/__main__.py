@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 
 from benchmarks import results_file
-from benchmarks.reliability import tally
+from benchmarks.reliability import small, tally
 from benchmarks.reliability.forks import import_everything
 
 COUNTS = {
-    "kills": {"quick": 6, "full": 100},
-    "corruption": {"quick": 12, "full": 1000},
-    "faults": {"quick": 6, "full": 20},
-    "hostile": {"quick": 60, "full": 900},
-    "fuzz": {"quick": 40, "full": 600},
-    "elastic": {"quick": 16, "full": 140},
+    "kills": {"quick": 2, "full": 100},
+    "corruption": {"quick": 10, "full": 1000},
+    "faults": {"quick": 2, "full": 20},
+    "hostile": {"quick": 90, "full": 900},
+    "fuzz": {"quick": 1, "full": 600},
+    "elastic": {"quick": 14, "full": 140},
 }
 """How many attacks a scale has; of `fuzz` the seconds a reader."""
 
@@ -37,15 +37,21 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="enter the counts in benchmarks/results/reliability.json")
     given = parser.parse_args()
     import_everything()
-    results = {}
+    with tempfile.TemporaryDirectory(prefix="reliability-") as folder:
+        return run(given, Path(folder).resolve())
+
+
+def run(given: argparse.Namespace, folder: Path) -> int:
+    """Run the attacks on one small dataset."""
+    results, sound = {}, small.build(folder / "sound")
     for name in given.names or COUNTS:
         attack = importlib.import_module(f"benchmarks.reliability.{name}").attack
         count = COUNTS[name][given.scale] if given.count is None else given.count
         if name == "fuzz" and given.minutes is not None:
             count = round(60 * given.minutes)
         start = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
-            result = attack(Path(folder).resolve(), count, given.seed)
+        (folder / name).mkdir()
+        result = attack(folder / name, count, given.seed, sound)
         results[name] = {"scale": given.scale, "seconds": round(time.monotonic() - start), **result}
         if not given.json:
             show(name, results[name])

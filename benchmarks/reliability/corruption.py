@@ -100,9 +100,8 @@ def kinds_of_files(root: Path) -> dict[str, list[Path]]:
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
     """Damage files `count` times."""
-    sound = small.build(folder / "sound") if dataset is None else dataset
-    if not (sound.dataset / "training").exists():
-        small.begin_training(sound)
+    sound = small.build(folder / "sound") if dataset is None else dataset.copied_to(folder / "sound")
+    small.begin_training(sound)
     expected = _readings(sound.dataset, folder / "readings").readings
     products = {verb: _products(task, sound.copied_to(folder / "run")) for verb, task in VERBS.items()}
     wrong = [f"{reader}: {text}" for reader, text in expected.items() if not text.startswith("= ")]

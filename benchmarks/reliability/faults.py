@@ -25,7 +25,7 @@ from benchmarks.reliability.operations import Operations, count_operations, fail
 from benchmarks.reliability.small import Place, Task, differing, tree
 from benchmarks.reliability.tally import Tally
 
-TASKS = (small.BUILD, small.ORDER, small.WRITE, small.REPORT, small.EXPORT, small.TRAIN)
+TASKS = (small.EXPORT, small.ORDER, small.TRAIN, small.WRITE, small.REPORT, small.BUILD)
 READING = (small.MEASURE, small.INSPECT, small.VERIFY)
 _EVERY = 20
 _BLOCK, _DISK = 2**16, 2**28
@@ -38,7 +38,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     sound = small.build(folder / "sound") if dataset is None else dataset
     tally = Tally(seed)
     with disk(folder / "disk") as resize:
-        for number, task in enumerate(TASKS):
+        for number, task in enumerate(TASKS[:count]):
             _Attack(tally, task, sound, folder, resize).all(count, number, seed)
         for task in READING if count >= _EVERY else ():
             _Attack(tally, task, sound, folder, resize).failing_operations(None, seed)

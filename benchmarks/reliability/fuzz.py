@@ -262,6 +262,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     """So many seconds for each reader."""
     sound = small.build(folder / "sound") if dataset is None else dataset
     tally = Tally(seed)
+    hypothesis.find(st.text(), lambda text: True)  # makes the tables of characters, which takes seconds
     for name, make in READERS.items():
         _fuzz(tally, name, make, sound.copied_to(folder / "fuzzed"), count, seed)
     return tally.result

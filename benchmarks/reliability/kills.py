@@ -19,7 +19,7 @@ from benchmarks.reliability.operations import count_operations, kill_at
 from benchmarks.reliability.small import Place, Task, differing, tree
 from benchmarks.reliability.tally import Tally
 
-TASKS = (small.BUILD, small.ORDER, small.WRITE, small.EXPORT, small.TRAIN)
+TASKS = (small.EXPORT, small.ORDER, small.WRITE, small.BUILD, small.TRAIN)
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
@@ -30,7 +30,8 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     for index, task in enumerate(TASKS):
         before = _before(task, sound, folder / "before")
         num_random = len(range(index, count, len(TASKS)))
-        _attack_task(tally, task, before, folder, num_random, rng, every=count >= 100)
+        if num_random:
+            _attack_task(tally, task, before, folder, num_random, rng, every=count >= 100)
     return tally.result
 
 
