@@ -1,4 +1,4 @@
-"""The quick part of the campaign of `benchmarks/reliability`: attacks of every kind; nothing is lost, nothing silent."""
+"""The quick part of the campaign of `benchmarks/reliability`: nothing is lost under attack, and nothing silent."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from benchmarks.reliability.forks import import_everything
 
 COUNTS = {
     "kills": {"quick": 2, "full": 100},
-    "corruption": {"quick": 10, "full": 1000},
+    "corruption": {"quick": 8, "full": 1000},
     "faults": {"quick": 2, "full": 20},
-    "hostile": {"quick": 90, "full": 900},
+    "hostile": {"quick": 60, "full": 900},
     "fuzz": {"quick": 1, "full": 600},
     "elastic": {"quick": 14, "full": 140},
 }
