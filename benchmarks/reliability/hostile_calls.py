@@ -88,6 +88,7 @@ def _values(*values: Any) -> dict[str, Any]:
 _WHOLE = _values(_Odd(), "four", 2.5, math.nan, math.inf, -1, [1], {}, b"4", 1j)
 _SEED = _WHOLE | _values(_Maybe(_HUGE), _Maybe(2**63), _Maybe(2**32), None)
 _COUNT = _WHOLE | _values(0, _HUGE, None)
+_NUMBER_OF_THREADS = _WHOLE | _values(0, None, _Maybe(_HUGE))
 _NUMBER = _values(_Odd(), "x", math.nan, -1.0, math.inf, [1], {}, None)
 _NAME = _values(_Odd(), 5, "", "no such name", _RED, [], {}, b"balance", 2.5)
 _CHARS = _values(_Odd(), None, "chars", 5, [], {}, np.zeros((3, 3)))
@@ -107,6 +108,8 @@ _ALSO = {
     "family": ("families",),
     "path": ("pathlike",),
     "checkpoint": ("pathlike",),
+    "first": ("target",),
+    "last": ("target",),
 }
 """What a sentence may also call an argument."""
 
@@ -128,12 +131,13 @@ def calls(place: Place) -> list[Call]:
     ordering = jd.Ordering(np.random.default_rng(1).permutation(40))
     root = place.dataset
     loader = {
-        **dict.fromkeys(("global_batch_size", "num_threads", "num_hosts"), _COUNT),
+        **dict.fromkeys(("global_batch_size", "num_hosts"), _COUNT),
+        "num_threads": _NUMBER_OF_THREADS,
         **dict.fromkeys(("start_position", "host_index", "num_prefetch"), _WHOLE | _values(_HUGE)),
         "num_epochs": _WHOLE | _values(0, _Maybe(_HUGE)),
         "dataset": _PATH | _values(None, True),
         "fields": _FIELDS,
-        "names": _MAPPING | _values({"nothing": "a"}, {"inputs": 5}, {"inputs": "targets"}),
+        "names": _MAPPING | _values({"nothing": "a"}, _Maybe({"inputs": 5}), {"inputs": "targets"}),
         "dtype": _values(_Odd(), 5, "float16", "nothing", [], {}, object, complex),
         "drop_remainder": _SWITCH,
         "merge_segments": _SWITCH,
@@ -154,7 +158,7 @@ def calls(place: Place) -> list[Call]:
             {
                 "counts": _bad_counts() | _MAPPING | _values([], {}, {5: counts}, {"": counts}),
                 "weights": _MAPPING | _values({"nothing": 1}, {"cluster": -1}, {"cluster": math.nan}, {"cluster": "x"}),
-                "sequence_length": {name: value for name, value in _COUNT.items() if value is not None},
+                "sequence_length": _WHOLE | _values(0, 100.5, _Maybe(_HUGE)),
             },
         ),
         Call(
@@ -181,7 +185,7 @@ def calls(place: Place) -> list[Call]:
             "Schedule",
             jd.Schedule,
             {"indices": np.arange(4), "num_sequences": 4},
-            {"indices": _ORDER, "num_sequences": _COUNT},
+            {"indices": _ORDER, "num_sequences": _WHOLE | _values(0, None, _Maybe(_HUGE))},
         ),
         Call(
             "Objective",
@@ -215,7 +219,7 @@ def calls(place: Place) -> list[Call]:
                 "characteristics": _CHARS,
                 "orderings": _MAPPING | _values({}, {"a": 5}, {5: ordering}, {"a": [0, 0]}),
                 "windows": _WINDOWS,
-                "offsets": _values(_Odd(), 5, ["x"], [5], []),
+                "offsets": _values(_Odd(), 5, ["x"], [5], _Maybe([])),
                 "targets": _MAPPING,
             },
         ),
@@ -229,7 +233,13 @@ def calls(place: Place) -> list[Call]:
             "group_timeline",
             jd.group_timeline,
             {**ordered, "family": "cluster"},
-            {"characteristics": _CHARS, "ordering": _ORDER, "family": _NAME, "num_groups": _COUNT, "num_bins": _COUNT},
+            {
+                "characteristics": _CHARS,
+                "ordering": _ORDER,
+                "family": _NAME,
+                "num_groups": _WHOLE | _values(0, None, _Maybe(_HUGE)),
+                "num_bins": _COUNT,
+            },
         ),
         Call(
             "pack",
@@ -272,7 +282,7 @@ def calls(place: Place) -> list[Call]:
             "truncate",
             jd.truncate,
             {"plan": ordering, "num_positions": 8},
-            {"plan": _ORDER, "num_positions": _COUNT},
+            {"plan": _ORDER, "num_positions": _WHOLE | _values(_Maybe(0), _HUGE, None)},
         ),
         Call(
             "shuffle_blocks",
@@ -369,12 +379,13 @@ def _work(call: Call, name: str, value: Any, folder: str) -> Callable[[], tuple[
             answer = call.function(**{**call.arguments, name: value.value if isinstance(value, _Maybe) else value})
             if hasattr(answer, "batches"):  # a loader reads when it is asked for batches
                 next(iter(answer))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OSError) as error:
             text = str(error)
             is_named = any(word in text.lower() for word in _words(name))
-            return (
-                "refused" if is_named and "\n" not in text and "\x1b" not in text else "unclear"
-            ), f"{type(error).__name__}: {text}"
+            # What was found says enough where the message is one of the package's own sentences, or a path's.
+            is_shown = isinstance(error, jd.UserError | OSError) and str(value) in text
+            is_clear = (is_named or is_shown) and "\n" not in text
+            return "refused" if is_clear else "unclear", f"{type(error).__name__}: {text}"
         except BaseException as error:
             return "tracebacks", f"{type(error).__name__}: {error}"
         return "accepted" if isinstance(value, _Maybe) else "silent", f"gave {type(answer).__name__}"
