@@ -164,6 +164,8 @@ def _chosen_verbs(name: str, rng: Rng) -> list[str]:
 def _judge(tally: Tally, fail: Callable[..., None], verb: str, outcome: Outcome, is_equal: bool) -> None:
     if outcome.fault is not None:
         fail(outcome.fault, reader=verb, said=outcome.said)
+    elif outcome.status == 2 and "learning_rate" in outcome.error:
+        fail("unclear", reader=verb, said=outcome.said)  # damage, not a setting, is the cause
     elif outcome.status == 2:
         tally.add("refused")
     elif is_equal:

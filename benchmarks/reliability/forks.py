@@ -12,6 +12,7 @@ import pkgutil
 import re
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -128,6 +129,19 @@ class Running:
 def _text(path: Path) -> str:
     with path.open("rb") as file:
         return file.read(_MOST_OUTPUT).decode("utf-8", "backslashreplace")
+
+
+def in_new_process(arguments: Sequence[str], folder: Path, patience: float = PATIENCE) -> Outcome:
+    """`jax-diversity ARGUMENTS` in a Python of its own, as a user starts it."""
+    command_line = [sys.executable, "-m", "jax_diversity", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(jax_diversity.__file__).parents[1])}
+    try:
+        done = subprocess.run(
+            command_line, capture_output=True, cwd=folder, env=environment, timeout=patience, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(None, "", "")
+    return Outcome(done.returncode, *(text.decode("utf-8", "backslashreplace") for text in (done.stdout, done.stderr)))
 
 
 def in_fork(work: Callable[[], Any], patience: float = PATIENCE, *, then_kill: bool = False) -> Outcome:

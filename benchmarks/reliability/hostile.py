@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.reliability import small
-from benchmarks.reliability.forks import in_fork
+from benchmarks.reliability.forks import in_fork, in_new_process
 from benchmarks.reliability.hostile_calls import attack_calls
 from benchmarks.reliability.hostile_inputs import Input, all_inputs
 from benchmarks.reliability.small import Place
@@ -23,6 +23,8 @@ from benchmarks.reliability.tally import Tally
 MEMORY = 6 * 2**30
 _IN_PROGRESS = (".lock", "build.log", ".cache", ".partial")
 _PATIENCE = 60.0
+_NEW_PROCESS_EVERY = 40
+"""One command line in so many runs in a Python of its own, which takes seconds to start."""
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
@@ -42,11 +44,14 @@ def attack_lines(tally: Tally, sound: Place, folder: Path, count: int, rng: np.r
     while len(chosen) < count and any(tables):
         chosen += [table.pop() for table in tables if table]
     place, former = _fresh(sound, folder)
-    for hostile in chosen[:count]:
+    for number, hostile in enumerate(chosen[:count]):
         hostile.prepare(place)
         before = _stamps(place.root)
         arguments = hostile.arguments(place)
-        outcome = in_fork(small.command(arguments, _limit(place.root)), _PATIENCE)
+        if number % _NEW_PROCESS_EVERY == _NEW_PROCESS_EVERY - 1:
+            outcome = in_new_process(arguments, place.root, _PATIENCE)
+        else:
+            outcome = in_fork(small.command(arguments, _limit(place.root)), _PATIENCE)
         written = _changed(before, _stamps(place.root))
         fail = partial(tally.fail, input=ascii(hostile.about))
         tally.attacks += 1

@@ -88,7 +88,7 @@ def _values(*values: Any) -> dict[str, Any]:
 _WHOLE = _values(_Odd(), "four", 2.5, math.nan, math.inf, -1, [1], {}, b"4", 1j)
 _SEED = _WHOLE | _values(_Maybe(_HUGE), _Maybe(2**63), _Maybe(2**32), None)
 _COUNT = _WHOLE | _values(0, _HUGE, None)
-_NUMBER_OF_THREADS = _WHOLE | _values(0, None, _Maybe(_HUGE))
+_UNBOUNDED = _WHOLE | _values(0, None, _Maybe(_HUGE))
 _NUMBER = _values(_Odd(), "x", math.nan, -1.0, math.inf, [1], {}, None)
 _NAME = _values(_Odd(), 5, "", "no such name", _RED, [], {}, b"balance", 2.5)
 _CHARS = _values(_Odd(), None, "chars", 5, [], {}, np.zeros((3, 3)))
@@ -132,7 +132,7 @@ def calls(place: Place) -> list[Call]:
     root = place.dataset
     loader = {
         **dict.fromkeys(("global_batch_size", "num_hosts"), _COUNT),
-        "num_threads": _NUMBER_OF_THREADS,
+        "num_threads": _UNBOUNDED,
         **dict.fromkeys(("start_position", "host_index", "num_prefetch"), _WHOLE | _values(_HUGE)),
         "num_epochs": _WHOLE | _values(0, _Maybe(_HUGE)),
         "dataset": _PATH | _values(None, True),
