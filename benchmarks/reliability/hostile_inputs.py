@@ -22,7 +22,7 @@ LONG = "n" * 300
 ODD = os.fsdecode(b"odd\xff\xfename")
 
 _NUMBERS = ("x", "", "1.5", "-1", "0", "nan", "inf", "1e400", str(2**31), str(2**63 - 1), str(2**64), str(HUGE), RED)
-_TEXTS = ("", RED, LONG, "../out", "/", "no\nline", "\u202eevil", ODD, "nothing-of-this-name", "-1", "None")
+_TEXTS = ("", RED, LONG, "../out", "/dev/null/a", "no\nline", "\u202eevil", ODD, "nothing-of-this-name", "-1", "None")
 _VERBS = ("build", "prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write", "report", "order")
 _OTHERS = ("measure", "inspect", "export", "train", "verify")
 
@@ -457,7 +457,8 @@ def _rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[Place], Non
         path = place.dataset / "manifest.json"
         manifest = json.loads(path.read_text())
         changed = change(copy.deepcopy(manifest))
-        path.write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        text = changed if isinstance(changed, str) else json.dumps(changed)
+        path.write_text(text.replace(_VICTIM, str(place.root / "home" / "victim.txt")))
 
     return prepare
 
@@ -484,9 +485,11 @@ def _with_names(rename: Callable[[str], str]) -> Callable[[dict[str, Any]], Any]
     return change
 
 
+_VICTIM = "/path-of-the-victim"
+"""Stands for the absolute path of a file beside the dataset, which nothing may remove."""
 _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a file above": _with_names(lambda name: "../home/victim.txt"),
-    "an absolute file": _with_names(lambda name: "/etc/hostname"),
+    "an absolute file": _with_names(lambda name: _VICTIM),
     "a red file": _with_names(lambda name: f"{RED}.bin"),
     "a file with NUL": _with_names(lambda name: "a\0b"),
     "a long file": _with_names(lambda name: LONG),
