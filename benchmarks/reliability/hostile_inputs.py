@@ -24,6 +24,7 @@ ODD = os.fsdecode(b"odd\xff\xfename")
 _NUMBERS = ("x", "", "1.5", "-1", "0", "nan", "inf", "1e400", str(2**31), str(2**63 - 1), str(2**64), str(HUGE), RED)
 _TEXTS = ("", RED, LONG, "../out", "/dev/null/a", "no\nline", "\u202eevil", ODD, "nothing-of-this-name", "-1", "None")
 _VERBS = ("build", "prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write", "report", "order")
+_BUILD_OPTIONS = {"build": BUILD.options}
 _OTHERS = ("measure", "inspect", "export", "train", "verify")
 
 
@@ -69,14 +70,11 @@ def option_inputs() -> Iterator[Input]:
 
 
 def _with_option(verb: str, option: str, value: str) -> Callable[[Place], list[str]]:
-    return lambda place: [verb, *_out(verb, place), *BUILD_OPTIONS.get(verb, ()), option, *_words(value)]
+    return lambda place: [verb, *_out(verb, place), *_BUILD_OPTIONS.get(verb, ()), option, *_words(value)]
 
 
 def _words(value: str) -> list[str]:
     return value.split(" ") if value else [""]
-
-
-BUILD_OPTIONS = {"build": BUILD.options}
 
 
 def _line_inputs() -> Iterator[Input]:
@@ -328,12 +326,13 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
 
 def corpus_inputs() -> Iterator[Input]:
     """Corpora, each prepared with and without `strict`, and built where it is no nonsense."""
-    for about, (name, content) in _corpora().items():
+    corpora = _corpora()
+    for about, (name, content) in corpora.items():
         for verb, extra in (("build", ()), ("prepare", ("--corpus.strict",))):
             yield _corpus(f"corpus: {about}, {verb}", verb, name, content, extra)
     for kind in ("megatron", "tokens"):
         for about in ("an index that is none", "records that are none", "half a line", "Parquet that is none"):
-            name, content = _corpora()[about]
+            name, content = corpora[about]
             extra = ("--corpus.format", kind, "--tokenizer.kind", "stored", "--tokenizer.end-id", "1")
             yield _corpus(f"corpus: {about} as {kind}", "build", name, content, extra)
     for about, make in (("folder", Path.mkdir), ("pipe", os.mkfifo), ("dangling link", _dangling), ("loop", _loop)):
