@@ -81,7 +81,8 @@ class _Attack:
         """So many bytes are left."""
         place = self._fresh()
         if self._resize is None:
-            outcome = in_fork(self._task.run(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))))
+            most = max(size, 4096)  # the file of its answer is limited, too
+            outcome = in_fork(self._task.run(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))))
         else:
             state = os.statvfs(place.root)
             used = (state.f_blocks - state.f_bfree) * state.f_frsize

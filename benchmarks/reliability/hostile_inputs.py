@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reliability.small import BUILD, ORDER, Place
+from benchmarks.reliability.small import BUILD, ORDER, TRAIN, Place
 
 RED = "\x1b[31mred"
 HUGE = 10**30
@@ -24,7 +24,7 @@ ODD = os.fsdecode(b"odd\xff\xfename")
 _NUMBERS = ("x", "", "1.5", "-1", "0", "nan", "inf", "1e400", str(2**31), str(2**63 - 1), str(2**64), str(HUGE), RED)
 _TEXTS = ("", RED, LONG, "../out", "/dev/null/a", "no\nline", "\u202eevil", ODD, "nothing-of-this-name", "-1", "None")
 _VERBS = ("build", "prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write", "report", "order")
-_BUILD_OPTIONS = {"build": BUILD.options}
+_BASE_OPTIONS = {"build": BUILD.options, "train": TRAIN.options}
 _OTHERS = ("measure", "inspect", "export", "train", "verify")
 
 
@@ -65,12 +65,14 @@ def option_inputs() -> Iterator[Input]:
             values = _NUMBERS if ("int" in str(kind) or "float" in str(kind)) and "str" not in str(kind) else _TEXTS
             if "dict" in str(kind):
                 values = ("one", "a b c", f"{RED} 1", "dimensions x", "dimensions 0", f"dimensions {HUGE}", LONG)
+            if option == "--train.num-steps":
+                values = [value for value in values if not value.isdigit()]  # a run that long is no mistake
             for value in values:
                 yield Input(f"{verb} {option} {value!r}", _with_option(verb, option, value))
 
 
 def _with_option(verb: str, option: str, value: str) -> Callable[[Place], list[str]]:
-    return lambda place: [verb, *_out(verb, place), *_BUILD_OPTIONS.get(verb, ()), option, *_words(value)]
+    return lambda place: [verb, *_out(verb, place), *_BASE_OPTIONS.get(verb, ()), option, *_words(value)]
 
 
 def _words(value: str) -> list[str]:

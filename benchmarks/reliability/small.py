@@ -71,11 +71,11 @@ def options(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """A verb with its options. `products` are the files that it makes in its dataset."""
+    """A verb with its options. `products` is the pattern of the files that it makes, in the place of the dataset."""
 
     verb: str
     options: tuple[str, ...] = ()
-    products: tuple[str, ...] = ()
+    products: str = ""
     exports: bool = False
     """Whether it writes into a folder beside the dataset."""
 
@@ -119,12 +119,12 @@ class Place:
         return Place(root)
 
 
-BUILD = Task("build", tuple(options(_SETTINGS)), ("**/*",))
-ORDER = Task("order", ("--method", "stratified", "--seed", "3", "--name", "more"), ("orderings/more.*",))
-WRITE = Task("write", ("--records.layout", "ordered", "--records.sequences-per-file", "90"), ("records/*",))
-REPORT = Task("report", (), ("report.*",))
-EXPORT = Task("export", ("--to", "maxtext"), exports=True)
-TRAIN = Task("train", tuple(options(_TRAINING, "train.")), ("training/*/log.jsonl",))
+BUILD = Task("build", tuple(options(_SETTINGS)), "dataset/*")
+ORDER = Task("order", ("--method", "stratified", "--seed", "3", "--name", "more"), "dataset/orderings/more.*")
+WRITE = Task("write", ("--records.layout", "ordered", "--records.sequences-per-file", "90"), "dataset/records/*")
+REPORT = Task("report", (), "dataset/report.*")
+EXPORT = Task("export", ("--to", "maxtext"), "export/*", exports=True)
+TRAIN = Task("train", tuple(options(_TRAINING, "train.")), "dataset/training/*")
 INSPECT = Task("inspect", ("--json", "--batch-size", "8", "--step", "3"))
 MEASURE = Task("measure", ("--json",))
 VERIFY = Task("verify")
@@ -175,14 +175,18 @@ def remove(folder: Path) -> None:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Every file's hash; of training runs the losses alone, since logs and checkpoints hold times."""
+    """Every file's hash; of training runs the losses and what is left over, since logs and checkpoints hold times."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
         parts = [part for part in name.parts if part != "dataset"]
-        if not path.is_file() or parts[0] in _OWN or (parts[0] == "training" and path.name != "log.jsonl"):
+        if not path.is_file() or parts[0] in _OWN:
             continue
-        content = losses(path) if parts[0] == "training" else path.read_bytes()
+        content = path.read_bytes()
+        if parts[0] == "training" and path.name == "log.jsonl":
+            content = losses(path)
+        elif parts[0] == "training" and "tmp" not in str(name):
+            continue
         found[str(name)] = hashlib.sha256(content).hexdigest()
     return found
 
