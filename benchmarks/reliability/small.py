@@ -76,15 +76,13 @@ class Task:
     verb: str
     options: tuple[str, ...] = ()
     products: str = ""
-    exports: bool = False
-    """Whether it writes into a folder beside the dataset."""
 
     def arguments(self, place: Place) -> list[str]:
         """The command line, for a dataset in a place."""
         words = [self.verb, "--out", str(place.dataset), *self.options]
         words += [] if self.verb == "inspect" else ["--quiet"]
         words += ["--corpus.paths", f"{place.corpus}/*.jsonl"] if self.verb in ("build", "prepare") else []
-        return words + (["--target", str(place.exported)] if self.exports else [])
+        return words + (["--target", str(place.exported)] if self.verb == "export" else [])
 
     def run(self, place: Place, before: Callable[[], None] | None = None) -> Callable[[], int]:
         """The command as work for a fork."""
@@ -123,7 +121,7 @@ BUILD = Task("build", tuple(options(_SETTINGS)), "dataset/*")
 ORDER = Task("order", ("--method", "stratified", "--seed", "3", "--name", "more"), "dataset/orderings/more.*")
 WRITE = Task("write", ("--records.layout", "ordered", "--records.sequences-per-file", "90"), "dataset/records/*")
 REPORT = Task("report", (), "dataset/report.*")
-EXPORT = Task("export", ("--to", "maxtext"), "export/*", exports=True)
+EXPORT = Task("export", ("--to", "maxtext"), "export/*")
 TRAIN = Task("train", tuple(options(_TRAINING, "train.")), "dataset/training/*")
 INSPECT = Task("inspect", ("--json", "--batch-size", "8", "--step", "3"))
 MEASURE = Task("measure", ("--json",))
