@@ -8,8 +8,8 @@ its default read options and none; it stacks token rows and decodes nothing else
 
 Compare it with our rows that do the same work, token rows (as stored; every record's sum, number and build are
 checked) and `inputs` (the whole loader, int32). All six arrays are 48 KiB a record, 12 times what is read: making
-them takes three times as long as reading. Wanted in random order are 60 times stock Grain and 0.4 of the memory map
-row by row; in sequence (records laid out in the order that they are read in) 0.6 of a gather of whole batches from
+them takes three times as long as reading. The aims are 60 times stock Grain and 0.4 of the memory map
+row by row in random order, and, for records that lie in the order of reading, 0.6 of a gather of whole batches from
 the memory map.
 
 Prefetching only costs a consumer that does nothing else and has few cores; what it is for shows where the consumer

@@ -44,8 +44,8 @@ def write_all(folder: Path, num_writers: int) -> None:
     )
 
 
-def in_fork(work: Callable[[], None], kill_after: float | None = None) -> bool:
-    """Whether the work was done, rather than killed; anything else is an error."""
+def in_fork(work: Callable[[], None], may_live: Callable[[], bool] = lambda: True) -> None:
+    """Do the work, which is killed when `may_live` says no; an error of the work is one of this program."""
     child = os.fork()
     if child == 0:
         try:
@@ -54,15 +54,29 @@ def in_fork(work: Callable[[], None], kill_after: float | None = None) -> bool:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        return False
-    if os.waitstatus_to_exitcode(status):
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if not may_live():
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.0005)
+    if os.waitstatus_to_exitcode(ended[1]) not in (0, -signal.SIGKILL):
         raise SystemExit("a writer or a check failed")
-    return True
+
+
+def finished(folder: Path) -> int:
+    return len([path for path in folder.iterdir() if path.suffix != ".tmp"])
+
+
+def alive_until(folder: Path, num_files: int, seconds: float) -> Callable[[], bool]:
+    """False some time after so many files are finished: on a busy machine the clock alone would kill too early."""
+    deadline = float("inf")
+
+    def may_live() -> bool:
+        nonlocal deadline
+        if deadline == float("inf") and finished(folder) >= num_files:
+            deadline = time.monotonic() + seconds
+        return time.monotonic() < deadline
+
+    return may_live
 
 
 def check_left(folder: Path, sound: Path) -> None:
@@ -80,17 +94,15 @@ def main() -> None:
     writing._CHUNK_BYTES = 10 * 2 * L
     sound, cut = folder / "sound", folder / "cut"
     sound.mkdir()
-    start = time.monotonic()
     in_fork(partial(write_all, sound, 1))
-    seconds = time.monotonic() - start
     rng = np.random.default_rng(0)
     in_the_middle = 0
     for number in range(num_kills):
         cut.mkdir()
-        num_writers = 1 + number % 4
-        in_fork(partial(write_all, cut, num_writers), rng.uniform(0, seconds / num_writers))
+        until = alive_until(cut, rng.integers(len(NAMES)), rng.uniform(0, 0.02))
+        in_fork(partial(write_all, cut, 1 + number % 4), until)
         in_fork(partial(check_left, cut, sound))
-        in_the_middle += 0 < len([path for path in cut.iterdir() if path.suffix != ".tmp"]) < len(NAMES)
+        in_the_middle += 0 < finished(cut) < len(NAMES)
         in_fork(partial(write_all, cut, 4 - number % 4))
         if sorted(path.name for path in cut.iterdir()) != NAMES:
             raise SystemExit(f"found {sorted(path.name for path in cut.iterdir())}")

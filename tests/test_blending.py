@@ -234,12 +234,13 @@ def test_bad_datasets() -> None:
 @pytest.mark.parametrize(
     ("datasets", "sequences", "sentence"),
     [
-        ([0, 2], [0, 0], r"dataset indices in 0 \.\. 1"),
-        ([0, -1], [0, 0], r"dataset indices in 0 \.\. 1"),
+        ([0, 2], [0, 0], "dataset indices >= 0 and below 2, found 2"),
+        ([0, -1], [0, 0], "dataset indices >= 0 and below 2, found -1"),
         ([0, 1], [0, 2], "sequence indices below"),
-        ([0, 1], [-1, 0], "sequence indices below"),
+        ([0, 1], [-1, 0], "sequence indices >= 0, found -1"),
+        ([0, 1], [0.5, 0], "sequence indices to be one axis of integers"),
         ([0, 1], [0], "two axes of equal length"),
-        ([[0]], [[0]], "two axes of equal length"),
+        ([[0]], [[0]], "dataset indices to be one axis"),
     ],
 )
 def test_what_is_no_blend(datasets: Any, sequences: Any, sentence: str) -> None:

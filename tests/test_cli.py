@@ -223,7 +223,7 @@ SLIPS = [
     (["build", "--config", "bad.yaml"], "Expected YAML in bad.yaml; line 2, column 1 is none"),
     (
         ["build", "--config", "slip.yaml"],
-        r"slip.yaml: Unknown setting packing.sequence_lenght; .*mean sequence_length\?",
+        r"slip.yaml: Unknown setting packing.sequence_lenght; .*mean 'sequence_length'\?",
     ),
     (["build", "--config", "kind.yaml"], "kind.yaml: Expected packing.sequence_length to be int, found 'long'"),
     (["build", "--config", "folder"], "Expected a configuration file at folder, found none"),

@@ -190,7 +190,7 @@ def test_mistakes(chars: Characteristics, orders: dict, compared: Comparison) ->
         compare(chars, {})
     with pytest.raises(ValueError, match="every offset to be one of 0, half, every, found 'third'"):
         compare(chars, orders, offsets=("0", "third"))
-    with pytest.raises(ValueError, match=r"window sizes from 1 to .* found 100000"):
+    with pytest.raises(ValueError, match=r"every window size to be a whole number >= 1 and <= .* found 100000"):
         compare(chars, orders, windows=(100_000,))
     with pytest.raises(ValueError, match="found 'balanced'"):
         compared.relative_to("balanced")

@@ -52,7 +52,7 @@ def test_blocks_are_whole_aligned_batches_in_another_order() -> None:
 def test_blocks_by_the_slow_rule(ordering: Ordering, batch_size: int, seed: int) -> None:
     if batch_size > len(ordering):
         if len(ordering):
-            with pytest.raises(ValueError, match="Expected a batch_size of at most"):
+            with pytest.raises(ValueError, match="Expected batch_size to be a whole number >= 1 and <= "):
                 jd.shuffle_blocks(ordering, batch_size, seed)
         return
     whole = len(ordering) // batch_size
@@ -164,7 +164,7 @@ def test_what_is_no_epoch(source: Any, sentence: str) -> None:
 def test_truncating_keeps_the_first_positions(ordering: Ordering, kept: int) -> None:
     plan = jd.repeat(ordering, 2) if len(ordering) else Schedule(np.zeros(0, np.int64), 0)
     if kept > len(plan):
-        with pytest.raises(ValueError, match=f"num_positions of at most {len(plan)}, the plan's own, found {kept}"):
+        with pytest.raises(ValueError, match=f"num_positions .* <= {len(plan)}, found {kept}"):
             jd.truncate(plan, kept)
         return
     short = jd.truncate(plan, kept)
@@ -177,7 +177,7 @@ def test_truncating_keeps_the_first_positions(ordering: Ordering, kept: int) -> 
 def test_truncating_to_tokens_by_the_slow_rule(ordering: Ordering, num_tokens: int, random) -> None:
     tokens = np.array([random.randrange(8) for _ in range(len(ordering))], np.int64)
     if num_tokens > tokens.sum():
-        with pytest.raises(ValueError, match=f"num_tokens of at most {tokens.sum()}, the plan's own"):
+        with pytest.raises(ValueError, match=f"num_tokens to be a whole number >= 0 and <= {tokens.sum()}"):
             jd.truncate(ordering, num_tokens=num_tokens, tokens=tokens)
         return
     kept, total = 0, 0
@@ -198,10 +198,10 @@ def test_truncating_to_tokens_by_the_slow_rule(ordering: Ordering, num_tokens: i
         ({"num_tokens": 1}, "with the tokens of every sequence"),
         ({"tokens": np.ones(4, int)}, "with the tokens of every sequence"),
         ({"num_positions": 1, "tokens": np.ones(4, int)}, "Expected either num_positions"),
-        ({"num_positions": -1}, "num_positions to be a whole number >= 0, found -1"),
-        ({"num_positions": 1.5}, r"num_positions to be a whole number >= 0, found 1\.5"),
-        ({"num_positions": 5}, "num_positions of at most 4"),
-        ({"num_tokens": -1, "tokens": np.ones(4, int)}, "num_tokens to be a whole number >= 0, found -1"),
+        ({"num_positions": -1}, "num_positions to be a whole number >= 0 and <= 4, found -1"),
+        ({"num_positions": 1.5}, r"num_positions to be a whole number >= 0 and <= 4, found 1\.5"),
+        ({"num_positions": 5}, "num_positions to be a whole number >= 0 and <= 4"),
+        ({"num_tokens": -1, "tokens": np.ones(4, int)}, "num_tokens to be a whole number >= 0 and <= 4, found -1"),
         ({"num_tokens": 1, "tokens": np.ones(3, int)}, "tokens of 4 sequences of this dataset, found 3"),
         ({"num_tokens": 1, "tokens": np.ones(4)}, "found float64"),
         ({"num_tokens": 1, "tokens": -np.ones(4, int)}, "every sequence's tokens >= 0, found -1"),

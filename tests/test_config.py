@@ -65,7 +65,7 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ),
         ("orders: [{options: {pool_size: }}]", "orders.options.pool_size to be one of .* found None"),
         ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
-        ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean sequence_length\?"),
+        ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean 'sequence_length'\?"),
         ("a: [", "Expected YAML in .*; line 1, column 5 is none: expected the node content"),
         ("- 1", "Expected settings by their names, such as `out: dataset`, found"),
     ],

@@ -106,7 +106,7 @@ def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     folders = [*sys.modules["jax_diversity.packing"].__path__, str(tmp_path)]
     monkeypatch.setattr("jax_diversity.packing.__path__", folders)
-    monkeypatch.setitem(METHODS.modules, "longest_first", "longest_first")  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(METHODS, "longest_first", "longest_first")
     assert METHODS.describe("longest_first")[1] == {"last_sequence": "'drop'"}
     packed = pack([3, 9, 4], 4, method="longest_first", last_sequence="pad")
     assert packed.segments.document_index.tolist() == [1, 1, 1, 2, 2, 0]

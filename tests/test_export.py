@@ -129,7 +129,7 @@ def test_permutations_are_plain_arrays_and_others_are_kept(tmp_path: Path) -> No
     write_permutation(np.array([0, 1, 2]), path, overwrite=True)
     assert np.load(path).tolist() == [0, 1, 2]
     assert [file.name for file in path.parent.iterdir()] == ["order.npy"]
-    with pytest.raises(UserError, match="Expected a folder that can be made"):
+    with pytest.raises(UserError, match="Expected a folder that can be written"):
         write_permutation(np.array([0]), path / "below.npy")
 
 

@@ -127,7 +127,7 @@ KNOWN_ELSEWHERE = {
 def test_one_line_adds_a_method(table: Methods) -> None:
     """Outside its own module and the table no code knows a method by its name."""
     folder = table.package.rpartition(".")[2]
-    own = {f"{folder}.base", *(f"{folder}.{module}" for module in table.modules.values())}
+    own = {f"{folder}.base", *(f"{folder}.{module}" for module in table.values())}
     others = [path.read_text(encoding="utf-8") for path in MODULES if module_name(path) not in own]
     for name in table:
         assert callable(table.find(name))
@@ -144,7 +144,9 @@ def loaded_by(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("arguments", [None, ["--help"], ["--version"], ["build", "--help"], ["order", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [None, ["--help"], ["--version"], ["build", "--help"], ["pack", "--help"], ["order", "--help"]]
+)
 def test_light_commands_load_nothing_heavy(arguments: list[str] | None) -> None:
     program = "import jax_diversity"
     if arguments is not None:

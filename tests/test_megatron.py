@@ -263,5 +263,5 @@ def test_weights_that_weigh_nothing_are_refused(weights: list[float]) -> None:
 def test_numbers_of_samples_are_whole() -> None:
     with pytest.raises(UserError, match="whole numbers of samples"):
         blend_index(np.array([1.5, 2.0]))
-    with pytest.raises(UserError, match="num_samples >= 0"):
+    with pytest.raises(UserError, match="num_samples to be a whole number >= 0"):
         blend_index(np.array([1.5, 2.0]), -1)

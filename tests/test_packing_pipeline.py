@@ -107,7 +107,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
         ("concat", {"atom_size": 48}, "atom_size that divides the sequence length 32 .* found 48"),
         ("concat", {"atom_size": 0}, "atom_size to be a whole number >= 1, found 0"),
         ("concat", {"atom_size": 8.0}, "the option 'atom_size' to be a whole number or None, found 8.0"),
-        ("concat", {"last_sequence": "keep"}, "the option 'last_sequence' to be drop, pad, found 'keep'"),
+        ("concat", {"last_sequence": "keep"}, "the option 'last_sequence' to be one of drop, pad, found 'keep'"),
         ("concat", {"seed": 3}, "Method 'concat' has no option 'seed'"),
         ("pad", {"atom_size": 1}, "atom_size to be a whole number >= 2, found 1"),
         ("best_fit", {"atom_size": 16}, "Method 'best_fit' has no option 'atom_size': it takes none"),

@@ -139,5 +139,5 @@ def test_positions_beyond_32_bits(method: str) -> None:
 
 @pytest.mark.parametrize("method", [*registered(), "base", "pieces", "neighbors", "report"])
 def test_the_docstrings_examples_are_true(method: str) -> None:
-    module = importlib.import_module(f"jax_diversity.packing.{METHODS.modules.get(method, method)}")
+    module = importlib.import_module(f"jax_diversity.packing.{METHODS.get(method, method)}")
     assert doctest.testmod(module, extraglobs={"np": np}).failed == 0

@@ -301,7 +301,11 @@ def test_the_largest_values_of_a_row_are_found(width: int, num: int, most: int, 
     [
         ("same_cluster", {}, "Packing 'same_cluster' needs the documents' clusters, found none; pass clusters=..."),
         ("spread", {"clusters": [0, 1]}, "Expected one cluster for each of 3 documents, found 2."),
-        ("same_cluster", {"clusters": [0, -1, 0]}, r"Expected clusters of 0 .. 2\^31 - 1, found -1 .. 0."),
+        (
+            "same_cluster",
+            {"clusters": [0, -1, 0]},
+            r"Expected clusters >= 0 and below 2147483648, found -1",
+        ),
         (
             "nearest",
             {"vectors": np.ones((2, 4))},

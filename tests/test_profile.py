@@ -143,7 +143,7 @@ def test_a_timeline_shows_what_a_sorted_order_does():
 
 def test_a_timeline_of_nothing_is_refused():
     chars = Characteristics.from_counts({"topic": [[1, 0], [0, 1]]})
-    with pytest.raises(UserError, match="families topic, found 'source'"):
+    with pytest.raises(UserError, match="family to be one of topic, found 'source'"):
         group_timeline(chars, "source", np.arange(2))
-    with pytest.raises(UserError, match="at least one group and one bin, found 0 and 5"):
+    with pytest.raises(UserError, match="num_groups to be a whole number >= 1, found 0"):
         group_timeline(chars, "topic", np.arange(2), num_groups=0, num_bins=5)

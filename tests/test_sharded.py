@@ -172,9 +172,9 @@ def test_parts_of_any_sizes_are_spread_evenly(sizes: list[int], seed: int) -> No
 
 def test_hosts_mistakes_are_explained() -> None:
     chars = alike_characteristics(10)
-    with pytest.raises(UserError, match="num_parts to be a whole number >= 1, found 0"):
+    with pytest.raises(UserError, match="num_parts to be a whole number >= 1 and <= 10, found 0"):
         partition_sequences(chars, 0)
-    with pytest.raises(UserError, match="num_parts of at most the 10 sequences, found 11"):
+    with pytest.raises(UserError, match="num_parts to be a whole number >= 1 and <= 10, found 11"):
         partition_sequences(chars, 11)
     with pytest.raises(UserError, match="seed to be a whole number >= 0, found -1"):
         partition_sequences(chars, 2, -1)

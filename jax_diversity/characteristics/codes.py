@@ -75,13 +75,14 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         if size:
             documents[label] += size
     kept = set(documents)
-    # `unknown` and `(other)` take two of the groups, and no value's own size decides about them.
+    # `unknown` and `(other)` are two of the groups, whatever their sizes.
     if max_groups is not None and len(documents) > max_groups:
         by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
         always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
         kept = {*always, *by_size[: max(max_groups - len(always), 0)]}
     names = tuple(sorted(kept))
     number = {name: index for index, name in enumerate(names)}
+    # -1 only for labels without documents, such as the entry for missing values where none is missing.
     of_place = np.array([number.get(label, number.get(OTHER, -1)) for label in labels], np.int32)
     num_joined = sum(size for label, size in documents.items() if label not in kept)
     return Codes(of_place[place], names, missing, num_joined)

@@ -31,8 +31,9 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
             f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
         )
     row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
-    # SciPy wants both index arrays of one type; the wide one only where the number of entries needs it.
+    # SciPy needs both index arrays of one type; the wide one is used only where the number of entries needs it.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
+    # int32 holds a row's sums: a sequence has at most 2^24 tokens.
     entries = (
         segments.length.astype(np.int32),
         codes.group[segments.document_index].astype(index_type),

@@ -38,6 +38,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
             sparse.save_npz(partial / f"{family}.npz", counts)
+            # The counts are int32; a corpus's total may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     _write_documents(context, dataset, partial, codes)
@@ -145,6 +146,7 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
     for path in store.paths:
         read = store.columns(stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
+        # After the last file the rest is a row group too, however small.
         while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
             group = waiting.slice(0, _ROW_GROUP)
             waiting = waiting.slice(len(group))

@@ -41,6 +41,7 @@ def show_report(folder: Path, opens: bool) -> None:
     """Print where a report is: an address to click on this machine's own terminal, else its path; or open it too."""
     report = folder / "report.html"
     address = report.resolve().as_uri()
+    # A click opens an address on the machine of the terminal, which over SSH is not this one.
     here = is_watched(sys.stdout) and "SSH_CONNECTION" not in os.environ
     show(f"\nReport: {address if here else report}")
     has_display = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from rich.text import Text
 
-from jax_diversity.cli.tables import plain_table, printed
+from jax_diversity.cli.tables import end_of, plain_table, printed
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.inspection import BatchView, Use
@@ -84,13 +84,8 @@ def _rows_table(batch: BatchView, num_rows: int) -> str:
     room = 80 - sum(width + 2 for width in widths[:-1])
     table = plain_table(*heads, numbers=numbers, no_wrap=True)
     for *others, document in cells:
-        table.add_row(*map(Text, others), Text(_end(document, room)))
+        table.add_row(*map(Text, others), Text(end_of(document, room)))
     return printed(table)
-
-
-def _end(text: str, width: int) -> str:
-    """The end of a text, where paths and addresses differ, in at most so many characters."""
-    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
 
 
 def _clean(text: str) -> str:
@@ -112,7 +107,7 @@ def uses_table(document: str, uses: Sequence[Use]) -> str:
 
 
 def as_json(value: BatchView | list[Use], deviations: Deviations | None = None) -> str:
-    """The same for machines."""
+    """What the tables show, and all sequences of the batch, as JSON."""
     if isinstance(value, list):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)

@@ -7,7 +7,6 @@ bugs give tracebacks. Nothing heavy is imported before a verb needs it.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -29,7 +28,7 @@ from jax_diversity.cli.options import (
     parse_options,
 )
 from jax_diversity.cli.tables import build_table, methods_list, orderings_table, show, training_line
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.foundation.stage import Stage
@@ -115,9 +114,7 @@ def _find_verb(name: str) -> Verb:
         return verbs[name]
     if name.startswith("-"):
         raise UserError(f"Expected a verb first, as in `jax-diversity measure {name} ...`, found the option {name}.")
-    near = difflib.get_close_matches(name, verbs, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(verbs)}{hint}")
+    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(verbs)}{did_you_mean(name, verbs)}")
 
 
 def all_verbs() -> dict[str, Verb]:
@@ -154,7 +151,7 @@ def _run(name: str, arguments: list[str]) -> None:
     if not isinstance(verb.options, BuildConfig):
         verb.run(parse_options(verb.options, name, arguments, verb.help + methods, flat=verb.flat))
         return
-    # These are taken out first: they are no settings, and the file's settings are the defaults of all other options.
+    # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
     given = flags & set(arguments)
     arguments = [argument for argument in arguments if argument not in flags]
@@ -164,7 +161,7 @@ def _run(name: str, arguments: list[str]) -> None:
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
-        # A copy: the options are parsed again, whole, when these defaults are known.
+        # A copy loses `--out`: the arguments themselves are parsed below, when these defaults are known.
         default = recorded_config(_existing(_pop(list(arguments), "--out") or default.out))
         default = read_settings(path, default) if path else default
     text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"

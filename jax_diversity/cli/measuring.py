@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from jax_diversity.cli.tables import speaks_unicode
+from jax_diversity.cli.tables import end_of, speaks_unicode
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.measuring import Chosen, Curves
@@ -66,9 +66,7 @@ def _block(
 
 
 def _short(name: str) -> str:
-    """A name in as many characters as lines have for it."""
-    cut = name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
-    return f"{cut:<{_NAME_WIDTH}}"
+    return f"{end_of(name, _NAME_WIDTH):<{_NAME_WIDTH}}"
 
 
 def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
@@ -87,7 +85,7 @@ def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) ->
             name: [math.log10(values[size]) if values.get(size, 0) > 0 else math.nan for size in sizes]
             for name, values in of_family.items()
         }
-        # An unbroken scale over all orderings, so that the curves can be compared; a TV of 0 has no logarithm.
+        # One scale for all orderings, so that the curves can be compared; a TV of 0 has no logarithm.
         finite = [value for values in logarithms.values() for value in values if not math.isnan(value)]
         low, high = min(finite, default=0.0), max(finite, default=0.0)
         lines.append(f"From 1 to {size_label(sizes[-1])}, on one logarithmic scale")
@@ -108,6 +106,7 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], low: float,
     tops = np.fmax.reduceat(array, starts)  # fmax leaves NaN out, unless a column holds nothing else
     levels = _BLOCKS if speaks_unicode() else _PLAIN_BLOCKS
     heights = np.clip((tops - low) / ((high - low) or 1.0), 0.0, 1.0) * len(levels)
+    # Each level stands for an interval without its upper end, but `high` itself belongs to the last one.
     return "".join(
         " " if math.isnan(height) else levels[min(int(height), len(levels) - 1)] for height in heights.tolist()
     )

@@ -134,6 +134,7 @@ def parse_options(
     )
     if asks_help:
         # tyro draws in colours whatever NO_COLOR says, but not into a buffer; the encoding decides on the boxes' lines.
+        # It ends with SystemExit, which leaves this function after the text is printed.
         buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
         try:
             with redirect_stdout(buffer) if os.environ.get("NO_COLOR") else nullcontext():
@@ -143,7 +144,7 @@ def parse_options(
             sys.stdout.write(buffer.read())
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
-        """The options, and the words that belong to none; None where a value is not what its option takes."""
+        """The options, and the words that belong to none; None where an option does not take its value."""
         try:
             with redirect_stderr(io.StringIO()):  # where tyro draws its own message
                 return call(args=words, return_unknown_args=True)
@@ -182,8 +183,8 @@ def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterato
 
 
 def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
-    option, is_joined, value = words[0].partition("=")
-    option, found = option.replace("_", "-"), " ".join([*[value] * bool(is_joined), *words[1:]])
+    option, _, value = words[0].partition("=")
+    option, found = option.replace("_", "-"), " ".join([value, *words[1:]]).strip()
     kind = known.get(option, str)
     if not found:
         return f"Expected a value after {option}, found nothing;"

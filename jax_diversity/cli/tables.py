@@ -94,7 +94,12 @@ def printed(table: Table) -> str:
     )
     console.print(table)
     text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
-    return text if speaks_unicode() else text.replace("…", "~")
+    return text if speaks_unicode() else text.replace("…", "~")  # where rich has cut a cell
+
+
+def end_of(text: str, width: int) -> str:
+    """The end of a text, where paths and addresses differ, in at most so many characters."""
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
 
 
 def show(text: str) -> None:

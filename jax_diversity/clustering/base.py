@@ -30,12 +30,7 @@ class Method(Protocol):
     """
 
     def __call__(
-        self,
-        vectors: Float32[np.ndarray, "document feature"],
-        num_clusters: int,
-        *,
-        train_documents: int,
-        seed: int,
+        self, vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, train_documents: int, seed: int
     ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
         """Centroids of at most `train_documents` documents, drawn by the seed, and the passes made."""
         ...
@@ -117,6 +112,7 @@ def train_centroids(
     """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
     chosen = METHODS.find(method)
     METHODS.check_options(method, given.keys() - METHODS.contract)
+    # A method need not take `advance`, `mesh` and `block_rows`; it gets what it takes.
     return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
 
 

@@ -160,6 +160,7 @@ def _draw_in_rounds(
         if not len(drawn):
             break
         found, nearer = _nearest_rows(rows, rows[drawn])
+        # Strictly: of equally near candidates the first one drawn keeps the row.
         closer = nearer < distances
         owners[closer] = len(candidates) + found[closer]
         distances[closer] = nearer[closer]
@@ -212,6 +213,7 @@ def draw_centroids(
     def draw(cluster: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         centroids, distances = state
         cumulated = jnp.cumsum(weights * distances)
+        # Several rows are tried for each centroid; the one that leaves the smallest sum of distances is taken.
         drawn = cumulated[-1] * jax.random.uniform(jax.random.fold_in(key, cluster), (num_trials,))
         tried = jnp.searchsorted(cumulated, drawn, side="right")
         # Rounding may give a place behind the last row with weight. Where all distances are zero, any row with

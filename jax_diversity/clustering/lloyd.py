@@ -107,6 +107,7 @@ def lloyd(
             passes.advance(count)
         centroids, counts, num_changed = move(centroids, moments, mesh, rows.spherical)
         empty = np.flatnonzero(np.asarray(counts)[:num_clusters] == 0)
+        # Distances are read from the devices only if a cluster is empty.
         far = _farthest(rows, [fetch(mesh, part) for part in distances], len(empty)) if len(empty) else empty
         if len(far):
             filled = np.array(centroids)
@@ -136,6 +137,7 @@ def assign_rows(
     mesh = passes.mesh
     clusters, distances = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
     on_devices = place(mesh, centroids, EVERYWHERE)
+    # At most two blocks' results wait: every waiting block keeps its rows on the devices.
     waiting: list[tuple[int, int, Any]] = []
 
     def take_one() -> None:
@@ -150,7 +152,7 @@ def assign_rows(
         found = nearest(place(mesh, block, BY_ROW), on_devices, mesh, rows.spherical)
         waiting.append((start, count, found))
         start += count
-        if len(waiting) > 2:
+        if len(waiting) > 2:  # `fetch` waits for the oldest result only
             take_one()
     while waiting:
         take_one()
@@ -179,7 +181,7 @@ def accumulate(
     moments: Moments,
     rows: Float32[Array, "row feature"],
     num_rows: Int32[Array, ""] | int,
-    former: Int32[Array, " row"],
+    previous: Int32[Array, " row"],
     centroids: Float32[Array, "cluster feature"],
     num_clusters: Int32[Array, ""] | int,
     mesh: Mesh,
@@ -189,16 +191,16 @@ def accumulate(
 
     Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
     identical rows does not move at all. Rows from `num_rows` on and centroids from `num_clusters` on are padding.
-    `former` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
+    `previous` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
     """
 
     def part(
-        moments: Moments, rows: Array, num_rows: Array, former: Array, centroids: Array, num_clusters: Array
+        moments: Moments, rows: Array, num_rows: Array, previous: Array, centroids: Array, num_clusters: Array
     ) -> Any:
         clusters, residuals, distances = _nearest_part(rows, centroids, num_clusters, spherical)
         is_row = lax.axis_index(AXIS) * len(rows) + jnp.arange(len(rows)) < num_rows
         clusters = jnp.where(is_row, clusters, len(centroids))  # out of range: dropped from the sums
-        changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != former), dtype=jnp.int32)
+        changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != previous), dtype=jnp.int32)
         # Accelerators add scattered rows in any order, slowly; a product with one-hot rows is exact and quick.
         sums = lax.platform_dependent(
             moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
@@ -208,7 +210,7 @@ def accumulate(
 
     specs = (BY_ROW, BY_ROW, EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE)
     over_mesh = jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=BY_ROW, check_vma=False)
-    return over_mesh(moments, rows, jnp.int32(num_rows), former, centroids, jnp.int32(num_clusters))
+    return over_mesh(moments, rows, jnp.int32(num_rows), previous, centroids, jnp.int32(num_clusters))
 
 
 @partial(jax.jit, static_argnames=("mesh", "spherical"))
@@ -228,6 +230,7 @@ def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical:
     """One device's rows: nearest centroid, row less that centroid, and its squared length."""
     # ‖x - c‖² / 2 without ‖x‖² / 2, which is the same for every centroid, is ‖c‖² / 2 - x · c.
     half_norms = 0.5 * jnp.sum(centroids * centroids, axis=1)
+    # Padding has an infinite norm, so that no row takes it.
     numbers = jnp.arange(len(centroids), dtype=jnp.int32)
     present = jnp.where(numbers < num_clusters, half_norms, jnp.inf)
     if spherical:
@@ -268,6 +271,7 @@ def move(
     """
 
     def part(centroids: Array, moments: Moments) -> tuple[Array, Array, Array]:
+        # Every device gets the same sums, so that all copies of the centroids stay equal to the last bit.
         summed: Moments = jax.tree.map(lambda sums: lax.psum(sums[0], AXIS), moments)
         means = centroids + summed.residuals / jnp.maximum(summed.counts, 1)[:, None]
         if spherical:

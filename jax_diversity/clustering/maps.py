@@ -37,6 +37,7 @@ def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[
 
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
     rows = centroids / np.where(lengths > 0, lengths, 1)
+    # A start from main axes is scaled to a spread of about 1e-4 (Kobak & Berens 2019).
     init: Any = start * np.float32(1e-4)
     perplexity = min(_PERPLEXITY, (len(centroids) - 1) / 3)
     model: Any = TSNE(perplexity=perplexity, learning_rate="auto", max_iter=750, random_state=0, init=init)

@@ -9,8 +9,7 @@ from jaxtyping import Int64, Integer
 
 
 def purity(
-    assignments: Integer[np.ndarray, " document"],
-    labels: Sequence[Hashable] | Integer[np.ndarray, " document"],
+    assignments: Integer[np.ndarray, " document"], labels: Sequence[Hashable] | Integer[np.ndarray, " document"]
 ) -> float:
     """The share of documents whose cluster's most common label is their own; 1 where there is no document.
 
@@ -46,6 +45,7 @@ def majority_labels(
 
 def _label_counts(assignments: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Documents of every pair of cluster and label that occurs: counts, clusters, labels."""
+    # One number for each pair; int64, because clusters times labels may be above 2^31.
     num_labels = int(codes.max(initial=0)) + 1
     pairs, counts = np.unique(assignments.astype(np.int64) * num_labels + codes, return_counts=True)
     return counts, pairs // num_labels, pairs % num_labels

@@ -100,6 +100,7 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
     chosen = None
     if len(vectors) > train_documents:  # sorted: a memory map is read from front to back
         chosen = np.sort(np.random.default_rng(seed).choice(len(vectors), train_documents, replace=False))
+    # The middle of all vectors, not of the chosen rows: it then does not depend on the seed.
     return Rows(vectors, chosen, spherical, None if spherical else middle(vectors))
 
 

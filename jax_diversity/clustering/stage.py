@@ -48,6 +48,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     for family, clustering in made.items():
         entries = _entries(clustering, nearest[family], names[family], titles, labels)
         write_json(partial / f"clusters{ending(family)}.json", entries)
+    # Last: a build that is cut off before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
     return _counts(made, labels)
 
@@ -82,6 +83,7 @@ def _make_clustering(
     with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
         if path.exists() and family in trained:
             centroids = read_array(path, "cluster")
+            # The rows of the finished training count as done, so that the bar ends at its total.
             advance(total - len(vectors))
         else:
             centroids, trained[family] = train_centroids(
@@ -114,6 +116,7 @@ def _name_clusters(
     titled = titled[titled >= 0]
     stored = context.dataset.document_store.rows(titled, ["title"])
     titles = {document: row["title"] for document, row in zip(titled.tolist(), stored, strict=True)}
+    # A mask and not a list of indices: texts are read in the corpus's order, file by file.
     wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
     wanted[list(clusters_of)] = True
     with context.progress.task("name clusters", len(clusters_of), "documents") as advance:
@@ -172,6 +175,7 @@ def _entries(
     sizes = np.bincount(clustering.assignments, minlength=num_clusters)
     labelled = labels.codes >= 0
     majority = majority_labels(clustering.assignments[labelled], labels.codes[labelled], num_clusters)
+    # The largest clusters, in the order of their numbers.
     shown = np.sort(np.argsort(-sizes, kind="stable")[: min(LARGEST_MAP, int((sizes > 0).sum()))])
     positions = np.full((num_clusters, 2), np.nan)
     positions[shown] = map_positions(clustering.centroids[shown]).astype(np.float64).round(4)
@@ -199,6 +203,7 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
         "num_clusters": len(main.centroids),
         "num_empty_clusters": int((sizes == 0).sum()),
         "num_iterations": main.num_iterations,
+        # Six digits: the last ones depend on the number of devices, which changes the order of the sums.
         "inertia": float(f"{main.inertia:.6g}"),
         "clusterings": {family: len(clustering.centroids) for family, clustering in made.items()},
         "label_field": labels.field,

@@ -45,6 +45,7 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
             end = min(begin + step, num_records)
             for row, record in enumerate(reader.read(begin, end), begin + 1):  # rows are counted from 1
                 yield Place(file, row), _fields(record, config)
+            # The difference of two rounded parts: all of them add up to the file's size exactly.
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:
         what = str(error).partition("\n")[0]
@@ -65,7 +66,7 @@ def _fields(record: bytes, config: CorpusConfig) -> dict[str, Any] | Problem:
 
 
 def _plain(values: _Feature) -> Any:
-    """A feature as other formats hold it: a single value alone, bytes as text where they are text."""
+    """A feature as other formats hold it: a list of one value as that value, bytes as text where they are UTF-8."""
     plain = values.tolist() if isinstance(values, np.ndarray) else [_text(value) for value in values]
     return plain[0] if len(plain) == 1 else plain
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 MAX_DOCUMENT_BYTES = 2**30
 """Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
@@ -73,16 +73,17 @@ class InputFile:
         """Number of stored bytes."""
         if self.filesystem is None:
             return os.stat(self.address).st_size
-        return int(self.filesystem.size(self.address) or 0)
+        return int(self.filesystem.size(self.address) or 0)  # None from servers that do not tell it
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
         """The stored bytes and, decompressed by the file's ending, its content; faults are `UserError`s."""
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):  # the decompressors take no bytes for a file without content
+                if not stored.read(1):  # the decompressors accept a file of no bytes as one without content
                     raise EOFError("no bytes")
                 stored.seek(0)
+            # A buffer in C gives the lines: GzipFile and pyarrow's stream would run Python code for each of them.
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
@@ -102,9 +103,8 @@ def reading_faults(file: InputFile) -> Iterator[None]:
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError) as error:
-        what = " ".join(str(error).split())
         raise UserError(
-            f"{file.address} is cut off, damaged or not what its name says ({what}); "
+            f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
             "fetch it again, or rename it to what it is."
         ) from None
 
@@ -121,9 +121,7 @@ def local_path(file: InputFile) -> Path:
 def find_files(config: CorpusConfig) -> list[InputFile]:
     """All files that `config.paths` names, each once, sorted by their addresses."""
     found: dict[str, InputFile] = {}
-    for pattern in config.paths:
-        if pattern == PYTHON_ENVIRONMENT:
-            continue
+    for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
         for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)
@@ -148,7 +146,7 @@ def _is_number(word: str) -> bool:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files, by address, with names that differ, since ids of documents are made of them."""
+    """The files, with names that differ from one another, since ids of documents are made of names."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -166,7 +164,7 @@ def _find_local(pattern: str) -> list[InputFile]:
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # names leave it out: the same files in another folder have the same names
+    root = _fixed_folder(path)  # left out of names: the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -185,7 +183,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions for refused access and lost connections
-        raise UserError(f"Could not list {pattern}: {' '.join(str(error).split()) or repr(error)}.") from None
+        raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
     root = _fixed_folder(path)
     return [
         InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)

@@ -39,8 +39,8 @@ class IdRegistry:
         return f"{id}#{number}"
 
     # Open addressing (Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm L): a value is in the
-    # slot that its last bits name, or in the next ones up to a free slot. At most half of the slots are taken, so that
-    # a search looks at two or three. A `set` of Python's integers would take some 90 bytes an id.
+    # slot that its last bits name, or in one of the next, before the first free slot. At most half of the slots are
+    # taken, so that a search looks at two or three. A `set` of Python's integers would take some 90 bytes an id.
     def _find(self, value: int) -> int:
         """The slot that holds `value`, or the free one where it belongs."""
         slots, last = self._slots, len(self._slots) - 1
@@ -50,9 +50,9 @@ class IdRegistry:
         return slot
 
     def _grow(self) -> None:
-        former = self._slots  # every value has another slot in a table of another size
-        self._slots = array("Q", bytes(8 * 2 * len(former)))
-        for value in former:
+        values = self._slots  # every value has another slot in a table of another size
+        self._slots = array("Q", bytes(8 * 2 * len(values)))
+        for value in values:
             if value:
                 self._slots[self._find(value)] = value
 

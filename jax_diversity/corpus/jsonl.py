@@ -39,7 +39,7 @@ def _objects(file: InputFile, advance: Advance) -> Records:
                 position = stored.tell()
             if not line.isspace():
                 record = _parse(line)
-                del line  # it may be large, and its text needs more copies until the document is stored
+                del line  # it may have 1 GB, and its text is copied several times until the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)
                 yield Place(file, number), record
@@ -57,6 +57,7 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
         if not isinstance(record, dict):
             return Problem("num_broken_records", f"expected a JSON object, found {type(record).__name__}")
         # JSON may spell one half of a surrogate pair as \\ud800. Python reads it, but it cannot be stored as UTF-8.
+        # Only lines with such an escape are encoded to find out, since that copies the whole record.
         if _SURROGATE.search(line):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
         return record

@@ -25,7 +25,7 @@ def read_megatron(file: InputFile, advance: Advance) -> Found:
         return
     prefix = path.with_suffix("")
     store = TokenFile(prefix)
-    # Places and ids name the prefix, as Megatron's users do, and not one of the two files.
+    # Places and ids name the prefix, as Megatron's users do, not one of the two files.
     named = dataclasses.replace(file, address=str(prefix), name=file.name.removesuffix(".idx"))
     for index in range(store.num_documents):
         place = Place(named, index + 1)

@@ -35,6 +35,7 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
                 row += 1
                 place = Place(file, row)
                 yield place, record if isinstance(record, Problem) else form.make(record, place, config)
+            # The difference of two rounded parts: all of them add up to the file's size exactly.
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
 
@@ -62,7 +63,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
 
 
 def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
-    """The column of token ids and all columns that are no lists of numbers (attention masks, positions)."""
+    """The column of token ids, and the others except for lists of numbers, such as attention masks and positions."""
     entries = {field.name: _entry_type(field.type) for field in schema}
     entry = entries[column]
     if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):
@@ -74,7 +75,7 @@ def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[s
 
 
 def _entry_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a list's entries; None for what is no list."""
+    """The type of a list's entries; None for any other type."""
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return kind.value_type if is_list else None
 
@@ -88,7 +89,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
     lists = batch.column(column)
     entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
     lists = lists.cast(pa.large_list(entry))
-    # The ids of all rows are one array, and each row gets a view of it: no token becomes an object of Python.
+    # The ids of all rows are one array, and each row gets a view of it: no object of Python is made for a token.
     offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
     absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
     ids = lists.values.fill_null(0).to_numpy()
@@ -110,12 +111,10 @@ def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _python_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return pa.duration("us")
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return pa.time64("us")
+    if getattr(kind, "unit", None) == "ns":
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", kind.tz)
+        return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_python_type(field.type)) for field in kind])
     if pa.types.is_list(kind):

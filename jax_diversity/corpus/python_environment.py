@@ -151,11 +151,11 @@ def _candidates(package: Package) -> Iterator[Candidate]:
 
 
 def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
-    # By a hash and not by a random draw: a package that is added or removed leaves the choice of the others as it was.
+    # By a hash, not by a random draw: with one more package or one less, the others' documents are chosen as before.
     by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
     firsts = {candidate.package.name: candidate for candidate in reversed(by_hash)}
     chosen, total = [], 0
-    # The first of every package comes before all others; both parts stay in the hashes' order, since sorting is stable.
+    # Sorting is stable: the first of every package come before all others, both in the order of their hashes.
     for candidate in sorted(by_hash, key=lambda candidate: candidate is not firsts[candidate.package.name]):
         if total >= max_bytes:
             break
@@ -172,7 +172,7 @@ def _text(candidate: Candidate, path: Path) -> str:
 
 
 def _docstrings(source: str, module: str) -> str:
-    """A module's docstrings, each under its dotted name; empty where the source is a template or of another Python."""
+    """A module's docstrings, each under its dotted name; empty where the source is not valid in this Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of invalid escapes, in other people's source
@@ -212,7 +212,7 @@ def _module_name(path: str) -> str:
 
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
-    try:
+    try:  # PEP 610
         return bool(json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
     except (ValueError, AttributeError):  # no JSON, or no objects in it
         return False

@@ -81,7 +81,7 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
     settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation). `cache` is a
     small JSON file that remembers content hashes by path, size and time of change.
     """
-    memory = HashMemory(cache)  # hashing takes as long as reading: only files that changed are read again
+    memory = HashMemory(cache)  # hashing takes as long as reading: only files that have changed are read again
     files = []
     for file in find_files(config):
         with reading_faults(file):
@@ -144,7 +144,8 @@ def _with_other_id(
     if config.duplicate_ids == "rename":
         report.num_renamed_ids += 1
         return dataclasses.replace(document, id=ids.add_renamed(document.id))
-    # Only hashes of ids are kept, so the first place is found by reading again: slow, but then the build is over.
+    # Only hashes of ids are kept, so the first place is found by reading again, which is slow, but happens once: the
+    # build ends with this error.
     readings = _read_sources(dataclasses.replace(config, max_bytes=None), ReadReport(), ignore)
     first = next(
         at for at, other in readings if isinstance(other, Document) and other.id == document.id and not _is_empty(other)

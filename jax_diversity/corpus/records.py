@@ -120,7 +120,7 @@ class RecordForm:
                 continue
             num_records += 1
             num_with_field += self.field(config) in record
-            # For the message, should no record have the field; records may have different ones.
+            # For the message, if no record has the field; records may have different fields.
             if not num_with_field and len(fields_found) < _MOST_FIELDS:
                 fields_found.update(dict.fromkeys(record))
             yield place, self.make(record, place, config)
@@ -128,7 +128,7 @@ class RecordForm:
             raise self.missing(file, config, fields_found)
 
 
-# Both take the fields that they know out of the record: what is left of it is the metadata.
+# Both remove the fields that they know from the record: the others are the metadata.
 def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
     if config.text_field not in fields:
         return Problem("num_without_text", _no_field(config.text_field, fields))
@@ -147,7 +147,7 @@ def _make_token_document(fields: dict[str, Any], place: Place, config: CorpusCon
     except ValueError as error:
         return Problem("num_broken_records", f"field {config.tokens_field!r}: {error}")
     text = fields.pop(config.text_field, None)
-    # Attention masks, positions and the like are as long as the tokens: they would be most of the metadata.
+    # Attention masks, positions and the like are as long as the tokens, and would take most of the metadata's space.
     fields = {name: value for name, value in fields.items() if not _are_numbers(value)}
     return TokenDocument(text=text if isinstance(text, str) else "", tokens=tokens, **_labels(fields, place, config))
 
@@ -222,7 +222,7 @@ def _plain_value(value: Any) -> Any:
         return {str(key): _plain_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain_value(entry) for entry in value]
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()

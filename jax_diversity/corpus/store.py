@@ -26,7 +26,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.corpus.records import TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Document
 
 SCHEMA = pa.schema(
@@ -72,11 +72,11 @@ def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int
 
 
 class _Writer:
-    """The file that is being written and the row group that is being gathered."""
+    """The file that is being written, and the rows of its next row group."""
 
     def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
         self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
-        # `open_file` holds the file's temporary path and its writer: an error that closes it removes the file.
+        # `open_file` holds the file's temporary path and its writer: if an error ends its block, the file is removed.
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
@@ -104,7 +104,7 @@ class _Writer:
         self.has_text &= bool(encoded)
         self._group_bytes += size
         self._file_bytes += size
-        # At once, not with the next document: that one may be large, and both would be in memory while it is read.
+        # Now, not with the next document: that one may be large, and would be read while this group is in memory.
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
@@ -232,7 +232,8 @@ class DocumentStore:
 
     def group_duplicates(self) -> Int64[np.ndarray, " document"]:
         """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
-        # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each.
+        # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each. An
+        # Arrow chunk may be a part of a larger buffer, where it begins at its offset.
         halves = np.concatenate(
             [
                 np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
@@ -261,5 +262,4 @@ def _stored_file(path: Path) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError:
         raise UserError(f"Expected stored documents at {path}, found no such file; prepare the corpus.") from None
     except (pa.ArrowException, OSError) as error:
-        what = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({what}); prepare the corpus again.") from None
+        raise UserError(f"{path} is damaged ({in_one_line(error)}); prepare the corpus again.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
@@ -11,31 +12,11 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
-_PROGRAMMING_LANGUAGES = {
-    ".c": "c",
-    ".cc": "c++",
-    ".cpp": "c++",
-    ".cs": "c#",
-    ".go": "go",
-    ".h": "c",
-    ".hpp": "c++",
-    ".java": "java",
-    ".jl": "julia",
-    ".js": "javascript",
-    ".kt": "kotlin",
-    ".lua": "lua",
-    ".php": "php",
-    ".pl": "perl",
-    ".py": "python",
-    ".r": "r",
-    ".rb": "ruby",
-    ".rs": "rust",
-    ".scala": "scala",
-    ".sh": "shell",
-    ".sql": "sql",
-    ".swift": "swift",
-    ".ts": "typescript",
-}
+_LANGUAGES = (
+    ".c:c .cc:c++ .cpp:c++ .cs:c# .go:go .h:c .hpp:c++ .java:java .jl:julia .js:javascript .kt:kotlin .lua:lua "
+    ".php:php .pl:perl .py:python .r:r .rb:ruby .rs:rust .scala:scala .sh:shell .sql:sql .swift:swift .ts:typescript"
+)
+_LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
 def read_text(file: InputFile, advance: Advance) -> Found:
@@ -55,7 +36,7 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     except UnicodeDecodeError as error:
         yield place, Problem.of_unicode(error)
         return
-    language = _PROGRAMMING_LANGUAGES.get(PurePosixPath(without_compression(file.name)).suffix.lower())
+    language = _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(file.name)).suffix.lower())
     path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
     # The source is the file's folder: with a source for each file, every document would be a group of its own.
     source = valid_name(PurePosixPath(path).parent.name) or file.stem

@@ -69,7 +69,7 @@ class Dataset:
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A process that unpickles opens the dataset itself: memory maps and tables stay behind.
+        # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
         if self.remote is None:
             return open_dataset, (self.root,)
         return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
@@ -147,6 +147,7 @@ class Dataset:
         """What made the tokens; None where the corpus came as tokens without it."""
         from jax_diversity.tokenization.factory import load_saved
 
+        # Its files are fetched by looking for them; `load_saved` takes the folder.
         return load_saved(self.root / "tokens") if self._files("tokenize", "tokens/tokenizer.", "") else None
 
     @cached_property
@@ -154,6 +155,7 @@ class Dataset:
         """The documents' tokens, memory-mapped."""
         from jax_diversity.token_store.megatron import TokenStore
 
+        # Both files of each pair are fetched and checked; the store is given their common names.
         self._files("tokenize", "tokens/", ".bin")
         return TokenStore([path.with_suffix("") for path in self._files("tokenize", "tokens/", ".idx")])
 
@@ -310,7 +312,7 @@ class Dataset:
         return self._reader("validation")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every file with the manifest: there, size, SHA-256; `advance` is told the bytes read."""
+        """Compare every file with the manifest: there, size, SHA-256; `advance` is called with the bytes read."""
         return (self._folder if self.remote is None else self.remote).verify(advance)
 
     def __repr__(self) -> str:
@@ -374,14 +376,7 @@ class Dataset:
         path, expected = self.ordering_file(name)
         if self.remote is not None and f"measure/{name}" in self._folder.stages:
             self.remote.fetch(f"orderings/{name}.json")  # how it was made; read from beside the .npy, if it is there
-        ordering = load_ordering(path)
-        if ordering.fingerprint != expected:
-            raise UserError(
-                f"Expected the ordering of fingerprint {expected[:16]} at {path}, found "
-                f"{ordering.fingerprint[:16]}: it was made again after the dataset was opened, or changed by hand; "
-                "open the dataset again or run `jax-diversity order`."
-            )
-        return ordering
+        return load_ordering(path, expected=expected)
 
     def _read_json(self, name: str) -> dict[str, Any]:
         return read_json(self.file("characterize", f"characteristics/{name}.json"), "characterize")
@@ -408,7 +403,7 @@ class Dataset:
         return Segments(
             **columns,
             num_sequences=num_sequences,
-            sequence_length=self.sequence_length + self.overlap,
+            sequence_length=self.sequence_length + self.overlap,  # as stored; `sequence_length` is what a model sees
             overlap=self.overlap,
         )
 

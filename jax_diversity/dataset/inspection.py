@@ -150,6 +150,7 @@ class Inspector:
         wanted = [("document_index", "==", self._find(document))]
         found = pq.read_table(self.dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
         sequences = found["sequence_index"].to_numpy()
+        # One pass over the ordering: its whole inverse would be as large as the ordering itself.
         positions = np.flatnonzero(np.isin(self._order, sequences))
         position_of = dict(zip(self._order[positions].tolist(), positions.tolist(), strict=True))
         uses = [
@@ -164,6 +165,7 @@ class Inspector:
     ) -> tuple[SequenceView, ...]:
         segments = [record_segments(record) for record in records]
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
+        # Every document's row is read once, however many segments it has in the batch.
         rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
         known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
         views = []
@@ -193,6 +195,7 @@ class Inspector:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
+        # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
         ids = pq.read_table(path := self._table("documents"), columns=["id"])["id"]
         place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
         if place < 0:
@@ -214,6 +217,7 @@ def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str,
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(sizes, dtype=np.int64)
             group = np.searchsorted(ends, indices, side="right")
+            # Indices ascend, so that the row groups' rows, one group after another, come in the order of the indices.
             for index in np.unique(group).tolist():
                 local = indices[group == index] - (ends[index] - sizes[index])
                 rows += file.read_row_group(index).take(pa.array(local)).to_pylist()

@@ -163,6 +163,7 @@ def batch_deviations(
     # The window contract: host h of H reads rows [h B / H, (h + 1) B / H) of every global batch.
     chars, indices = dataset.characteristics, dataset.find_ordering(ordering).indices
     num_batches, num_rows = len(indices) // global_batch_size, global_batch_size // num_hosts
+    # A last batch that is not whole is left out, as in training.
     batches = indices[: num_batches * global_batch_size].reshape(num_batches, num_hosts, num_rows)
     rows = batches[:, host_index].reshape(-1)
     return {

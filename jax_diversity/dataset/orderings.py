@@ -54,8 +54,8 @@ def is_file_name(ordering: Any) -> bool:
     return isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy"))
 
 
-def load_ordering(path: Path, num_sequences: int | None = None) -> Ordering:
-    """An ordering of so many sequences from a .npy file; None takes any."""
+def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str | None = None) -> Ordering:
+    """An ordering of so many sequences and of the expected fingerprint from a .npy file; None takes any."""
     try:
         ordering = Ordering.load(path)
     except ValueError as error:
@@ -65,7 +65,17 @@ def load_ordering(path: Path, num_sequences: int | None = None) -> Ordering:
             f"Expected an ordering of {num_sequences} sequences at {path}, found one of {len(ordering)}; it was "
             "made for another dataset."
         )
+    if expected not in (None, ordering.fingerprint):
+        raise changed_ordering(path, str(expected), ordering.fingerprint)
     return ordering
+
+
+def changed_ordering(path: Path, expected: str, found: str) -> UserError:
+    """The error of a file that holds another ordering than when its fingerprint was read."""
+    return UserError(
+        f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found[:16]}: it was changed, or made "
+        "again after the dataset or the loader was opened; open it again, or run `jax-diversity order`."
+    )
 
 
 def packed_beside(path: Path) -> str | None:

@@ -74,6 +74,7 @@ class RemoteFolder:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{self.address}/manifest.json is not a dataset's manifest ({error!r}).") from None
+        # The folder's name is the manifest's hash: a manifest that is there already is this one.
         with locked(self.root / "manifest"):
             if not (self.root / "manifest.json").exists():
                 write_text(self.root / "manifest.json", text)
@@ -129,7 +130,7 @@ class RemoteFolder:
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every object with the manifest, without keeping any; `advance` is told the bytes read."""
+        """Compare every object with the manifest, without keeping any; `advance` is called with the bytes read."""
         faults = []
         for name, about in self.files.items():
             try:
@@ -153,7 +154,7 @@ class RemoteFolder:
         """A file's bytes in order; the next pieces are fetched while one is used."""
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
-        coming: deque[Future[bytes]] = deque()
+        coming: deque[Future[bytes]] = deque()  # in the order of the file, so that the hash can be taken piece by piece
         # One connection rarely fills the network; a few pieces at a time do, and bound the memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
@@ -208,7 +209,7 @@ def _faults(where: str, what: str) -> Iterator[None]:
     """Turn what drivers raise, each exceptions of its own, into one sentence."""
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(
@@ -235,6 +236,8 @@ def locked(path: Path) -> Iterator[None]:
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f"{path.name}.lock").open("a")
+    # The lock file stays: were it removed, a process that had opened it before and one that made it again would hold
+    # locks of two different files.
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -85,13 +85,14 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """
     _find(method, options)
     if ":" in method:
+        # The file's content is hashed: a changed embedder makes other vectors, though its name stays.
         source = getattr(find_spec(method.partition(":")[0]), "origin", None)
         named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
         return [file for path in named for file in files_at(path)]
     module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**options)
-    make_embedder(method, options)  # of no texts, which is quick: every method checks its own values
+    make_embedder(method, options)  # of no texts, which takes no time: every method checks the values of its options
     return []
 
 

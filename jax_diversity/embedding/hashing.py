@@ -62,7 +62,7 @@ class HashingEmbedder:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             counts = csr_array(make_vectorizer().transform(texts[start : start + _BLOCK_DOCUMENTS]))
-            # Ten occurrences of a word indicate a topic more than one does, but not ten times as much.
+            # Ten occurrences of a word say more about the topic than one does, but not ten times as much.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
@@ -87,7 +87,7 @@ def make_vectorizer() -> Any:
 
 def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimensions}"]:
     """A direction of +1 and -1 for every bucket, drawn by the seed."""
-    # Drawn as bytes: the sequence of random numbers, and so every vector, depends on the type.
+    # Drawn as bytes: the random numbers, and so every vector, depend on the type.
     bits = np.random.default_rng(seed).integers(0, 2, (NUM_BUCKETS, dimensions), np.int8)
     return (2 * bits - 1).astype(np.float32)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +47,7 @@ class PrecomputedVectors:
 
 
 def precomputed(
-    *,
-    document_ids: Callable[[], Any],
-    path: str,
-    column: str = "embedding",
-    id_column: str | None = "id",
+    *, document_ids: Callable[[], Any], path: str, column: str = "embedding", id_column: str | None = "id"
 ) -> PrecomputedVectors:
     """Vectors from files: a .npy, or a column of Parquet files, matched by the documents' ids.
 
@@ -101,7 +97,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_one_line(error)
         raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it again with numpy.save.") from None
     if not isinstance(stored, np.ndarray) or stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         found = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
@@ -159,11 +155,12 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
-    # Written from the last row to the first: what stays is the first row of every document.
+    # Written from the last row to the first: of several rows of a document the first is the one that stays.
     used = np.flatnonzero(rows != _UNUSED)
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
     if len(repeated):
+        # Rows are counted through all files; the message names the file, and the row in it.
         starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
         number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
         raise UserError(
@@ -220,6 +217,7 @@ def _check_column(path: Path, column: str) -> tuple[list[str], int]:
 
 
 def _first_width(paths: Sequence[Path], column: str) -> int:
+    # From a row, not from the column's type: lists of any length have no width in the schema.
     for path in paths:
         for batch in _batches(path, column):
             if len(batch):
@@ -248,9 +246,8 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path) as table:
             yield table
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())
         raise UserError(
-            f"Expected a Parquet file (or a single .npy) at {path}, found: {what}; write it again."
+            f"Expected a Parquet file (or a single .npy) at {path}, found: {in_one_line(error)}; write it again."
         ) from None
 
 
@@ -263,7 +260,7 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
 
 
 def _as_float32(rows: np.ndarray, path: Path, numbers: Int64[np.ndarray, " row"]) -> Float32[np.ndarray, "row feature"]:
-    """The rows as float32, all finite; `numbers` are theirs in the file."""
+    """The rows as float32, refused if they are not finite; `numbers` are their places in the file."""
     # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)

@@ -152,7 +152,7 @@ class BatchPlan:
             full = max(self.batch_tokens // padded_length // self.num_devices, 1) * self.num_devices
             small = max(full // _PARTS // self.num_devices, 1) * self.num_devices
             while len(documents):
-                # The last texts go into small batches, unless these together would be as large as a full one.
+                # The last texts go into small batches, unless these together would have as many rows as a full one.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]

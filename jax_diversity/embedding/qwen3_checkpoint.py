@@ -174,19 +174,17 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
         header = None
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is no JSON object")
-    header.pop("__metadata__", None)
+    header.pop("__metadata__", None)  # free text of the writer's: the one name that is no tensor's
     return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
 
 
 def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarray:
     try:
         kind, shape, (start, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
-        well_formed = all(type(number) is int and number >= 0 for number in (*shape, start, end))
+        if not isinstance(kind, str) or not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
+            raise ValueError
     except (KeyError, TypeError, ValueError):
-        kind, well_formed = None, False
-        shape, start, end = (), 0, 0
-    if not well_formed or not isinstance(kind, str):
-        raise _damaged(path, f"the entry {str(about)[:80]} for {name}")
+        raise _damaged(path, f"the entry {str(about)[:80]} for {name}") from None
     if kind not in _DTYPES:
         raise UserError(
             f"Expected {name} in {path} as one of {', '.join(_DTYPES)}, found {kind}; quantised checkpoints "
@@ -240,6 +238,7 @@ class TokenReader:
             self._tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)]
             )
+        # Truncation leaves room for what the post-processor appends: the end token is never cut off.
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -55,7 +55,7 @@ class Qwen3(nnx.Module):
 
         `spread` lays the rows of the tokens' vectors out over devices; `gather` brings together a block's parameters.
         """
-        graph, layers = nnx.split(self.layers)
+        graph, layers = nnx.split(self.layers)  # a scan takes arrays; the block is put together again inside
         rotation = rotations(tokens.shape[1], self.architecture)
 
         # A scan compiles one block for all layers, and gathers one block's parameters at a time.
@@ -66,11 +66,11 @@ class Qwen3(nnx.Module):
 
     def last(self, hidden: Hidden, lengths: Int32[Array, " row"]) -> Float32[Array, "row width"]:
         """The normalised hidden state of each row's last token, scaled to length 1: the embedding."""
+        # The end token is each row's last one. It alone has seen the whole text, since attention is causal.
         states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
         # Scaled in float32: lengths of bfloat16 would be wrong by up to 0.4 %.
         vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
-        norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / jnp.maximum(norms, 1e-12)
+        return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 class Block(nnx.Module):
@@ -173,6 +173,7 @@ class PlacedModel:
 
         The number of rows is a multiple of the mesh's size. Every process of several hosts passes the same batch.
         """
+        # Whole on every device: token ids are small, and the program itself spreads the rows of their vectors.
         sharding = NamedSharding(self.mesh, PartitionSpec())
         batch = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in (tokens, lengths)]
         return self.program(self.parameters, *batch)
@@ -195,6 +196,7 @@ def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype:
         with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
             model = nnx.merge(graph, parameters)
             hidden = model(tokens, spread=place(AXIS), gather=place())
+            # Gathered on every device, so that each process of several hosts can read all rows.
             return place()(model.last(hidden, place(AXIS)(lengths)))
 
     return PlacedModel(mesh, architecture.hidden_size, parameters, jax.jit(embed))

@@ -49,6 +49,7 @@ def embed(context: Context, partial: Path) -> Counts:
             _write_vectors(target, (beginnings.num_documents, made.dimensions), made.blocks(), advance)
     else:
         _embed_documents(context, made, beginnings, target)
+    # Counted in the file, a block at a time: vectors of an earlier run, which this one kept, count too.
     vectors = np.load(target, mmap_mode="r")
     num_documents, dimensions = vectors.shape
     blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, num_documents, _BLOCK_ROWS))
@@ -57,7 +58,6 @@ def embed(context: Context, partial: Path) -> Counts:
 
 
 def _input_fingerprint(context: Context) -> str:
-    """A hash of the files besides the corpus that the vectors depend on; content hashes are remembered."""
     from jax_diversity.embedding.base import check_method
 
     config: EmbeddingConfig = context.config.embedding
@@ -75,7 +75,7 @@ def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, targ
     parts = [target.with_name(f"part-{index:05d}.npy") for index in range(len(beginnings.paths))]
     with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
         for path, part in zip(beginnings.paths, parts, strict=True):
-            # A file of an earlier run that was cut off is whole, because it was renamed when it was finished.
+            # A file that an earlier run left behind is whole: it got its name when it was finished.
             if part.exists():
                 advance(len(np.load(part, mmap_mode="r")))
             else:
@@ -111,6 +111,7 @@ def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Pat
 
 def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
     """The beginnings of the documents that the embedder learns from, in stored order."""
+    # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
     wanted = np.zeros(beginnings.num_documents, bool)
     count = min(config.fit_documents, len(wanted))
     wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
@@ -131,7 +132,7 @@ def _write_vectors(
         for documents, rows in blocks:
             vectors[documents] = rows
             advance(len(rows))
-        vectors.flush()
+        vectors.flush()  # POSIX does not promise that the fsync of `atomic_path` writes a map's pages
 
 
 def summary(counts: Counts) -> str:

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
@@ -96,10 +96,10 @@ class TfidfSvd:
 
         The same texts and settings give the same bits, whatever the number of processor cores.
         """
-        # In an order of their own: if the terms are too many, those of the first files must not be preferred.
+        # Shuffled: if there are more terms than can be counted, those of the first files should not be preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
         found = _Places()
-        found.most = MOST_CANDIDATES
+        found.most = MOST_CANDIDATES  # a fitted embedding's `_places` has `most` 0: it learns no terms
         counts = _count_terms(texts, found)
         frequency = np.bincount(counts.indices, minlength=len(found))
         # A term of one document connects it with no other one: it is noise to the SVD.
@@ -154,11 +154,7 @@ class TfidfSvd:
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
-        """Read what `save` wrote.
-
-        Raises:
-            UserError: no such file, or no embedding in it.
-        """
+        """Read what `save` wrote; a `UserError` if there is no such file, or no embedding in it."""
         try:
             with np.load(path, allow_pickle=False) as stored:
                 lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
@@ -166,7 +162,7 @@ class TfidfSvd:
         except FileNotFoundError:
             raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
         except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = in_one_line(error)
             raise UserError(f"Expected a saved embedding at {path}, found: {reason}; fit it again.") from None
         terms = tuple(lines.split("\n")) if lines else ()
         agree = weights.shape == (len(terms),) and components.ndim == 2 and components.shape[1] == len(terms)
@@ -209,6 +205,7 @@ def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
     rows = csr_array(counts)
     # On the stored values alone: a count of zero is not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
+    # Not `rows.power(2)`, which sorts each row's columns first: sums in another order have other last bits.
     squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
     lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))

@@ -1,4 +1,4 @@
-"""Files of an export: complete or not there, and no other ordering's file is replaced without being told."""
+"""Files of an export: complete or not there, and another ordering's file is replaced on request only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.artifacts import atomic_path, make_folder
 from jax_diversity.foundation.errors import UserError
 
 
 class Written(NamedTuple):
-    """What an export left behind: files, in the order in which they are read, and a line that says how to use them."""
+    """What an export wrote: files, in the order in which they are read, and a line that says how to use them."""
 
     files: tuple[Path, ...]
     line: str
@@ -34,14 +34,3 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 f"Expected no file, or this very export, at {path}, found another file; choose another target, or "
                 "replace it with --overwrite."
             )
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, or raise a UserError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Expected a folder that can be made at {folder}, found that it cannot ({error.strerror}); choose "
-            "another target."
-        ) from None

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from jax_diversity.export.files import Written, make_folder
+from jax_diversity.export.files import Written
 from jax_diversity.export.rows import OrderedSequences
-from jax_diversity.foundation.artifacts import write_json, write_text
+from jax_diversity.foundation.artifacts import make_folder, write_json, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
@@ -52,7 +52,7 @@ def write_maxtext(
         folder: where the files go; `order.json` in it tells whose order they are.
         sequences_per_file: records a file; None puts all into one.
         overwrite: replace another ordering's files.
-        advance: told the sequences done.
+        advance: called with the number of sequences done.
 
     Raises:
         UserError: the folder holds another ordering's files, or others that this would mix with.
@@ -78,6 +78,8 @@ def write_maxtext(
         "group_size": group_size,
     }
     _claim(folder, about, overwrite)
+    # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a file
+    # with the right number of records is complete and is kept.
     start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
     for path, count in zip(paths, counts, strict=True):
         if path.is_file() and num_records(path) == count:

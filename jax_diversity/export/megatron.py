@@ -131,6 +131,7 @@ def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
     """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths."""
+    # To compare the tokens too would read the whole corpus; other documents of the same lengths are improbable.
     lengths = TokenFile(Path(prefix)).sequence_lengths
     if len(lengths) != len(document_lengths):
         raise UserError(

@@ -61,7 +61,7 @@ def write_olmo(
     Args:
         ordering: of all instances of the loader's dataset.
         folder: the loader's `work_dir`.
-        config: the loader, which shuffles (as far as it knows), its seed, and the epochs to write for.
+        config: the loader (for which this is a shuffle), its seed, and the epochs to write for.
         sequence_length: L, the dataset's.
         overwrite: replace other files of these names.
 

@@ -12,9 +12,7 @@ from jax_diversity.schema import Ordering
 
 
 def document_order(
-    sequence_index: Int64[np.ndarray, " segment"],
-    document_index: Int64[np.ndarray, " segment"],
-    ordering: Ordering,
+    sequence_index: Int64[np.ndarray, " segment"], document_index: Int64[np.ndarray, " segment"], ordering: Ordering
 ) -> Int64[np.ndarray, " document"]:
     """The documents in the order in which training first meets them, each once.
 

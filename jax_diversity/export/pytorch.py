@@ -75,7 +75,7 @@ class OrderedBatchSampler:
     The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
     of it. Positions run on from epoch to epoch, so a batch may begin in one epoch and end in the next.
 
-    Workers prefetch, so the sampler is ahead of training and cannot know where training is: give `state` the number of
+    Workers prefetch, so the sampler is ahead of training by an unknown number of batches: give `state` the number of
     steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
@@ -126,6 +126,7 @@ class OrderedBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         rows = self.global_batch_size // self.num_ranks
         for step in range(len(self)):
+            # The window contract, as `loader.settings.Windows` has it; repeated here so that no JAX is imported.
             first = self.position + step * self.global_batch_size + self.rank * rows
             # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
             positions = np.arange(first, max(first, min(first + rows, self.end)))

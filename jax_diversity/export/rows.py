@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Int64
 
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import FIELDS
-
-Rows = dict[str, Int32[np.ndarray, "row token"]]
-"""Arrays by field name, see `jax_diversity.records.decoding.FIELDS`."""
+from jax_diversity.records.decoding import FIELDS, Arrays
+from jax_diversity.records.reading import Rows
 
 
 class Sequences:
@@ -57,9 +54,7 @@ class Sequences:
         """L, the tokens of a row."""
         return self.dataset.sequence_length
 
-    def read(
-        self, sequences: Int64[np.ndarray, " row"], fields: Sequence[str] = FIELDS, merge_segments: bool = False
-    ) -> Rows:
+    def read(self, sequences: Rows, fields: Sequence[str] = FIELDS, merge_segments: bool = False) -> Arrays:
         """Some sequences, in the order asked for: the arrays and errors of `RecordReader.read_sequences`."""
         if self._process != os.getpid():
             # This process was forked off: another thread of the parent may have held a lock of the opened dataset.
@@ -94,13 +89,13 @@ class OrderedSequences(Sequences):
         fingerprint: str | None = None,
     ) -> None:
         super().__init__(out, fingerprint)
-        # Checked through a dataset of its own, so that what it reads into memory goes again.
+        # Checked through a dataset of its own, so that the memory of what it reads is freed.
         found = open_dataset(out).find_ordering(ordering)
         self.ordering_name, self.ordering_fingerprint = ordering, found.fingerprint
         if ordering_fingerprint not in (None, found.fingerprint):
             raise UserError(
                 f"Expected the ordering {ordering!r} of fingerprint {str(ordering_fingerprint)[:16]}, found "
-                f"{found.fingerprint[:16]}: it was made again meanwhile; restart what was following the former one."
+                f"{found.fingerprint[:16]}: it was made again meanwhile; restart what was following the earlier one."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,9 +105,10 @@ class OrderedSequences(Sequences):
     def order(self) -> np.ndarray:
         """The sequence at every position: integers mapped from the file."""
         name = self.ordering_name
+        # Checked when this object was made; unpickled, it checks the fingerprint again in `__init__`.
         return np.load(name if name.endswith(".npy") else self.dataset.orderings.paths[name], mmap_mode="r")
 
-    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def at(self, positions: Rows) -> Rows:
         """The sequences at some positions; IndexError: no such position."""
         if len(positions) and (positions.min() < 0 or positions.max() >= len(self)):
             raise IndexError(
@@ -120,15 +116,13 @@ class OrderedSequences(Sequences):
             )
         return np.asarray(self.order[positions], np.int64)
 
-    def read_positions(
-        self, positions: Int64[np.ndarray, " row"], fields: Sequence[str] = FIELDS, merge_segments: bool = False
-    ) -> Rows:
+    def read_positions(self, positions: Rows, fields: Sequence[str] = FIELDS, merge_segments: bool = False) -> Arrays:
         """The sequences at some positions, as `read` gives them."""
         return self.read(self.at(positions), fields, merge_segments)
 
     def stream(
         self, start: int, stop: int, num_rows: int, fields: Sequence[str] = FIELDS, merge_segments: bool = False
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Arrays]:
         """The positions from start to stop, so many rows at a time."""
         for first in range(start, stop, num_rows):
             yield self.read_positions(np.arange(first, min(first + num_rows, stop)), fields, merge_segments)

@@ -20,7 +20,7 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,7 @@ _TEMPORARY = ".tmp"
 
 def fingerprint(*parts: Any) -> str:
     """SHA-256 of JSON-serialisable parts."""
+    # Keys are sorted, so that the order of a dataclass's fields does not decide the hash.
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -56,19 +57,18 @@ class HashMemory:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._remembered: Any = {}
+        self._remembered, self._known = dict[str, Any](), dict[str, Any]()
         if cache is not None:
-            with suppress(OSError, ValueError):
-                self._remembered = json.loads(cache.read_text(encoding="utf-8"))
-        self._known: dict[str, Any] = {}
+            with suppress(OSError, ValueError, TypeError):  # TypeError: JSON that is no object
+                self._remembered = dict(json.loads(cache.read_text(encoding="utf-8")))
 
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
-        # Size and time of change are what `make` trusts too; an edit that keeps both goes unnoticed.
+        # `make` relies on size and time of change too; an edit that changes neither is not noticed.
         status = os.stat(path)
         stamp = [status.st_size, status.st_mtime_ns]
-        known = self._remembered.get(path) if isinstance(self._remembered, dict) else None
+        known = self._remembered.get(path)
         if not isinstance(known, dict) or known.get("stamp") != stamp or "sha256" not in known:
             known = {"stamp": stamp, "sha256": file_hash(Path(path))}
         self._known[path] = known
@@ -81,9 +81,21 @@ class HashMemory:
             write_json(self._cache, self._known)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+    except OSError as error:
+        reason = error.strerror or repr(error)
+    if reason:
+        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
+    # One fixed name is enough, since the folder's lock admits one writer; `partial` removes what a kill leaves behind.
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         yield temporary
@@ -116,14 +128,13 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
     import numpy as np
 
     try:
-        # Unlike np.load it takes no archives, and compares shape and file size before memory is asked for.
+        # Unlike np.load, open_memmap refuses archives, and compares shape and file size before it allocates memory.
         mapped = np.lib.format.open_memmap(path, mode="r")
         return mapped if mmap else np.array(mapped)
     except FileNotFoundError:
         raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
     except _NO_ARRAY as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({reason}); run `jax-diversity {stage}` again.") from None
+        raise UserError(f"{path} is damaged ({in_one_line(error)}); run `jax-diversity {stage}` again.") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -160,7 +171,7 @@ class Fault:
 
 
 class OutputFolder:
-    """The folder of one dataset and its manifest; a `UserError` where it is none that this version reads."""
+    """The folder of one dataset and its manifest; a `UserError` where this version cannot read it."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -200,6 +211,8 @@ class OutputFolder:
         """Hold the folder for writing; the lock ends with the process, however it ends."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            # Mode "w" would erase the holder's number before the lock is taken. The file is never removed: a process
+            # that has opened it could then lock a file without a name, while another one makes and locks a new file.
             file = (self.root / ".lock").open("a+")
         except OSError as error:
             raise UserError(
@@ -216,15 +229,17 @@ class OutputFolder:
                     f"{self.root} is being written by another process (id {holder}); wait for it or choose "
                     "another output folder."
                 ) from None
-            # The lock is the kernel's; the number is for the message above alone.
+            # The kernel holds the lock; the number only serves the message above.
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
+            # Read again: another process may have changed it before this one got the lock.
             self.manifest = self._read_manifest()
             yield
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
         """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
+        # Sizes, not hashes: a build that has nothing to do should not read the whole dataset. `verify` does.
         entry = self.stages.get(stage)
         return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
@@ -278,20 +293,20 @@ class OutputFolder:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        # Until here the former artifact is whole; from here on the stage counts as not made.
-        former = self._remove_entry(stage)
+        # Until here the previous artifact is whole; from here on the stage counts as not made.
+        previous = self._remove_entry(stage)
         target = self.root / destination
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
-        # Files of the former artifact that the new one lacks: fewer files of documents, say.
-        stale = {self.root / name for name in former}
+        # Files of the previous artifact that the new one lacks: there may be fewer files of documents now.
+        stale = {self.root / name for name in previous}
         if owns_folder:
             stale |= {path for path in target.rglob("*") if path.is_file()}
         for path in stale - {self.root / name for name in files}:
             path.unlink(missing_ok=True)
-        _flush(target)
+        _flush(target)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
         shutil.rmtree(partial, ignore_errors=True)
@@ -306,11 +321,11 @@ class OutputFolder:
 
     def _remove_entry(self, stage: str) -> Mapping[str, Any]:
         """Take a stage out of the manifest; returns its files."""
-        former = self.manifest["stages"].pop(stage, None)
-        if former is None:
+        entry = self.manifest["stages"].pop(stage, None)
+        if entry is None:
             return {}
         self.write_manifest()
-        return former["files"]
+        return entry["files"]
 
     def write_manifest(self) -> None:
         """Write the manifest as it is in memory."""

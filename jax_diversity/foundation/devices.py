@@ -23,4 +23,5 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
             f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
             f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
         )
+    # Auto, whatever the given mesh has: shardings inside a program are the compiler's choice, not a part of types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))

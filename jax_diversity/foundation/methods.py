@@ -8,9 +8,8 @@ Parameters that all methods of a kind may take are the kind's *contract*; all ot
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -19,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
 
@@ -36,7 +35,9 @@ class Parameter:
 
     def in_words(self) -> str | None:
         """What the parameter takes, for messages; None where settings cannot give it, such as a mesh of devices."""
-        words = [_WORDS.get(kind) if isinstance(kind, str) else ", ".join(map(str, kind)) for kind in self.kinds]
+        words = [
+            _WORDS.get(kind) if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}" for kind in self.kinds
+        ]
         return None if None in words else " or ".join(map(str, words))
 
 
@@ -61,54 +62,34 @@ def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
     return (ast.unparse(annotation),)
 
 
-@dataclass(frozen=True)
-class Methods(Mapping[str, str]):
-    """The methods of one kind: name -> module below `package`, imported when its method is asked for.
+class Methods(dict[str, str]):
+    """The methods of one kind: name -> module below `package`, whose function of that name is the method.
 
     Attributes:
         kind: what a method is called, such as `ordering method`.
         package: the package below which the modules are.
-        modules: name -> module; the function in it has the method's name.
         contract: parameters that are no options of a method's own.
     """
 
-    kind: str
-    package: str
-    modules: Mapping[str, str]
-    contract: frozenset[str]
-
-    def __getitem__(self, name: str) -> str:
-        return self.modules[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
-
-    def __len__(self) -> int:
-        return len(self.modules)
+    def __init__(self, kind: str, package: str, modules: Mapping[str, str], contract: frozenset[str]) -> None:
+        super().__init__(modules)
+        self.kind, self.package, self.contract = kind, package, contract
 
     def find(self, name: str) -> Any:
-        """Import a method.
-
-        Raises:
-            UserError: unknown name; lists all and suggests the nearest.
-        """
+        """Import a method; a `UserError` for an unknown name, as in `check_name`."""
         self.check_name(name)
-        return getattr(import_module(f"{self.package}.{self.modules[name]}"), name)
+        return getattr(import_module(f"{self.package}.{self[name]}"), name)
 
     def check_name(self, name: str) -> None:
-        """Refuse an unknown name.
-
-        Raises:
-            UserError: lists all methods and suggests the nearest.
-        """
-        if name not in self.modules:
-            known = ", ".join(sorted(self.modules))
-            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{_hint(name, self.modules)}")
+        """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
+        if name not in self:
+            known = ", ".join(sorted(self))
+            raise UserError(f"Unknown {self.kind} {name!r}: expected one of {known}{did_you_mean(name, self)}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All of a method's parameters."""
         self.check_name(name)
-        return _read_function(f"{self.package}.{self.modules[name]}", name)[1]
+        return _read_function(f"{self.package}.{self[name]}", name)[1]
 
     def takes(self, name: str, parameter: str) -> bool:
         """Tell whether a method has a parameter, an option or one of the contract."""
@@ -121,31 +102,20 @@ class Methods(Mapping[str, str]):
 
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
         """A method's first sentence, and the options that settings can give with their defaults, as source."""
-        sentence, parameters = _read_function(f"{self.package}.{self.modules[name]}", name)
-        return sentence, {
-            option: parameter.default
-            for option, parameter in parameters.items()
-            if option not in self.contract and parameter.in_words() is not None
-        }
+        sentence, parameters = _read_function(f"{self.package}.{self[name]}", name)
+        own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
+        return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
 
     def check_options(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that a method does not have; their values are for the method to check.
-
-        Raises:
-            UserError: unknown method or option; lists the known ones and suggests the nearest.
-        """
+        """Refuse options that a method does not have with a `UserError`; the method itself checks their values."""
         known = [parameter for parameter in self.parameters(name) if parameter not in self.contract]
         for option in options:
             if option not in known:
                 expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{_hint(option, known)}")
+                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{did_you_mean(option, known)}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
-        """Check the options of settings by the method's signature alone: names, types, none missing.
-
-        Raises:
-            UserError: the first option that does not fit.
-        """
+        """Refuse the first option of settings that does not fit the method's signature: name, type, or missing."""
         self.check_options(name, options)
         for option, parameter in self.parameters(name).items():
             if option in self.contract:
@@ -158,11 +128,6 @@ class Methods(Mapping[str, str]):
                 raise UserError(f"The option {option!r} of method {name!r} can only be given in Python.")
             elif not any(_is_of(kind, options[option]) for kind in parameter.kinds):
                 raise UserError(f"Expected the option {option!r} to be {words}, found {options[option]!r}.")
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 @cache

@@ -20,7 +20,6 @@ _Stage = TypeVar("_Stage")
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WORTH_A_LINE = 1.0
-_NAME_WIDTH, _BAR_WIDTH = 28, 8
 
 
 def ignore(amount: int) -> None:
@@ -62,10 +61,8 @@ class Progress:
         watched = is_watched(sys.stderr)
         # A display that is disabled still counts: its task gives rate and time left for the plain lines.
         display = progress.Progress(
-            progress.TextColumn(
-                "{task.description}", markup=False, table_column=Column(width=_NAME_WIDTH, no_wrap=True)
-            ),
-            progress.BarColumn(_BAR_WIDTH),
+            progress.TextColumn("{task.description}", markup=False, table_column=Column(width=28, no_wrap=True)),
+            progress.BarColumn(bar_width=8),
             progress.TaskProgressColumn(),
             progress.TimeRemainingColumn(),
             RateAndMemory(table_column=Column(no_wrap=True, overflow="crop")),
@@ -77,22 +74,21 @@ class Progress:
         )
         display.add_task(self._place + name, total=total)
         (task,) = display.tasks
-        start = last = time.monotonic()
-        lock = threading.Lock()
+        lock, seconds_of_last_line = threading.Lock(), 0.0
 
         def advance(amount: int) -> None:
-            nonlocal last
-            with lock:  # one line every ten seconds, not one a thread
+            nonlocal seconds_of_last_line
+            with lock:  # rich locks its counts, not the time of the last line: threads would print one each
                 display.advance(task.id, amount)
-                now = time.monotonic()
-                if not watched and not task.finished and now - last >= _SECONDS_BETWEEN_LINES:
-                    last = now
-                    _print_line(task, unit, now - start, total)
+                seconds = task.elapsed or 0.0
+                if not watched and not task.finished and seconds - seconds_of_last_line >= _SECONDS_BETWEEN_LINES:
+                    seconds_of_last_line = seconds
+                    _print_line(task, unit, total)
 
         with display:
             yield advance
-        if time.monotonic() - start >= _SECONDS_WORTH_A_LINE:
-            _print_line(task, unit, time.monotonic() - start, None)
+        if (task.elapsed or 0.0) >= _SECONDS_WORTH_A_LINE:
+            _print_line(task, unit)
 
 
 def is_watched(stream: Any) -> bool:
@@ -103,19 +99,21 @@ def is_watched(stream: Any) -> bool:
 def resident_bytes() -> int:
     """Memory that this process uses now, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
+        # The second number counts resident pages.
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes() -> int:
     """The most memory that this process has used since it started, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
-def _print_line(task: Task, unit: str, seconds: float, total: int | None) -> None:
+def _print_line(task: Task, unit: str, total: int | None = None) -> None:
     """A line for a log; without `total`, what is done and no time left."""
     done = _amount(task.completed, unit)
-    done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}" if total else done
-    parts = [f"{done} in {_clock(seconds)}", *_rate_and_memory(task, unit)]
+    if total:
+        done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}"
+    parts = [f"{done} in {_clock(task.elapsed)}", *_rate_and_memory(task, unit)]
     if total and task.time_remaining is not None:
         parts.append(f"{_clock(task.time_remaining)} left")
     print(f"{task.description}: {', '.join(parts)}", file=sys.stderr, flush=True)
@@ -126,8 +124,8 @@ def _rate_and_memory(task: Task, unit: str) -> list[str]:
     return [*rate, _amount(resident_bytes(), "bytes")]
 
 
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+def _clock(seconds: float | None) -> timedelta:
+    return timedelta(seconds=round(seconds or 0.0))
 
 
 def _amount(number: float, unit: str) -> str:

@@ -58,7 +58,7 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
     if widths.max() > _LONGEST_VARINT:
         raise ValueError(f"an integer of {widths.max()} bytes")
     # All integers at once, without a loop: each byte's seven bits are shifted to their place, and the bytes of an
-    # integer are joined by `or`.
+    # integer are joined by `or`. The tenth byte's bits above the 64th are lost in uint64, as in `_varint`.
     shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, widths))
     bits = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 
 _Settings = TypeVar("_Settings")
 
@@ -48,7 +47,7 @@ def _fault(error: Any) -> str:
     """What is wrong with a file that is no YAML, and where, without the lines that the parser quotes."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return " ".join(str(error).split())
+        return in_one_line(error)
     return f"line {mark.line + 1}, column {mark.column + 1} is none: {error.problem}"
 
 
@@ -76,14 +75,13 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         for key in value:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
-                near = difflib.get_close_matches(str(key), names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                raise UserError(f"Unknown setting {dotted}; expected one of {', '.join(names)}{hint}")
+                known = f"{', '.join(names)}{did_you_mean(str(key), names)}"
+                raise UserError(f"Unknown setting {dotted}; expected one of {known}")
         return typing.cast(Any, kind)(
             **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
-        # The exact type first: True is an int for Python, and an option that is a switch stays one.
+        # The exact type first: True is an int for Python, but has to stay a bool where a bool is allowed.
         if type(value) in arguments:
             return value
         kinds = [item for item in arguments if item is not type(None)]
@@ -103,7 +101,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {value!r}.")
         return value
-    # A whole number will do for a number.
+    # A whole number is a number.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
             return float(value)

@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64, Integer
 
 from jax_diversity.foundation.progress import Advance, ignore
 
-_STEPS_PER_ADVANCE = 1024
+_STEPS_PER_ADVANCE = 1024  # a call for every element would cost as much as the step itself
 
 
 def space_groups(
@@ -92,6 +92,7 @@ class _Remaining:
             above[group] = self._first_of_at_least(float(deficit[group]), group)
         nodes = np.stack([above, self.before[above]])
         misses = np.abs(self.growth[nodes] - deficit)
+        # Compared exactly: the least miss is one of these very numbers, and equal misses are a tie.
         return int(self.element[nodes[misses == misses.min()]].min())
 
     def take(self, element: int, group: int, deficit: float) -> None:

@@ -27,7 +27,7 @@ _WORD = re.compile(f"[\\w{MARKS}]{{2,}}")
 def split_terms(text: str) -> list[str]:
     """A text's terms, fewer than two a character: `get_user(明月)` gives get, user, 明, 月, 明月."""
     text = text.lower().replace("_", " ")
-    # Most texts are ASCII: the search for scripts without spaces is left out.
+    # Most texts are ASCII, in which there is no script without spaces to search for.
     if text.isascii():
         return _WORD.findall(text)
     runs = _RUN.findall(text)
@@ -35,6 +35,6 @@ def split_terms(text: str) -> list[str]:
         return _WORD.findall(text)
     terms = _WORD.findall(_RUN.sub(" ", text))
     for run in runs:
-        terms += run
+        terms += run  # each character
         terms += map(add, run, run[1:])
     return terms

@@ -62,6 +62,7 @@ class Checkpoints:
             state = nnx.state(holder)
             wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, _named(state))
             arrays = self._restore(num_steps, **{name: ocp.args.StandardRestore(wanted)})[name]
+            # By name, not by position: Orbax may give the dictionary back in another order.
             leaves = [arrays[key] for key in _named(state)]
             nnx.update(holder, jax.tree.unflatten(jax.tree.structure(state), leaves))
         return num_steps
@@ -83,7 +84,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until all checkpoints are on disk."""
-        self._manager.wait_until_finished()
+        self._manager.wait_until_finished()  # a process that ended now would leave the last checkpoint unfinished
         self._manager.close()
 
 

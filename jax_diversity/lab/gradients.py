@@ -46,6 +46,7 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
     def zeros(leaf: Array) -> Array:
         return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
 
+    # A scan, not `vmap`: one gradient exists at a time beside the two sums.
     start = (jax.tree.map(zeros, parameters), jnp.zeros((), jnp.float32))
     (total, squares), _ = jax.lax.scan(add, start, parts)
     return squares / _squared_norm(total), total

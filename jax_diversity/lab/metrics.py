@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import write_text
+from jax_diversity.foundation.artifacts import make_folder, write_text
 from jax_diversity.foundation.errors import UserError
 
 
@@ -74,6 +73,7 @@ class JsonLinesWriter:
         make_folder(path.parent)
         self.steps: list[dict[str, Any]] = []
         if header is not None:
+            # A checkpoint is older than the log's end by the steps since: they are done again, and logged again.
             self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
             write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
         self._file = path.open("a", encoding="utf-8")
@@ -81,7 +81,7 @@ class JsonLinesWriter:
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
         self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        self._file.flush()  # to the system: a killed process loses no step, a power cut may
 
     def close(self) -> None:
         """Close the file."""
@@ -122,6 +122,7 @@ class TensorBoardWriter:
         self.is_first = not any(folder.glob("events.out.tfevents.*"))
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
         name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.from-step-{first_step}"
+        # "x": two runs that begin in the same instant never write into one file.
         self._records = RecordWriter((folder / name).open("xb"))
         self._add(0, file_version="brain.Event:2")
         if not self.is_first:  # readers drop what earlier files hold from this step on
@@ -154,15 +155,3 @@ def require_tensorboard() -> None:
             f"Expected the extra tensorboard, found no {error.name}; install it with "
             "`pip install 'jax-diversity[tensorboard]'`."
         ) from None
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for files that will be written; refuse one that cannot be made or written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Expected a folder that can be written, found {folder} ({error.strerror}); choose another one."
-        ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"Expected a folder that can be written, found that {folder} cannot; choose another one.")

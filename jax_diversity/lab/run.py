@@ -18,11 +18,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Float64, Int64
 
 from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.artifacts import make_folder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
-from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, make_folder, require_tensorboard
+from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.loader.iteration import Batch
@@ -32,14 +33,7 @@ from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 
 # Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
-_NO_LOSS = {
-    "ordering",
-    "checkpoint_every",
-    "validate_every",
-    "validation_batches",
-    "diagnose_every",
-    "metrics",
-}
+_NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
 
 
 @dataclass(frozen=True)
@@ -171,6 +165,7 @@ def train(
     with ExitStack() as stack:
         checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
         batches = stack.enter_context(closing(iter(loader)))
+        # Before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(model, optimizer, batches)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
         steps = list(log.steps)
@@ -180,7 +175,7 @@ def train(
             for record in steps if tensorboard.is_first else ():
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
-        write = Writers(*writers)
+        write = Writers(*writers)  # the log is none of them: a run stops where its log cannot be written
         validation = _validation_batches(dataset, config)
         for step in range(first, config.num_steps):
             position, start = batches.position, time.perf_counter()
@@ -212,11 +207,13 @@ def train(
                 **diagnosis,
             }
             if validation and _is_due(step, config.validate_every, config):
+                # Summed losses and targets of all batches in float64: a mean of the batches' means would weigh the last
+                # one, which has fewer targets, like the others.
                 parts = np.array([batch_loss(model, part) for part in validation], np.float64)
                 values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
-            # the log drops its first record. The other way round the step would be missing for ever.
+            # the log drops its first record. In the other order the log would lack the step.
             log(step, values)
             write(step, values)
             if _is_due(step, config.checkpoint_every, config):
@@ -293,10 +290,7 @@ def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
     def is_matrix(parameters: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
 
-    return optax.chain(
-        optax.clip_by_global_norm(1.0),
-        optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix),
-    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix))
 
 
 def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:

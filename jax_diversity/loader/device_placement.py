@@ -34,6 +34,7 @@ class DevicePlacement:
                 f"Expected a sharding that divides batches of {shape[0]} rows and {shape[1]} tokens, found "
                 f"{sharding} ({reason}); choose another global_batch_size or mesh."
             ) from None
+        # A sharding of the rows alone gives one slice a device: all columns then.
         self._indices: dict[Any, tuple[slice, slice]] = {
             device: (index[0], index[1] if len(index) > 1 else slice(None))
             for device, index in (indices or {}).items()
@@ -43,6 +44,7 @@ class DevicePlacement:
     @cached_property
     def row_numbers(self) -> tuple[int, ...]:
         """The rows of the global batch that this process's devices hold, ascending."""
+        # Devices may hold the same rows: each is read once, and put on all of them.
         rows = [np.arange(self.shape[0])[index] for index, _ in self._indices.values()]
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 

@@ -125,6 +125,7 @@ class OrderSampler:
         turn, row = divmod(element, rows)
         position = (turn * self._num_workers + worker) * self._batch_size + host * rows + row
         sequence = int(self._order.at(np.array([position], np.int64))[0])
+        # Random operations then draw the same numbers for any number of hosts and workers.
         return grain.RecordMetadata(index=index, record_key=sequence, rng=np.random.default_rng(position))
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it

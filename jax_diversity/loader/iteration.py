@@ -42,6 +42,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         if isinstance(index, slice):
             return self.slice(index)
         settings = self.windows.settings
+        # Grain's datasets begin again after their end: element len(self) is element 0.
         return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
     def __str__(self) -> str:
@@ -93,6 +94,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if not self._windows.num_batches(self._position):
             raise StopIteration
         batch = self._take() if self._settings.num_prefetch else self._make(self._position)
+        # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch size.
         self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
         return batch
 
@@ -131,6 +133,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 f"Expected a position in 0 .. {self._windows.end}, found {position!r}; "
                 "give the loader as many epochs as the run that was saved."
             )
+        # The ordering of the position's epoch: an order that changes with the epoch has another fingerprint in each.
         own = self._state(position)
         for name in ("dataset", "ordering"):
             if state[name] != own[name] and not (name == "ordering" and self._borders(position, state[name])):
@@ -138,7 +141,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
                     f"{own[name]}; open the {name} it was made with, or start a new run."
                 )
-        self._cancel()
+        self._cancel()  # batches that were made ahead belong to the position before
         self._position = position
 
     def _borders(self, position: int, ordering: str) -> bool:
@@ -157,7 +160,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return False
 
     def start_prefetch(self) -> None:
-        """Begin to make batches before the first is asked for."""
+        """Begin to make batches before the first one is needed."""
         if self._settings.num_prefetch and not self._closed:
             self._submit(self._position)
 
@@ -165,7 +168,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """Stop making batches; threads and processes end when the batch that they are making is done."""
         super().close()
         # Closing the workers cancels what is pending. Nothing more may be done here: an iterator that a module holds
-        # is closed when the interpreter has already taken most other modules apart.
+        # is closed when the interpreter has already removed most other modules.
         self._pending.clear()
         self._end_workers()
         self._batches.source.close()

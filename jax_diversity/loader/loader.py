@@ -95,22 +95,7 @@ def make_loader(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    settings = LoaderSettings.checked(
-        global_batch_size=global_batch_size,
-        num_epochs=num_epochs,
-        start_position=start_position,
-        drop_remainder=drop_remainder,
-        host_index=host_index,
-        num_hosts=num_hosts,
-        sharding=sharding,
-        fields=fields,
-        names=names,
-        dtype=dtype,
-        merge_segments=merge_segments,
-        num_prefetch=num_prefetch,
-        num_threads=num_threads,
-        num_workers=num_workers,
-    )
+    settings = LoaderSettings.among(locals())  # every parameter but those that say what is read
     source, order = _open(dataset, ordering, cache_folder)
     if sequence_length is not None and source.width != whole_number("sequence_length", sequence_length, 1):
         raise UserError(
@@ -149,6 +134,7 @@ class Loader(grain.IterDataset[Batch]):
         return None if self.batches.windows.end == ENDLESS else len(self.batches)
 
     def __iter__(self) -> BatchIterator:
+        # Every iterator closes its own source; the copy leaves the shared batches, and their source, as they are.
         batches = copy(self.batches)
         batches.source = batches.source.for_iterator()
         return BatchIterator(batches, self._placement)
@@ -177,7 +163,7 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
     widths = sorted({source.width for source in sources})
     if len(widths) > 1:
         raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
-    sizes = [len(source) for source in sources]
+    sizes = list(map(len, sources))
     if is_blend:
         if len(ordering.num_sequences) != len(sizes):
             raise UserError(

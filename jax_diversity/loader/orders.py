@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.orderings import is_file_name, load_ordering
+from jax_diversity.dataset.orderings import changed_ordering, is_file_name, load_ordering
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering, Schedule
 
@@ -39,7 +39,7 @@ class Order(ABC):
 
 
 class OrderIndex(Order):
-    """An ordering or a schedule in memory; a pickle carries the name of its file, where it has one, not the numbers."""
+    """An ordering or a schedule in memory; a pickle of one that came from a file carries the file's name instead."""
 
     def __init__(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
         self.fingerprint = ordering.fingerprint
@@ -64,10 +64,7 @@ class OrderIndex(Order):
 
 
 def _load_again(path: Path, fingerprint: str) -> OrderIndex:
-    ordering = load_ordering(path)
-    if ordering.fingerprint != fingerprint:
-        raise _changed(path, fingerprint, ordering.fingerprint)
-    return OrderIndex(ordering, path)
+    return OrderIndex(load_ordering(path, expected=fingerprint), path)
 
 
 class OrderFile(OrderIndex):
@@ -84,18 +81,19 @@ class OrderFile(OrderIndex):
         found, shape = "no ordering", (num_sequences,)
         try:
             self._file = path.open("rb")
-            self._status = _status(self._file)
+            self._status = _status(self._file)  # before the hash: what is written after this line is noticed
             np.lib.format.read_magic(self._file)
             stored = np.lib.format.read_array_header_1_0(self._file)
             start = self._file.tell()
             if stored == (shape, False, np.dtype("<i8")):
+                # From here to the end: the numbers without the file's header, of which a fingerprint is the hash.
                 found = hashlib.file_digest(self._file, "sha256").hexdigest()
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
         if found != fingerprint:
-            raise _changed(path, fingerprint, found)
+            raise changed_ordering(path, fingerprint, found)
         self.indices = np.zeros(0, np.int64)
         if num_sequences:  # an empty file cannot be mapped
             self.indices = np.memmap(self._file, np.int64, "r", start, shape).view(np.ndarray)
@@ -112,13 +110,6 @@ class OrderFile(OrderIndex):
                 "loader again."
             )
         return self.indices[positions % self._length]
-
-
-def _changed(path: Path, expected: str, found: str) -> UserError:
-    return UserError(
-        f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found[:16]}: it was changed, or made "
-        "again after the dataset or the loader was opened; open it again."
-    )
 
 
 def _status(file: Any) -> tuple[int, int]:

@@ -18,7 +18,7 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
     """The state with which a loader of a new plan goes on where a loader of the old one stopped.
 
     A loader refuses the state of another ordering, in which the position means other sequences. When the new plan
-    differs from the old one only behind the position, it means the same ones. This is checked here: every position
+    differs from the old one only after the position, it means the same ones. This is checked here: every position
     of the epoch before the state's has the same sequence in both orders, so that over the change too each sequence
     comes exactly once an epoch. Earlier epochs are not compared; from the position on the new plan is followed.
 
@@ -34,7 +34,7 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
 
     Raises:
         UserError: a state that is not the old loader's; loaders of different datasets, or with epochs of different
-            lengths; two orders that differ before the position; a position behind the new loader's last epoch.
+            lengths; two orders that differ before the position; a position after the new loader's last epoch.
 
     Example:
         >>> state = iterator.get_state()
@@ -45,18 +45,19 @@ def replanned_state(state: Mapping[str, Any], loader: Loader, replanned: Loader)
     """
     _check_state(loader, state)
     position, end = state["position"], replanned.batches.windows.end
-    former, order = loader.batches.order, replanned.batches.order
-    if len(former) != len(order):
+    old_order, order = loader.batches.order, replanned.batches.order
+    if len(old_order) != len(order):
         raise UserError(
-            f"Expected a new plan of {len(former)} positions an epoch, as the old one has, found {len(order)}; plan "
+            f"Expected a new plan of {len(old_order)} positions an epoch, as the old one has, found {len(order)}; plan "
             "the rest with jax_diversity.replan."
         )
     within = min(position, end - 1)  # the end belongs to the last epoch
+    # `set_state` checks dataset and end. It cannot see which sequences came before the position: compared below.
     carried = {**state, "ordering": order.fingerprint_at(within)}
     _check_state(replanned, carried)
     for start in range(within // len(order) * len(order), position, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, position), dtype=np.int64)
-        old, new = former.at(positions), order.at(positions)
+        old, new = old_order.at(positions), order.at(positions)
         if (rows := np.flatnonzero(old != new)).size:
             row = rows[0]
             raise UserError(

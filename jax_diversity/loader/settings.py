@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import FIELDS
 
 ENDLESS = 2**62
-"""The number of positions of a run without a last epoch."""
+"""The number of positions of a run without a last epoch: batches after it still have positions below 2^63."""
 
 ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 """The fields that say where each row of a batch of several datasets comes from."""
@@ -46,6 +46,11 @@ class LoaderSettings:
     num_prefetch: int = 2
     num_threads: int = 1
     num_workers: int = 0
+
+    @classmethod
+    def among(cls, parameters: Mapping[str, Any]) -> LoaderSettings:
+        """The settings among a function's parameters, its `locals()`, which have the same names; see `checked`."""
+        return cls.checked(**{name: value for name, value in parameters.items() if name in cls.__dataclass_fields__})
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
@@ -124,6 +129,7 @@ class Windows:
         if self.row_numbers is None:
             first = position + self.settings.host_index * self.num_rows
             return np.arange(first, max(first, min(first + self.num_rows, self.end)), dtype=np.int64)
+        # With a sharding, the rows of a process are those of its devices, which need not be neighbours.
         positions = position + np.array(self.row_numbers, np.int64)
         return positions[positions < self.end]
 

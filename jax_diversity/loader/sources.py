@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import Order, OrderIndex, layout_fingerprint
 from jax_diversity.loader.settings import LoaderSettings
-from jax_diversity.records.reading import RecordReader
-
-Rows = Int64[np.ndarray, " row"]
-"""A whole number for each row of a batch."""
+from jax_diversity.records.reading import RecordReader, Rows
 
 
 class SequenceSource(ABC):
@@ -90,6 +86,7 @@ class ConcatenatedSource(SequenceSource):
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
+        # side="right": datasets without sequences begin where the next one does, and none of these rows is theirs.
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
         shape = (len(sequences), self.width)

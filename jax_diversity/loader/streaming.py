@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -34,9 +35,9 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
-from jax_diversity.loader.sources import Rows, SequenceSource, opened
+from jax_diversity.loader.sources import RecordSource, opened
 from jax_diversity.records.decoding import FIELDS
-from jax_diversity.records.reading import RecordReader
+from jax_diversity.records.reading import RecordReader, Rows
 
 _CHUNK = 2**20
 
@@ -94,33 +95,12 @@ def stream_batches(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    counts = {"shuffle_buffer": shuffle_buffer, "seed": seed, "read_ahead_files": read_ahead_files}
-    whole = {name: whole_number(name, value) for name, value in counts.items()}
-    settings = LoaderSettings.checked(
-        global_batch_size=global_batch_size,
-        num_epochs=num_epochs,
-        start_position=start_position,
-        drop_remainder=drop_remainder,
-        host_index=host_index,
-        num_hosts=num_hosts,
-        sharding=sharding,
-        fields=fields,
-        names=names,
-        dtype=dtype,
-        merge_segments=merge_segments,
-        num_prefetch=num_prefetch,
-        num_threads=num_threads,
-    )
+    settings = LoaderSettings.among(locals())  # the parameters that `make_loader` has too
+    buffer, seed = whole_number("shuffle_buffer", shuffle_buffer), whole_number("seed", seed)
+    num_ahead = whole_number("read_ahead_files", read_ahead_files)
     source = opened(dataset, cache_folder)
-    records = source.records
-    order = StreamOrder(
-        records,
-        layout_fingerprint(source),
-        end=settings.end(len(records)),
-        shuffle_buffer=whole["shuffle_buffer"],
-        seed=whole["seed"],
-        num_ahead=whole["read_ahead_files"],
-    )
+    end = settings.end(len(source.records))
+    order = StreamOrder(source.records, layout_fingerprint(source), end, buffer, seed, num_ahead)
     return Loader(StreamedSource(order, source.fingerprint, source.remote), order, settings)
 
 
@@ -175,6 +155,7 @@ class StreamOrder(Order):
             stretches = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
             for stretch in np.unique(stretches).tolist():
                 rows, (first, stop) = here[stretches == stretch], self._stretch(epoch, stretch)
+                # Where the shuffle takes these steps to, and which file, in the epoch's order, is there.
                 moved = first + _permutation(self.seed, epoch, first, stop - first)[steps[rows] - first]
                 turn = np.searchsorted(starts, moved, side="right") - 1
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]
@@ -196,6 +177,7 @@ class StreamOrder(Order):
         )
 
     def _stretch(self, epoch: int, number: int) -> tuple[int, int]:
+        # Shifted stretches begin before the epoch: the first one is cut at its start, the last one at its end.
         first = number * self.shuffle_buffer - self._offset(epoch)
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
 
@@ -266,41 +248,31 @@ def _file_order(
     return files, np.cumsum(sizes) - sizes
 
 
-class StreamedSource(SequenceSource):
-    """The records of a dataset, read file by file; with `files` those of one iterator, which come from `remote`."""
+class StreamedSource(RecordSource):
+    """The records of a dataset, read file by file; every iterator has its own files, which come from `remote`."""
 
-    def __init__(
-        self,
-        order: StreamOrder,
-        fingerprint: str,
-        remote: RemoteFolder | None,
-        records: RecordReader | None = None,
-        files: StreamedFiles | None = None,
-    ) -> None:
-        self._order, self._remote, self._records, self._files = order, remote, records or order.records, files
-        self.fingerprint, self.width = fingerprint, order.records.width
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __repr__(self) -> str:
-        return repr(self._records)
+    def __init__(self, order: StreamOrder, fingerprint: str, remote: RemoteFolder | None) -> None:
+        super().__init__(order.records, fingerprint)
+        self._order, self._remote = order, remote
+        self._files: StreamedFiles | None = None
 
     def for_iterator(self) -> StreamedSource:
         """The same with its own files, which are removed when it is closed or freed."""
-        records = self._records if self._order.shuffle_buffer else self._records.forward()
-        files = None if self._remote is None else StreamedFiles(self._remote, records)
-        reader = records if files is None else files.reader
-        return StreamedSource(self._order, self.fingerprint, self._remote, reader, files)
+        source = copy(self)
+        source.records = self.records if self._order.shuffle_buffer else self.records.forward()
+        if self._remote is not None:
+            source._files = StreamedFiles(self._remote, source.records)
+            source.records = source._files.reader
+        return source
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of the sequences at some positions; their files are kept on disk meanwhile."""
         places = self._order.places(positions)
         held: Any = nullcontext()
         if self._files is not None:
-            held = self._files.hold(self._order.files(positions, self._records.files_of(places)))
+            held = self._files.hold(self._order.files(positions, self.records.files_of(places)))
         with held:
-            return self._records.read_batch(
+            return self.records.read_batch(
                 places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
             )
 
@@ -370,9 +342,10 @@ class StreamedFiles:
     def _drop(self, file: int) -> None:
         fetch = self._fetches.pop(file)
         self.reader.close(file)
-        fetch.cancel()
+        fetch.cancel()  # the thread leaves it out, unless it has begun
         path = self.reader.paths[file]
-        # A fetch that is under way writes to the file: it is removed when the fetch has ended.
+        # A fetch that is under way writes to the file: it is removed when the fetch has ended. The same thread makes
+        # all fetches, so that a fetch of the same file that is asked for meanwhile begins after the removal.
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
@@ -390,8 +363,9 @@ def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) ->
 
 
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
-    stopping.set()
+    stopping.set()  # ends the fetch under way at its next piece; None then ends the thread
     tasks.put(None)
+    # The folder before its lock: a folder without a lock file would not be found by those that remove abandoned ones.
     shutil.rmtree(folder, ignore_errors=True)
     Path(lock.name).unlink(missing_ok=True)
     lock.close()
@@ -399,6 +373,7 @@ def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock:
 
 def _new_folder(parent: Path) -> tuple[Path, Any]:
     """A folder for one stream, and an open file that is locked while the stream runs; removes abandoned folders."""
+    # A lock file that is made but not locked yet looks abandoned: no other process may look in between.
     with locked(parent):
         for path in parent.glob("*.lock"):
             with path.open("a") as lock:

@@ -48,7 +48,7 @@ class Writers:
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Hand a step's values to each."""
-        for writer in tuple(self._writers):
+        for writer in tuple(self._writers):  # a copy: a writer that fails is removed from the list
             try:
                 writer(step, values)
             except Exception as error:
@@ -90,10 +90,7 @@ class BatchMetrics:
     """
 
     def __init__(
-        self,
-        dataset: str | Path | Dataset | Characteristics,
-        ordering: Any,
-        global_batch_size: SupportsIndex,
+        self, dataset: str | Path | Dataset | Characteristics, ordering: Any, global_batch_size: SupportsIndex
     ) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         known = dataset if isinstance(dataset, Characteristics) else opened(dataset)
@@ -141,11 +138,11 @@ class BatchMetrics:
         Raises:
             UserError: a position at which no batch begins: below 0, or after the last epoch.
         """
-        if not 0 <= position < self._end:
-            raise UserError(f"Expected a position in 0 .. {self._end - 1}, found {position}.")
+        whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         batch = self._tokens(position, stop)
+        # A batch that ends in another epoch: the sums begin again with that epoch, as they would in a resumed run.
         if stop // len(self._order) == position // len(self._order):
             self._add(batch, stop)
         else:
@@ -220,11 +217,7 @@ def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[
 
 
 def watch_batches(
-    loader: Loader,
-    dataset: str | Path | Dataset | Characteristics,
-    write: MetricsWriter,
-    *,
-    every: SupportsIndex = 1,
+    loader: Loader, dataset: str | Path | Dataset | Characteristics, write: MetricsWriter, *, every: SupportsIndex = 1
 ) -> WatchedBatches:
     """The unchanged batches of a loader, whose values are written while the loop trains on them.
 
@@ -260,7 +253,7 @@ def watch_batches(
     steps = whole_number("every", every, 1)
     _check_loader(loader)
     settings = loader.batches.windows.settings
-    # JAX is asked only where it places the batches: elsewhere it may not be initialised, or count other processes.
+    # With a sharding, JAX numbers the processes. Without one, JAX may not be initialised, or count other processes.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
     metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)

@@ -43,8 +43,8 @@ class Workers:
         self.close = weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
         if num_processes:
             # All processes start now. There is one task more than processes because the pool does not watch the
-            # process that it started last until it is woken again: if that one were killed, the pool would wait
-            # for it for ever.
+            # process that it started last until another task comes: if that process were killed, the pool would
+            # wait for it without end.
             self._started = [self._executor.submit(_start) for _ in range(num_processes + 1)]
 
     def submit(self, position: int) -> Future[Any]:
@@ -103,7 +103,7 @@ def _initialize(make: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends; a parent that is killed cannot tell its workers to end."""
+    """End this process when its parent ends; a parent that is killed cannot end its workers."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
@@ -109,10 +110,10 @@ def measure(
         characteristics: the token counts; weights play no part.
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
         windows: window sizes in sequences, each between 1 and the number of positions.
-        advance: told the number of positions done, over all families.
+        advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
             no target: with one for the first family, their drift is measured against the schedule's own mean.
-        every_start: whether to measure the window TV of all start positions, too.
+        every_start: whether to measure also the window TV of all start positions.
 
     Raises:
         ValueError: an ordering of another dataset, a window size outside its range, targets that are no shares.
@@ -150,9 +151,8 @@ class Measurer:
         """All measures of one of the orders."""
         ordering = checked(self._characteristics, ordering)
         for size in self.windows:
-            if not 1 <= size <= len(ordering):
-                raise UserError(f"Expected window sizes from 1 to {len(ordering)} sequences, found {size}.")
-        by_name: dict[str, Any] = {}
+            whole_number("every window size", size, 1, len(ordering))
+        by_name: dict[str, Any] = {}  # attribute of `Balance` -> family -> value
         for family in self.shares:
             for name, value in self._family(family, ordering, advance).items():
                 by_name.setdefault(name, {})[family] = value
@@ -194,6 +194,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
     def told(amount: int) -> None:
         nonlocal done
+        # Whole positions only: what is left of the division is reported with the next call.
         before, done = done // num_walks, done + amount
         advance(done // num_walks - before)
 

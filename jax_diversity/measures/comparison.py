@@ -91,13 +91,12 @@ class Comparison:
         Raises:
             ValueError: an ordering that was not compared.
         """
-        if name not in self.orderings:
-            raise UserError(f"Expected one of the compared orders {list(self.orderings)}, found {name!r}.")
+        one_of("the base", name, self.orderings)
         bases = {row.key: row.value for row in self.rows if row.ordering == name}
 
         def ratio(row: Row) -> float | None:
             base = bases.get(row.key)
-            return row.value / base if row.value is not None and base else None
+            return row.value / base if row.value is not None and base else None  # a base of 0 has no ratios
 
         return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), base=name)
 
@@ -151,7 +150,7 @@ def compare(
         offsets: which windows' TV: "0" aligned ones, "half" those half a window later, "every" start position
             (which costs as much as the rest together).
         targets: as `measure` takes them.
-        advance: told the number of positions done, over all families and orders.
+        advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
     The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one
@@ -294,7 +293,7 @@ def _aligned(cells: _Cells) -> str:
     """The columns side by side as long as there is room; the others, with the names again, in further parts."""
     cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    parts: list[list[int]] = [[]]
+    parts: list[list[int]] = [[]]  # columns by number; column 0, the names, begins every part
     for column, width in enumerate(widths[1:], start=1):
         if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > _WIDTH:
             parts.append([])
@@ -308,7 +307,7 @@ def _aligned(cells: _Cells) -> str:
 
 def _cut(text: str, width: int) -> str:
     """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
-    tail = width // 2
+    tail = width // 2  # three characters are the dots between
     return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
 
 

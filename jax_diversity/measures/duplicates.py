@@ -36,9 +36,7 @@ class DuplicateGaps:
 
 
 def duplicate_gaps(
-    ordering: Order,
-    groups: Integer[np.ndarray, " member"],
-    segments: Segments | None = None,
+    ordering: Order, groups: Integer[np.ndarray, " member"], segments: Segments | None = None
 ) -> DuplicateGaps:
     """Positions between consecutive copies of the members of a duplicate group.
 
@@ -66,6 +64,7 @@ def duplicate_gaps(
                 f"Expected the duplicate groups of {num_sequences} sequences, found {len(groups)}; "
                 "give one group a sequence, negative for none."
             )
+        # Each position is a member of its own, so that a sequence that a schedule repeats is a copy of itself.
         position = np.flatnonzero(groups[indices] >= 0)
         return _gaps(groups[indices[position]], position, position)
     if segments.num_sequences != num_sequences:

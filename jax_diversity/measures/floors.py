@@ -72,7 +72,7 @@ def _kept(counts: csr_array, size: int, of_pieces: Callable[[Entries], np.ndarra
 
 def _rounded(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """φ of pieces with their groups' moduli and targets."""
-    rest = np.mod(targets, moduli)
+    rest = np.mod(targets, moduli)  # a; with pieces = T it gives φ(T) = (d - a) ⌊T / d⌋, for the remainder is a
     times, remainder = np.divmod(pieces, moduli)
     return (moduli - rest) * times + np.maximum(remainder - rest, 0.0)
 
@@ -158,5 +158,5 @@ def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
         >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
         0.5
     """
-    gap = shuffle_tv - floor
+    gap = shuffle_tv - floor  # of two sums of rounded shares: below 1e-12 it is rounding
     return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan

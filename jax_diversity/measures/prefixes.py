@@ -33,7 +33,7 @@ def prefix_deviation(
         tokens: every position's tokens.
         target: τ.
         sequence_length: L in tokens.
-        advance: told the positions done.
+        advance: called with the number of positions done.
     """
     deviations = np.empty(len(tokens))
     sums = np.zeros(len(target), np.int64)
@@ -133,7 +133,7 @@ def norm_drift(
         own_mean: whether to subtract the mean over the positions instead of the corpus's; only a schedule, which
             repeats or omits sequences, has another.
     """
-    placed = norms[indices]
+    placed = norms[indices]  # a copy, which is changed below
     if len(placed):
         placed -= placed.mean() if own_mean else norms.mean()
     return np.cumsum(placed, out=placed)

@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, Targets, checked, target_shares
 from jax_diversity.measures.windows import total_variation
@@ -61,11 +61,7 @@ class GroupTimeline(NamedTuple):
 
 
 def window_profile(
-    characteristics: Characteristics,
-    ordering: Order,
-    advance: Advance = ignore,
-    *,
-    targets: Targets | None = None,
+    characteristics: Characteristics, ordering: Order, advance: Advance = ignore, *, targets: Targets | None = None
 ) -> dict[str, dict[str, WindowProfile]]:
     """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
 
@@ -75,7 +71,7 @@ def window_profile(
     Args:
         characteristics: the token counts; weights play no part.
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
-        advance: told the number of positions done, over all families.
+        advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given.
 
     Returns:
@@ -108,12 +104,7 @@ def window_profile(
 
 
 def group_timeline(
-    characteristics: Characteristics,
-    family: str,
-    ordering: Order,
-    *,
-    num_groups: int = 24,
-    num_bins: int = 96,
+    characteristics: Characteristics, family: str, ordering: Order, *, num_groups: int = 24, num_bins: int = 96
 ) -> GroupTimeline:
     """The shares of a family's largest groups along an order, in bins of equal size.
 
@@ -132,11 +123,9 @@ def group_timeline(
         >>> group_timeline(chars, "topic", np.arange(4), num_groups=1, num_bins=2).share.tolist()
         [[0.75, 0.5]]
     """
-    if family not in characteristics.families:
-        known = ", ".join(characteristics.families)
-        raise UserError(f"Expected one of the families {known}, found {family!r}.")
-    if num_groups < 1 or num_bins < 1:
-        raise UserError(f"Expected at least one group and one bin, found {num_groups} and {num_bins}.")
+    one_of("family", family, characteristics.families)
+    whole_number("num_groups", num_groups, 1)
+    whole_number("num_bins", num_bins, 1)
     indices = checked(characteristics, ordering).indices
     counts, target = characteristics.counts[family], characteristics.target_share(family)
     groups = np.argsort(-target, kind="stable")[:num_groups]
@@ -203,6 +192,7 @@ class _Levels:
         """What was measured at one offset."""
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
+        # Levels and numbers of windows went through float64, which is exact below 2^53.
         sizes = np.left_shift(1, level.astype(np.int64))
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 

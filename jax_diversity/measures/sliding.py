@@ -99,7 +99,7 @@ def _block_tv(
 
 
 def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
-    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is told positions."""
+    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is called with positions."""
     num_positions, num_groups = placed.shape[0], placed.shape[1]
     num_starts = num_positions - size + 1
     if num_starts < 1:
@@ -122,7 +122,7 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
         changes = np.concatenate([-leaving.tokens, entering.tokens])
         inside = at < stop - start
         yield window_tokens, _cut(sums, groups[inside], at[inside], changes[inside], window_tokens)
-        np.add.at(sums, groups, changes)
+        np.add.at(sums, groups, changes)  # those at `stop` too: now the counts at the next block's first start
         advance(stop - start if stop < num_starts else num_positions - start)
 
 
@@ -166,6 +166,7 @@ def _over_ranges(
     Two ranges of the largest power that fits, one from each end, cover any range (a sparse table; Bender and
     Farach-Colton, "The LCA problem revisited", 2000).
     """
+    # Sequences without padding give every window the same number of tokens: then no table is needed.
     if len(values) and (values == values[0]).all():
         return np.full(len(begin), values[0])
     table = [values]
@@ -173,6 +174,7 @@ def _over_ranges(
         half = 1 << (len(table) - 1)
         narrower = table[-1]
         table.append(np.append(pick(narrower[:-half], narrower[half:]), narrower[-half:]))
-    level = np.frexp(end - begin)[1] - 1
+    level = np.frexp(end - begin)[1] - 1  # the whole part of log2, exact at powers of two, where log2 may round
+    # All levels have the length of `values`; entries whose range would go beyond the end are never asked for.
     stacked = np.stack(table)
     return pick(stacked[level, begin], stacked[level, end - (1 << level)])

@@ -79,6 +79,7 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
     for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
         bounds = placed.indptr[start : stop + 1]
+        # Not `np.add.reduceat`, which gives a row without non-zeros the tokens of the next one.
         running = np.zeros(bounds[-1] - bounds[0] + 1, np.int64)
         np.cumsum(placed.data[bounds[0] : bounds[-1]], dtype=np.int64, out=running[1:])
         totals[start : stop + 1] = totals[start] + running[bounds - bounds[0]]
@@ -178,6 +179,7 @@ def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, .
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:
     """Token counts (window, group) of some windows at a time."""
+    # Whole windows only: positions before the offset and after the last whole window are in none.
     num_windows = max(placed.shape[0] - offset, 0) // size
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):

@@ -40,19 +40,14 @@ def balance(
 ) -> Int64[np.ndarray, " sequence"]:
     """Balance in linear time: sorted halving, then the best of a refilled pool at every step.
 
+    Other arguments are those of `base.Method`.
+
     Args:
-        characteristics: token counts.
         seed: of the order among similar sequences; other seeds give other orderings of the same balance.
-        objective: the weights of the rule.
-        advance: told the number of sequences placed since it was last called.
-        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
-        checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step.
-        mesh: devices that share the pool; the result is the same as one device's.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; `mesh` is no mesh of devices, or has no device of this
-            process.
+        ValueError: a pool size that is no whole number >= 1.
     """
     whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
     plan = plan or Plan.build(characteristics, objective)

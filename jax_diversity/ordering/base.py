@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
-from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
+from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 
@@ -25,20 +25,29 @@ from jax_diversity.schema import Characteristics, Ordering, Schedule
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    All other keyword parameters of a method are its options; each has a default. A method that can follow moving
-    targets and continue after consumed sequences takes a `plan` and then returns the remaining sequences only; a method
-    whose run can be interrupted and continued takes a `checkpoint`.
+    A method may also take these keyword parameters, each with the default None:
+
+    - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None aims at the
+      corpus's shares from the first position on.
+    - `checkpoint`: where the state of a run is kept that can be interrupted and continued.
+    - `mesh`: devices that share the work; the result is the same as one device's. All processes of a mesh over several
+      hosts call with the same arguments, and each gets the whole result. A ValueError if it is no mesh of devices, or
+      has no device of this process.
+
+    All other keyword parameters are its options; each has a default.
     """
 
     def __call__(
-        self,
-        characteristics: Characteristics,
-        *,
-        seed: int = 0,
-        objective: Objective,
-        advance: Advance = ignore,
+        self, characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
     ) -> Int64[np.ndarray, " sequence"]:
-        """Sequence index at every position; `advance` is told the number of positions filled."""
+        """Sequence index at every position.
+
+        Args:
+            characteristics: token counts.
+            seed: for the methods that draw random numbers; the others do not use it.
+            objective: the weights of the rule; the methods that minimise nothing do not use it.
+            advance: told the number of positions filled since it was last called.
+        """
         ...
 
 
@@ -146,8 +155,16 @@ def order(
     METHODS.check_options(method, options)
     objective = Objective() if objective is None else objective
     seed = whole_number("seed", seed)
-    objective.resolved_weights(characteristics)
-    _check_size(characteristics)
+    # Checked here, because some methods do not read the objective.
+    objective.check_families(characteristics.families)
+    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range leaves room for both.
+    limit = np.iinfo(np.int32).max // 2
+    num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
+    if max(characteristics.num_sequences, num_nonzeros) >= limit:
+        raise UserError(
+            f"Expected fewer than {limit:,} sequences and non-zero counts, found "
+            f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
+        )
     info: dict[str, Any] = {
         "method": method,
         "seed": seed,
@@ -163,8 +180,7 @@ def order(
     arguments = dict(options)
     if targets is not None or consumed is not None:
         _check_takes(method, "plan", "follow targets or go on from consumed sequences")
-        seen = None if consumed is None else checked_consumed(consumed, characteristics.num_sequences)
-        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, seen)
+        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed)
         info["plan"] = plan.fingerprint
     if checkpoint is not None:
         _check_takes(method, "checkpoint", "keep its state in a checkpoint")
@@ -181,14 +197,3 @@ def _check_takes(method: str, parameter: str, what: str) -> None:
     if not METHODS.takes(method, parameter):
         able = ", ".join(sorted(name for name in METHODS if METHODS.takes(name, parameter)))
         raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")
-
-
-def _check_size(characteristics: Characteristics) -> None:
-    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range leaves room for both.
-    limit = np.iinfo(np.int32).max // 2
-    num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
-    if max(characteristics.num_sequences, num_nonzeros) >= limit:
-        raise UserError(
-            f"Expected fewer than {limit:,} sequences and non-zero counts, found "
-            f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
-        )

@@ -77,20 +77,8 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step; ties go to the lowest index.
 
-    Time grows with the square of the number of sequences. The result does not depend on `seed`.
-
-    Args:
-        characteristics: token counts.
-        seed: not used; every method takes one.
-        objective: the weights of the rule.
-        advance: told the number of sequences placed since it was last called.
-        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
-        checkpoint: where the run's state is kept.
-        mesh: devices that share the work; the result is the same as one device's. All processes of a mesh over
-            several hosts call with the same arguments, and each gets the whole result.
-
-    Raises:
-        ValueError: `mesh` is no mesh of devices, or has no device of this process.
+    Time grows with the square of the number of sequences. The arguments are those of `base.Method`; the result does
+    not depend on `seed`.
     """
     devices = flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)
@@ -148,7 +136,7 @@ class GreedySelector:
         self._features = plan.features
         self._rule = build_rule(plan.features, objective)
         self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
-        # Packed sequences are usually all full; the program then has one term less.
+        # Packed sequences are usually all full; the score then has one term less.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
@@ -159,6 +147,7 @@ class GreedySelector:
             deviation=deviation,
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            # The first step enters it once more, in the place where it is already.
             last=jnp.int32(placed[-1] if len(placed) else 0),
             num_placed=jnp.int32(len(placed)),
         )
@@ -169,14 +158,12 @@ class GreedySelector:
         self._in_tables = self._plan.without(placed)
         self._groups = groups = _group_by_width(features, self._in_tables)
         self.candidates: Candidates = split(
-            self._mesh,
-            lambda device: _build_candidates(features, groups, device, size),
-            _candidates_split(len(groups)),
+            self._mesh, lambda device: _build_candidates(features, groups, device, size), _candidates_split(len(groups))
         )
 
     def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:
         """The costs `a ||v_s||²` as the buckets hold them; infinite where a sequence is placed or a row is padding."""
-        costs = self._features.own_costs.copy()
+        costs = self._features.own_costs.copy()  # a cached property: the next call reads it again
         costs[placed] = _UNPLACEABLE
         size = num_devices(self._mesh)
 
@@ -302,14 +289,14 @@ def run(
     """Place `num_steps` sequences; with `equal_tokens` the score has one term less."""
 
     def steps(rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any) -> Any:
-        # The gradient in the state may belong to former targets.
+        # The gradient in the state may belong to earlier targets.
         gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
         state = state._replace(deviation=state.deviation._replace(gradient=gradient))
         step = functools.partial(_step, rule, rows, candidates, equal_tokens, axis)
         state = lax.fori_loop(0, num_steps, lambda _, carry: step(carry), state)
         return state._replace(order=_entered(state))
 
-    # The state is not donated: after an interrupt the former one must still be whole.
+    # The state is not donated: after an interrupt the one before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         steps,
@@ -335,7 +322,7 @@ def _step(
     chosen, row, rows_leaving = best_row_of_all(best, first, leaving, rows, num_columns, axis)
     deviation = place(rule, state.deviation, row, rows_leaving, state.num_placed)
     device, size = device_place(axis)
-    # A device knows its sequences as 0, 1, 2 ...; the index is valid on every device, but means another sequence there.
+    # A device numbers its own sequences 0, 1, 2 ...; on another device the same number is another sequence.
     own, is_own = chosen // size, chosen % size == device
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).

@@ -7,7 +7,7 @@ that each pair changes the sum by little. Choosing signs of vectors to keep thei
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
-  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs: errors of former levels do not add
+  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs: errors of earlier levels do not add
   up.
 - A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; a lane
   sees what the others did up to the step before. In the first levels a second sweep signs every pair again.
@@ -239,7 +239,7 @@ def _walk(
                 sums.target_products.at[block_of].add(sign * target_products),
             )
 
-        # A later sweep takes the pair's own former sign out first: it signs the pair given all others.
+        # A later sweep first takes the pair's own sign out of the sums: it signs the pair given all others.
         others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
         # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
         shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)

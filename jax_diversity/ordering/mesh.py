@@ -156,8 +156,7 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
 
 def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
     """The checkpoint of a run over the mesh: of several processes, one keeps it for all."""
-    processes = set() if mesh is None else {device.process_index for device in mesh.devices.flat}
-    if mesh is None or len(processes) == 1 or checkpoint.path is None:
+    if mesh is None or not mesh.is_multi_process or checkpoint.path is None:
         return checkpoint
     return SharedCheckpoint(checkpoint, mesh)
 

@@ -63,7 +63,7 @@ class Objective:
     family_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        # Stored as plain numbers, also if they came as NumPy's, so that an ordering's info is JSON.
+        # Stored as plain numbers, also if they were given as NumPy's, so that an ordering's info is JSON.
         for name in ("norm_weight", "self_weight", "window_weight"):
             object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
         if self.family_weights is not None:
@@ -94,7 +94,7 @@ class Objective:
 
     @property
     def total_self_weight(self) -> float:
-        """`(1 + β |windows|) a`."""
+        """`(1 + β |windows|) a`: the prefix and every window grow by the same `v_s`."""
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
 
     def check_families(self, families: Sequence[str]) -> None:

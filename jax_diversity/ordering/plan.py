@@ -62,11 +62,7 @@ class Targets:
 
     @classmethod
     def linear(
-        cls,
-        first: Mapping[str, Any],
-        last: Mapping[str, Any],
-        num_positions: int,
-        num_phases: int = 64,
+        cls, first: Mapping[str, Any], last: Mapping[str, Any], num_positions: int, num_phases: int = 64
     ) -> Targets:
         """From the shares `first` at position 0 to `last` at `num_positions`, in steps.
 
@@ -134,16 +130,17 @@ class Plan:
         characteristics: Characteristics,
         objective: Objective,
         targets: Targets | Mapping[str, Any] | None = None,
-        consumed: Int64[np.ndarray, " consumed"] | None = None,
+        consumed: Any = None,
     ) -> Plan:
-        """Check targets against the characteristics.
+        """Check targets and consumed sequences against the characteristics.
 
         A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
         sequences count as having met their target, so that the run has no deficit to make up for; in all other
         families they count against the corpus's shares.
         """
+        num_sequences = characteristics.num_sequences
+        consumed = np.zeros(0, np.int64) if consumed is None else checked_consumed(consumed, num_sequences)
         features = Features.build(characteristics, objective)
-        consumed = np.zeros(0, np.int64) if consumed is None else consumed
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed)
         if from_here_on := not isinstance(targets, Targets):
@@ -177,10 +174,8 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Hash of the targets and of the consumed sequences."""
-        digest = hashlib.sha256(repr(self.starts).encode())
-        digest.update(self.targets.tobytes())
-        digest.update(self.consumed.tobytes())
-        return digest.hexdigest()
+        parts = (repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes())
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     @property
     def num_positions(self) -> int:

@@ -79,23 +79,15 @@ def greedy_pool(
     """Place the best of a pool at every step, over a stream of the sequences; equal scores go to the lowest index.
 
     Time grows with the number of sequences. The larger the corpus, the more the pool fills up with sequences that no
-    window needs: `balance` feeds the same pool with a better stream.
+    window needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
 
     Args:
-        characteristics: token counts.
         seed: of the stream's shuffle (NumPy's PCG64).
-        objective: the weights of the rule.
-        advance: told the number of sequences placed since it was last called.
-        plan: targets and consumed sequences; None aims at the corpus's shares from the beginning.
-        checkpoint: where the run's state is kept.
         pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
         shuffle: whether the stream is shuffled, or is the corpus's own order.
-        mesh: devices that share the pool; the result is the same as one device's. All processes of a mesh over
-            several hosts call with the same arguments, and each gets the whole result.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; `mesh` is no mesh of devices, or has no device of this
-            process.
+        ValueError: a pool size that is no whole number >= 1.
     """
     plan = plan or Plan.build(characteristics, objective)
     stream = plan.remaining
@@ -109,16 +101,16 @@ def select_from_pool(
     objective: Objective,
     stream: Int64[np.ndarray, " remaining"],
     pool_size: int,
-    advance: Advance = ignore,
-    checkpoint: Checkpoint | None = None,
-    mesh: Mesh | None = None,
+    advance: Advance,
+    checkpoint: Checkpoint | None,
+    mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
     """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences."""
     pool_size = whole_number("pool_size", pool_size, 1)
-    # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
+    # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     selector = PoolSelector(plan, objective, stream, min(pool_size, rounded_size(len(stream))), devices)
     return drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))
 
@@ -273,7 +265,7 @@ def run(
     rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], mesh: Mesh | None = None
 ) -> PoolState:
     """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
-    # The state is not donated: after an interrupt the former one must still be whole.
+    # The state is not donated: after an interrupt the one before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         _run_steps,
@@ -464,9 +456,9 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
     score = _score_one(rule, stream.own_costs[following], state.deviation, pending, row)
     table = slots.table
     if table.shape[0]:
-        # Only the columns of the former member are not zero: clearing these is cheaper than clearing the slot.
-        former = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
-        table = table.at[former.columns, slot].set(0.0, mode="drop")
+        # Only the columns of the sequence placed are not zero: clearing these is cheaper than clearing the slot.
+        placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
+        table = table.at[placed.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
@@ -476,12 +468,8 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
         tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
         target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
     )
-    return state._replace(
-        slots=slots,
-        order=order,
-        last=jnp.int32(NO_SEQUENCE),
-        num_taken=state.num_taken + (placed_one & has_next),
-    )
+    num_taken = state.num_taken + (placed_one & has_next)
+    return state._replace(slots=slots, order=order, last=jnp.int32(NO_SEQUENCE), num_taken=num_taken)
 
 
 def _score_one(

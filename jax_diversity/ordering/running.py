@@ -44,11 +44,11 @@ class Checkpoint:
             return {name: stored[name] for name in stored.files if name != _IDENTITY}
 
     def read(self) -> bytes | None:
-        """The .npz, checked to be whole and of this run; None where there is no file."""
+        """The .npz, checked to be complete and of this run; None where there is no file."""
         if self.path is None:
             return None
         if not self.path.exists():
-            # Now and not when the first state is saved, half a minute into the run.
+            # Checked now, and not when the first state is saved, half a minute after the start of the run.
             if not (folder := self.path.parent).is_dir():
                 raise UserError(f"Expected a folder for the checkpoint, found none at {folder}; create it first.")
             return None
@@ -113,6 +113,7 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
+        # What the interrupted run placed counts as done.
         advance(len(selector.placed()) - position)
         position = len(selector.placed())
     try:
@@ -128,7 +129,7 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
                 if position < plan.num_positions:
                     checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:
-        # The state is whole at any moment: a selector only ever replaces it by the result of a call.
+        # The state is complete at any moment: a selector only replaces it by the result of a finished call.
         checkpoint.save(selector.saved())
         raise
     checkpoint.remove()

@@ -40,14 +40,9 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         settings["checkpoint"] = checkpoint
     with context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance:
         result = order(chars, config.method, advance=advance, **settings)
-    checkpoint.unlink(missing_ok=True)  # by the end of a run it is gone; should it not be, it is not published
+    checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; in any case it is not published
     write_array(partial / f"{config.file_name}.npy", result.indices)
-    return {
-        "num_sequences": len(result),
-        "fingerprint": result.fingerprint,
-        **result.info,
-        "name": config.file_name,
-    }
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, "name": config.file_name}
 
 
 def summary(counts: Counts) -> str:

@@ -26,6 +26,7 @@ from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
+from jax_diversity.schema.orderings import integers
 
 _MOST_TOKENS = 2**62
 
@@ -99,7 +100,10 @@ def pack(
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
     sequence_length = whole_number("sequence_length", sequence_length, least=1)
-    lengths = _checked_lengths(document_lengths)
+    lengths = integers("document_lengths", document_lengths, below=_MOST_TOKENS)
+    # In float64: a sum in int64 could wrap around before it is compared.
+    if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
+        raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
     order = _checked_order(document_order, len(lengths))
     codes = None if clusters is None else _checked_clusters(clusters, len(lengths))
     given = {
@@ -109,8 +113,8 @@ def pack(
         "advance": advance,
     }
     parameters = METHODS.parameters(method)
-    for name in given.keys() & parameters.keys():
-        if given[name] is None and parameters[name].default is None:
+    for name, value in given.items():
+        if value is None and name in parameters and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     taken = {name: value for name, value in given.items() if name in parameters and value is not None}
     segments = chosen(lengths, order, sequence_length, **taken, **options)
@@ -128,36 +132,20 @@ def check_settings(method: str, options: Mapping[str, Any], sequence_length: int
         raise UserError(f"packing.method={method}: {error}") from None
 
 
-def _checked_lengths(document_lengths: Any) -> Int64[np.ndarray, " document"]:
-    lengths = _integers("document_lengths", document_lengths)
-    if len(lengths) and lengths.min() < 0:
-        place = int(np.argmin(lengths))
-        raise UserError(f"Expected document_lengths >= 0, found {lengths[place]} for document {place}.")
-    # In float64: a sum in int64 could wrap around before it is compared.
-    if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
-        raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
-    return lengths
-
-
 def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " chosen"]:
     if document_order is None:
         return np.arange(num_documents)
-    order = _integers("document_order", document_order)
-    if len(order) and not (order.min() >= 0 and order.max() < num_documents):
-        wrong = order[(order < 0) | (order >= num_documents)][0]
-        raise UserError(f"Expected document_order to hold documents of 0 .. {num_documents - 1}, found {wrong}.")
+    order = integers("document_order", document_order, below=num_documents)
     times = np.bincount(order, minlength=num_documents)
-    if len(times) and times.max() > 1:
+    if times.max(initial=0) > 1:
         raise UserError(f"Expected every document once in document_order, found {times.argmax()} again.")
     return order
 
 
 def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:
-    codes = _integers("clusters", clusters)
+    codes = integers("clusters", clusters, below=2**31)
     if len(codes) != num_documents:
         raise UserError(f"Expected one cluster for each of {num_documents} documents, found {len(codes)}.")
-    if len(codes) and not (codes.min() >= 0 and codes.max() <= np.iinfo(np.int32).max):
-        raise UserError(f"Expected clusters of 0 .. 2^31 - 1, found {codes.min()} .. {codes.max()}.")
     return codes.astype(np.int32)
 
 
@@ -169,12 +157,3 @@ def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "d
             f"found shape {array.shape} of {array.dtype}."
         )
     return array.astype(np.float32, copy=False)  # a memory map stays one
-
-
-def _integers(name: str, values: Any) -> Int64[np.ndarray, " entry"]:
-    array = np.asarray(values)
-    if array.ndim == 1 and not len(array):
-        return np.zeros(0, np.int64)  # an empty list is float64 to NumPy
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"Expected {name} to be one row of whole numbers, found shape {array.shape} of {array.dtype}.")
-    return array.astype(np.int64, copy=False)

@@ -16,9 +16,7 @@ from jax_diversity.schema import Segments
 
 
 def best_fit(
-    document_lengths: Int64[np.ndarray, " document"],
-    document_order: Int64[np.ndarray, " chosen"],
-    sequence_length: int,
+    document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], sequence_length: int
 ) -> Segments:
     """Put the longest pieces first, each into the sequence with the least room that still holds it.
 
@@ -42,8 +40,8 @@ def best_fit(
 def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndarray, " piece"]:
     """Best-fit-decreasing: the bin of every piece; `lengths` fall.
 
-    Pieces of one length are placed together. The tightest bin that takes one takes as many as go in, since each
-    leaves it tighter still; and all bins with equal room are alike. So a step is one length against one room.
+    Pieces of one length are placed together. The tightest bin that takes one takes as many as it can hold, because each
+    leaves it tighter still, and bins with equal room are interchangeable. A step thus places one length into one room.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
@@ -53,6 +51,7 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
             room = rooms.tightest(length)
             each = min(room // length, stop - start)  # pieces that one bin takes
             some = rooms.take(room, -(-(stop - start) // each))
+            # A step may take fewer bins than are needed: the loop goes on with the next larger room.
             full = min(len(some), (stop - start) // each)  # all bins but perhaps the last take that many
             taken = np.repeat(some, each)[: stop - start]
             bins[start : start + len(taken)] = taken
@@ -80,7 +79,7 @@ class _Rooms:
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
     def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
-        """Bins with exactly this room, the first that got it first."""
+        """Bins with exactly this room, in the order in which they got it."""
         if room == self.capacity:
             self._num_bins += most
             return np.arange(self._num_bins - most, self._num_bins)

@@ -48,7 +48,8 @@ def concat(
         atoms = np.arange(-(-total // atom_size))
         full = atoms[: total // atom_size]  # a view: the unfilled last atom keeps its place
         full[:] = np.random.default_rng(seed).permutation(len(full))
-        # Atoms that follow one another as before are one run: a document is not cut between them.
+        # Atoms that follow one another as before are one run: a document is not cut between them. Before the first atom
+        # comes -2, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
         start = atoms[begins] * atom_size
         length = np.minimum(np.diff(begins, append=len(atoms)) * atom_size, total - start)

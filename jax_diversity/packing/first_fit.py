@@ -35,10 +35,10 @@ def first_fit(
     """
     pieces = split_documents(document_lengths, document_order, sequence_length)
     lengths = pieces.length[pieces.length < sequence_length]
-    # Two bins in a row are never both half empty: their pieces would have gone together.
+    # Two neighbouring bins are never both half empty: the pieces of the second would have been put into the first.
     most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1))
     leaves = 1 << max(most_bins - 1, 0).bit_length()
-    # A binary tree whose nodes know the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
+    # A binary tree whose nodes hold the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
     rooms = [sequence_length] * (2 * leaves)
     bins = np.empty(len(lengths), np.int64)
     for start in range(0, len(lengths), _ROWS_PER_ADVANCE):
@@ -51,6 +51,7 @@ def first_fit(
 def _put(rooms: list[int], leaves: int, length: int) -> int:
     """Take the room of the first bin that has it; returns the bin."""
     node = 1
+    # Down to the left where that side has the room, so that the first such bin is found.
     while node < leaves:
         node *= 2
         if rooms[node] < length:

@@ -102,7 +102,7 @@ def megatron_indices(
             document here: `TokenFile.sequence_lengths`, the same as `lengths` where nothing was split.
         documents: which of them; their order does not matter, for a split of Megatron's has them ascending.
         sequence_length: L, Megatron's `--seq-length`.
-        num_epochs: passes over the documents; not looked at where `num_samples` is given.
+        num_epochs: passes over the documents; not used where `num_samples` is given.
         num_samples: take as many epochs as hold at least so many samples (steps times global batch size).
         seed: Megatron's `--seed`, below 2^32.
         last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
@@ -122,6 +122,7 @@ def megatron_indices(
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
     order = np.tile(np.sort(documents).astype(np.int32), epochs.num_epochs)
     num_first = len(documents) * (epochs.num_epochs - epochs.last_apart)
+    # Slices are views: both parts are shuffled in place.
     random.shuffle(order[:num_first])
     random.shuffle(order[num_first:])  # no last epoch apart: none are left, and nothing is drawn
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
@@ -154,7 +155,7 @@ def plan_epochs(
         if not tokens_per_epoch:
             raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
         num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
-    # The very first token is no target.
+    # The first token of all is no target, so that it counts in no sample.
     total = num_filled(max(num_epochs * tokens_per_epoch - 1, 0), sequence_length, last_sequence)
     before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
     per_epoch = (tokens_per_epoch - 1) // sequence_length
@@ -178,6 +179,7 @@ def sample_index(
     ends = np.cumsum(lengths)
     num_targets = max(int(ends[-1]) - 1, 0) if len(ends) else 0
     num_samples = num_filled(num_targets, sequence_length, last_sequence)
+    # All indices are counted in int64; only the result is as narrow as Megatron's.
     boundaries = np.minimum(np.arange(num_samples + 1, dtype=np.int64) * sequence_length, num_targets)
     wide = max(len(document_index), int(lengths.max(initial=0))) > np.iinfo(np.int32).max
     index = np.zeros((num_samples + 1, 2), np.int64 if wide else np.int32)
@@ -238,8 +240,7 @@ def blend_index(
             raise UserError("Expected whole numbers of samples, found fractions; pass num_samples.")
         sizes = values
         num_samples = int(values.sum())
-    if num_samples < 0:
-        raise UserError(f"Expected num_samples >= 0, found {num_samples}.")
+    num_samples = whole_number("num_samples", num_samples)
     shares = values / np.sum(values)
     dataset = np.empty(num_samples, np.int64)
     counts, lags = np.zeros(len(shares)), np.empty(len(shares))
@@ -254,6 +255,7 @@ def blend_index(
             counts[most] += 1.0
             if sizes is not None and counts[most] == sizes[most]:
                 counts[most] = np.inf  # all its samples are taken: its lag is minus infinity from here on
+    # A stable sort lists the positions of each dataset in ascending order; the i-th of them takes its sample i.
     by_dataset = np.argsort(dataset, kind="stable")
     sample = np.empty(num_samples, np.int64)
     sample[by_dataset] = expand(np.bincount(dataset))[1]

@@ -51,6 +51,7 @@ def nearest(
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """
+    # Checked here too: `concat` would refuse it only after the graph is made.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
     num_candidates = whole_number("num_candidates", num_candidates, least=1)
@@ -58,5 +59,6 @@ def nearest(
     first, kind = distinct_units(units)
     advance(len(units) - len(first))
     path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
+    # The inverse of the path is every kind's turn; the stable sort keeps copies in the documents' order.
     along = document_order[np.argsort(np.argsort(path)[kind], kind="stable")]
     return concat(document_lengths, along, sequence_length, last_sequence=last_sequence)

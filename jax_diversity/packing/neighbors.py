@@ -27,7 +27,7 @@ _UNIT_LENGTH = 4096
 _ROWS_ROUNDED = 4096  # together
 _ROWS_ASSIGNED = 8192  # to the centers of a cell's parts, together
 _QUERIES = 256  # rows compared together
-_COLUMNS_PER_GROUP = 64  # of the products, of which the largest is looked at first
+_COLUMNS_PER_GROUP = 64  # of the products, of which the largest is read first
 _CELLS_OF_CANDIDATES = 8  # that hold as many rows as are compared
 _MOST_COMPARED = 4  # times as many rows as candidates: up to there all are compared with one another
 _MOST_PARTS = 64  # of a cell that is divided
@@ -175,6 +175,7 @@ def nearest_rows(
         advance(len(queries))
     row, column, values = np.concatenate(entries, axis=1)
     graph: Any = csr_array((values, (row, column)), shape=(len(units), len(units)))
+    # The products are exact, so that both directions of an edge have the same value.
     graph = graph.maximum(graph.T.tocsr())
     graph.sort_indices()
     return graph
@@ -207,10 +208,12 @@ def _largest(
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
     """Rows, columns and values of every row's `num` largest above zero, the first of equals, its own column aside.
 
-    Columns are looked at in groups first: where `num` groups hold a value above some bound, no smaller one counts.
+    The largest value of every group of columns is read first: where `num` groups hold a value of at least some bound,
+    no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
+    # Group g of G holds the columns g, G + g, 2 G + g ...: the maximum then runs along contiguous rows.
     groups = nearness.reshape(num_queries, _COLUMNS_PER_GROUP, width // _COLUMNS_PER_GROUP)
     tops = groups.max(axis=1)
     bound = np.ones(num_queries, np.float32)  # the smallest whole number above zero
@@ -233,6 +236,7 @@ def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
     The path starts at the row with the fewest neighbours, and jumps to the one with the fewest of those not yet
     visited where it can go no further.
     """
+    # `.data` of an array is a memoryview, whose elements are Python numbers: the loop reads them one by one.
     starts, neighbors, nearness = graph.indptr.data, graph.indices, graph.data
     unvisited = np.ones(graph.shape[0], np.int32)
     path, num_visited = np.empty(graph.shape[0], np.int64), 0

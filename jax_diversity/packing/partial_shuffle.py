@@ -58,7 +58,7 @@ def partial_shuffle(
     row_length = total // num_rows
     num_columns = num_filled(row_length, sequence_length, last_sequence)
     if not num_columns:
-        num_rows = 0  # or there would be arrays of as many rows as were asked for
+        num_rows = 0  # without tokens any number of rows is allowed: no arrays of that size
     row_start = np.tile(np.arange(num_rows), num_epochs) * row_length
     offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row_start))
     # A row is two runs of the stream: from its offset to its end, then from its beginning to its offset.

@@ -57,7 +57,7 @@ def whole_documents(
 def split_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], size: int
 ) -> Pieces:
-    """The documents cut every `size` tokens from their beginnings on; empty ones vanish."""
+    """The documents cut every `size` tokens from their beginnings on; empty ones are left out."""
     lengths = document_lengths[document_order]
     place, number = expand(-(-lengths // size))
     offset = number * size
@@ -87,6 +87,7 @@ def cut_stream(
 def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
     """Every row as many times as it counts, and which time it is: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
     row = np.repeat(np.arange(len(counts)), counts)
+    # In place, here and below: these columns are the largest temporary arrays of a packing.
     number = np.arange(len(row))
     number -= end_to_end(counts)[row]
     return row, number
@@ -121,7 +122,7 @@ def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int,
 def joined_segments(
     blocks: list[list[np.ndarray]], num_sequences: int, sequence_length: int, overlap: int = 0
 ) -> Segments:
-    """Segments from blocks of their columns, which are used up: a column is let go as soon as it is joined."""
+    """Segments from blocks of their columns; `blocks` is emptied, so that a column's parts are freed once joined."""
     columns = [
         np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
         for dtype in (*[np.int64] * 5, np.bool_)
@@ -134,8 +135,7 @@ def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequenc
     end = np.minimum(start + pieces.length, limit)
     first = start // sequence_length
     counts = np.where(end > start, (end - 1) // sequence_length - first + 1, 0)
-    row, number = expand(counts)
-    sequence = number
+    row, sequence = expand(counts)
     sequence += first[row]
     begin = np.maximum(sequence * sequence_length, start[row])
     position = begin - sequence * sequence_length
@@ -149,7 +149,8 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
     """One sequence for every bin and for every piece of L tokens, pieces and sequences in the documents' order.
 
     `bins` numbers the bin of every piece below L tokens, without gaps. A bin's pieces follow one another as the
-    documents do, and sequences are numbered by their first piece: no place tells how long a document is.
+    documents do, and sequences are numbered by their first piece, so that their order is that of the documents and not
+    that of the lengths.
     """
     is_small = pieces.length < sequence_length
     num_bins, num = int(bins.max(initial=-1)) + 1, len(is_small)
@@ -159,6 +160,7 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
     bin_of[~is_small] = np.arange(num_bins, num_sequences)
     first = np.empty(num_sequences, np.int64)
     first[bin_of[::-1]] = np.arange(num)[::-1]  # of several writes to one place the last one stays
+    # Bins are renumbered by their first pieces: the number of first pieces up to a bin's own, counted from 0.
     sequence = (np.cumsum(np.bincount(first, minlength=num)) - 1)[first][bin_of]
     rows = np.argsort(sequence, kind="stable")
     pieces, sequence = pieces.take(rows), sequence[rows]
@@ -169,6 +171,7 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
 
 def reorder_sequences(segments: Segments, order: Int64[np.ndarray, " sequence"]) -> Segments:
     """The same sequences in another order: sequence `order[i]` becomes sequence i."""
+    # Rows are sorted by sequence: a sequence's rows are a run, and the runs are gathered in the new order.
     counts = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     sequence, number = expand(counts[order])
     rows = end_to_end(counts)[order][sequence] + number

@@ -11,22 +11,22 @@ from jaxtyping import Bool, Int32, Int64
 from jax_diversity.packing.pieces import end_to_end, run_starts
 from jax_diversity.schema import Segments
 
-_ROWS = 1 << 20  # segments looked at together; the result does not depend on it
+_ROWS = 1 << 20  # segments counted together; the result does not depend on it
 
 
 @dataclass(frozen=True)
 class PackingReport:
-    """What became of the tokens of the documents that were packed.
+    """What happened to the tokens of the documents that were packed.
 
-    Every place of every sequence is accounted for: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
+    Every place of every sequence is counted: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
 
     Attributes:
         num_documents: documents that were to be packed.
         num_tokens: their tokens, kept and dropped.
-        num_tokens_kept: those that stand in a sequence, each counted once.
-        num_tokens_dropped: those that stand in none.
-        num_tokens_repeated: places taken by tokens that stand elsewhere too (several epochs, samples that overlap).
+        num_tokens_kept: those in a sequence, each counted once.
+        num_tokens_dropped: those in no sequence.
+        num_tokens_repeated: places of tokens that have another place too (several epochs, samples that overlap).
         num_inserted_ends: end tokens that packing inserted where a document goes on.
         num_padding_tokens: places that hold nothing.
         num_documents_cut: documents in more than one sequence; where documents come several times, those that
@@ -72,7 +72,7 @@ def report_packing(
     *,
     repeats: bool = False,
 ) -> PackingReport:
-    """Count what became of the chosen documents' tokens; where these may stand in several places, this takes a sort."""
+    """Count what happened to the chosen documents' tokens; with `repeats` a token may be in several sequences."""
     num_tokens = int(document_lengths[document_order].sum())
     num_ends = int(segments.inserted_ends(document_lengths).sum())
     num_taken = int(segments.length.sum())
@@ -98,7 +98,7 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """Which documents lie in more than one sequence; with `repeats`, of which some sequence holds only a part."""
+    """Which documents are in more than one sequence; with `repeats`, of which some sequence holds only a part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
@@ -111,9 +111,10 @@ def documents_cut(
 
 
 def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
-    """Tokens of documents that stand in any sequence, each counted once."""
+    """Tokens of documents that are in any sequence, each counted once."""
     order = np.lexsort((segments.document_offset, segments.document_index))
-    # On one axis, document after document: what lies beyond all that came before is new.
+    # All documents' tokens on one axis, one document after another: of each segment, the tokens behind the end of all
+    # segments before it are new.
     start = segments.document_offset[order] + end_to_end(document_lengths)[segments.document_index[order]]
     stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
@@ -127,7 +128,7 @@ def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) ->
     sequence_index = segments.sequence_index
     while start < len(segments):
         stop = min(start + _ROWS, len(segments))
-        # Whole sequences only; one with more segments than are looked at together is taken at once.
+        # Whole sequences only, also one with more segments than `_ROWS`.
         if stop < len(segments):
             whole = int(np.searchsorted(sequence_index, sequence_index[stop]))
             stop = whole if whole > start else int(np.searchsorted(sequence_index, sequence_index[stop], "right"))

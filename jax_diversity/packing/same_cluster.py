@@ -54,7 +54,7 @@ def same_cluster(
     if vectors is not None:
         centers = mean_units(vectors, by_cluster, counts)
         rests = path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
-    # The stream of the documents by cluster is laid out again: first what fills sequences, then the rests.
+    # Runs of the stream of the documents by cluster: first those that fill sequences, then the rests.
     start = np.concatenate([begins, (begins + full)[rests]])
     length = np.concatenate([full, (tokens - full)[rests]])
     used = np.flatnonzero(length)

@@ -43,6 +43,7 @@ def spread(
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """
+    # Checked here too: `concat` would refuse it only after all documents are arranged.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)
@@ -98,11 +99,12 @@ class _Turns:
         cluster, size = self._largest()
         # How many documents of other clusters there are beyond those that must stand between the largest one's.
         spare = self._num_left + 1 - 2 * size
-        if spare < 0 and self._held == cluster:  # too few: it must follow itself somewhere, and may do so here
+        if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, and may be so here
             self._return_held()
         if spare:  # where there is none, the largest is taken now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
+        # The cluster's older entries in the heap are now out of date; `_next_due` skips them.
         self._head[cluster] += 1
         self._num_left -= 1
         self._resting.pop(cluster, None)

@@ -43,6 +43,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     dataset = context.dataset
     lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
     validation = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
+    # Packed apart: no sequence holds tokens of both, whatever the method.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, ~validation, advance)
         apart = _packed(context, dataset, validation, advance, once=True)

@@ -27,7 +27,10 @@ from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one stage. `kept`: it was current and did not run; `seconds` is 0, the rest of the former run."""
+    """The result of one stage.
+
+    `kept`: the stage was current and did not run; `seconds` is then 0, summary and counts are those of its last run.
+    """
 
     stage: str
     kept: bool
@@ -77,13 +80,14 @@ class Build:
         return Context(self.config, self.folder, self.progress, open_dataset)
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
-        # Not of the other stages: what is finished needs no checkpoint or vectors' file any more.
+        # Settings of other stages are not checked: files that a finished stage has read may be gone.
         self.config.check({stage.section for stage in stages} | {"train"})
         with self.folder.lock():
+            # Without `out`: a dataset may be moved, and its manifest stays the same.
             settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
-            former_settings = self.folder.manifest.get("settings")
-            # In memory only: they reach the disk with the first stage that is finished, so that a manifest never
-            # records settings with which nothing was made.
+            stored_settings = self.folder.manifest.get("settings")
+            # In memory only: the first stage that finishes writes them, so that a manifest never records settings with
+            # which nothing was made.
             self.folder.manifest["settings"] = settings
             results = []
             for stage in self.progress.numbered(stages):
@@ -92,7 +96,7 @@ class Build:
                     for other in stages:
                         other.check(self._context)
             # A stage that ran has written the manifest; settings that no stage reads, such as `train`, have not.
-            if settings != former_settings and all(result.kept for result in results):
+            if settings != stored_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results
 
@@ -122,7 +126,7 @@ class Build:
                 f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "
                 "more; what is finished is kept."
             ) from error
-        # Before the new files replace the former ones: a kill in between leaves later stages out, never outdated.
+        # Before the new files replace the old ones: after a kill in between later stages are absent, never outdated.
         self._withdraw_dependents(stage.name, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
@@ -140,9 +144,9 @@ class Build:
 
     def _check_other_settings(self, stage: Stage) -> None:
         """Refuse other settings of the finished stages that this one reads: their artifacts would not follow them."""
-        once = stages_by_name()
-        for other in [name for name in stage.inputs(self._context) if name in self.folder.stages and name in once]:
-            asked = _flat(once[other].settings(self.config))
+        known = stages_by_name()
+        for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
+            asked = _flat(known[other].settings(self.config))
             for setting, value in _flat(self.folder.stages[other]["config"]).items():
                 if setting in asked and asked[setting] != value:
                     raise UserError(
@@ -162,10 +166,11 @@ class Build:
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
-        """Remove the stages that were made from a stage's former output, directly or through others."""
-        former = self.folder.stages.get(name)
-        if former is None or former["fingerprint"] == new_fingerprint:
+        """Remove the stages that were made from a stage's previous output, directly or through others."""
+        previous = self.folder.stages.get(name)
+        if previous is None or previous["fingerprint"] == new_fingerprint:
             return
+        # `reached` are the stages found in the last round; it ends, since those that were found before are left out.
         outdated, reached = set[str](), {name}
         while reached:
             reached = {
@@ -193,11 +198,7 @@ def _flat(settings: Any, where: str = "") -> dict[str, Any]:
 
 
 def recorded_config(out: str | Path) -> BuildConfig:
-    """The settings that a dataset was last made with, as its manifest keeps them.
-
-    Raises:
-        UserError: no dataset there; settings that this version does not know.
-    """
+    """The settings that a dataset was last made with; a `UserError` if this version finds or knows none."""
     folder = OutputFolder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")

@@ -1,4 +1,4 @@
-"""The list of stages, in the order in which a build runs them: one line a stage."""
+"""The stages of a build, in the order in which they run: a new stage is one line in `STAGES`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jax_diversity.tokenization.stage import TOKENIZE
 
 
 def ordering_stages(order: OrderConfig) -> list[Stage]:
-    """The stages of one ordering: the permutation, which may take long, and its measured balance."""
+    """The two stages of one ordering: one makes the permutation, the other measures its balance."""
     return [order_stage(order), measure_stage(order.file_name)]
 
 
@@ -36,11 +36,11 @@ STAGES: tuple[Stage | Callable[[OrderConfig], list[Stage]], ...] = (
     WRITE,
     REPORT,
 )
-"""A stage stands here itself; a function makes those that every ordering has."""
+"""A build runs each `Stage` once. It calls a function once for every ordering, and runs the stages that it returns."""
 
 
 def all_stages(config: BuildConfig) -> list[Stage]:
-    """All stages of a build."""
+    """All stages of a build with these settings, in order."""
     stages: list[Stage] = []
     for entry in STAGES:
         stages += [entry] if isinstance(entry, Stage) else chain.from_iterable(map(entry, config.orders))
@@ -48,5 +48,5 @@ def all_stages(config: BuildConfig) -> list[Stage]:
 
 
 def stages_by_name() -> dict[str, Stage]:
-    """The stages that every dataset has once."""
+    """The stages that a build runs once, by name; those of orderings, such as `order/balance`, are left out."""
     return {entry.name: entry for entry in STAGES if isinstance(entry, Stage)}

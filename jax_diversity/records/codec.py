@@ -97,8 +97,10 @@ def encode(
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
     ends = np.cumsum(length)
+    # bincount adds float64: exact, for a row has far fewer than 2^53 tokens.
     num_tokens = np.bincount(row, weights=length, minlength=num_rows).astype(np.int64)
     row_offset = np.cumsum(num_tokens) - num_tokens
+    # Where a segment begins when those before it lie end to end, counted from the start of its row.
     if (length < 1).any() or not np.array_equal(ends - length - row_offset[row], position):
         raise ValueError("Segments must be non-empty and follow one another from their sequence's start.")
     if (num_tokens > sequence_length).any() or len(tokens) != num_tokens.sum():
@@ -111,13 +113,14 @@ def encode(
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
     stored, starts = _tokens_and_starts(bodies, sequence_length, tokens.dtype)
+    # The true places of the mask are in the order of the tokens: row by row, the first `num_tokens` of each.
     stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
     bits = np.zeros((num_rows, sequence_length), np.bool_)
     bits[row, position] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     documents = document_index.astype("<i8").tobytes()
-    bounds = np.cumsum([0, *num_segments]) * 8
+    bounds = np.cumsum([0, *num_segments]) * 8  # bytes
     return [
         body.tobytes() + documents[start:end]
         for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
@@ -140,6 +143,7 @@ def check_bodies(
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
+    # First the checksum: without it no other number of the header says anything.
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
     mark = _mark(dtype)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)

@@ -12,15 +12,11 @@ from jaxtyping import Int32
 
 from jax_diversity.records.codec import Bodies
 
-FIELDS = (
-    "inputs",
-    "targets",
-    "inputs_segmentation",
-    "targets_segmentation",
-    "inputs_position",
-    "targets_position",
-)
+FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
 """What `decode` can make of a batch of records, all of it by default."""
+
+Arrays = dict[str, Int32[np.ndarray, "row token"]]
+"""Arrays of a batch by field name, see `decode`."""
 
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
 _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
@@ -47,25 +43,22 @@ class BufferPool:
                 free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
                 if len(self._free) > _MOST_SIZES:
                     del self._free[next(iter(self._free))]  # the oldest
-        try:
+        try:  # not asked first whether there is any: another thread may take the last one in between
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.int32)
-        if not size:
+        if not size:  # nothing that could return
             return memory.reshape(shape)
         # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
         lease = np.frombuffer(memory.data, np.int32)
+        # `append` on a full deque drops the array at its other end. At the interpreter's end nothing is returned.
         weakref.finalize(lease, free.append, memory).atexit = False
         return lease.reshape(shape)
 
 
 def decode(
-    bodies: Bodies,
-    *,
-    fields: Sequence[str] = FIELDS,
-    merge_segments: bool = False,
-    pool: BufferPool | None = None,
-) -> dict[str, Int32[np.ndarray, "row token"]]:
+    bodies: Bodies, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False, pool: BufferPool | None = None
+) -> Arrays:
     """Turn records into a batch of int32 arrays (row, L).
 
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
@@ -97,6 +90,7 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     if merge_segments:  # only the starts at the beginning of a row remain
         row, column = row[column == 0], column[column == 0]
     num_segments = np.bincount(row, minlength=num_rows)
+    # Segments are counted over all rows, less those in the rows before.
     number = np.arange(1, len(row) + 1) - (np.cumsum(num_segments) - num_segments)[row]
     start = row * length + column
     padded = np.flatnonzero(bodies.num_tokens < length)
@@ -114,7 +108,7 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
     if batch.keys() == {"inputs"}:
         return
     run_start, run_length, run_number = _runs(bodies, merge_segments)
-    if "targets" in batch:
+    if "targets" in batch:  # shifted within every row; the places without a next token are set last
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
     narrow = np.min_scalar_type(length)  # uint8 or uint16: less memory traffic than int32, widened last

@@ -77,7 +77,7 @@ class RecordFile:
     def is_whole(self) -> bool:
         """Whether the file is as long as when it was opened.
 
-        To touch what is mapped behind a file's end kills the process (SIGBUS), so ask before every read. A file that
+        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A file that
         was removed or replaced is whole: the map keeps it.
         """
         try:
@@ -147,6 +147,8 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
         return np.zeros(0, np.int64), 0
     sizes = _record_sizes(entries, ends[1:])
     first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
+    # A record's length is a varint: a byte for each seven bits. A chunk is its header, the zero, the length of that
+    # varint, the varint and the record.
     length_bytes = sum((sizes >> shift > 0).astype(np.int64) for shift in range(0, 63, 7))
     before = _CHUNK_HEADER + 2 + length_bytes
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
@@ -164,6 +166,7 @@ def _record_sizes(
     sizes = entries[at].astype(np.int64)  # the highest seven bits: a varint has its lowest first
     good = (entries[ends - 1] == 1) & (entries[ends - 2] == _NUM_RECORDS_KEY) & (sizes < 0x80)
     at -= 1
+    # All entries at once, a byte back in each step; an entry that has reached its size key stays there.
     for _ in range(4):  # up to 35 bits
         more = entries[at] >= 0x80
         if not more.any():
@@ -177,6 +180,7 @@ def _record_sizes(
 
 def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.ndarray, " record"], np.ndarray]:
     """The sizes of a chunk's uncompressed records, and the records' bytes end to end."""
+    # Of the header's five numbers, the second is the size of the data, and the fourth has the type in its lowest byte.
     header = _read(descriptor, begin, _CHUNK_HEADER, file_bytes).view("<u8")
     data = _read(descriptor, begin, _CHUNK_HEADER + int(header[1]), file_bytes)[_CHUNK_HEADER:]
     if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Int32, Int64, Integer
+from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records import codec
-from jax_diversity.records.decoding import FIELDS, BufferPool, decode
+from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, decode
 from jax_diversity.records.files import REPAIR, RecordFile
+
+Rows = Int64[np.ndarray, " row"]
+"""A whole number for each row of a batch."""
 
 _LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
 _INVERTED_AT_A_TIME = 2**20
@@ -69,9 +72,8 @@ class RecordReader:
         return sum(self.counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(
-            RecordReader, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        ), ()
+        names = [field.name for field in dataclasses.fields(self)]
+        return partial(RecordReader, **{name: getattr(self, name) for name in names}), ()
 
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
@@ -89,27 +91,23 @@ class RecordReader:
         """L, the tokens of a row of a batch."""
         return self.sequence_length - self.overlap
 
-    def places_of(self, sequences: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def places_of(self, sequences: Rows) -> Rows:
         """Where the records of some sequences lie; IndexError: no such one; UserError: an unreadable layout."""
         self._check_range("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
-    def sequences_at(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def sequences_at(self, places: Rows) -> Rows:
         """The sequences whose records lie at some places; raises as `places_of`."""
         self._check_range("places", places)
         return places if self.layout is None else np.asarray(self._order[places], np.int64)
 
-    def files_of(self, places: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    def files_of(self, places: Rows) -> Rows:
         """The file that holds each of the records at some places, by its number."""
         return np.searchsorted(self._ends, places, side="right")
 
     def read_sequences(
-        self,
-        sequences: Int64[np.ndarray, " row"],
-        *,
-        fields: Sequence[str] = FIELDS,
-        merge_segments: bool = False,
-    ) -> dict[str, Int32[np.ndarray, "row token"]]:
+        self, sequences: Rows, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False
+    ) -> Arrays:
         """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
 
         Example:
@@ -121,12 +119,12 @@ class RecordReader:
 
     def read_batch(
         self,
-        places: Int64[np.ndarray, " row"],
+        places: Rows,
         *,
-        expected: Int64[np.ndarray, " row"] | None = None,
+        expected: Rows | None = None,
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
-    ) -> dict[str, Int32[np.ndarray, "row token"]]:
+    ) -> Arrays:
         """The arrays of the records at some places, see `decode`; `expected` are the sequences that lie there.
 
         Rows are `width` tokens long: where sequences overlap, a row's last target is the token after it.
@@ -140,11 +138,10 @@ class RecordReader:
         batch = decode(bodies, fields=fields, merge_segments=merge_segments, pool=self._pool)
         if not self.overlap:
             return batch
+        # Copied, so that rows lie end to end and the pool's memory is free again.
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
-    def read_tokens(
-        self, places: Int64[np.ndarray, " row"], *, expected: Int64[np.ndarray, " row"] | None = None
-    ) -> Integer[np.ndarray, "row token"]:
+    def read_tokens(self, places: Rows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
         Rows are `sequence_length` tokens long. They are checked as those of a batch are; raises as `read_batch`.
@@ -155,7 +152,7 @@ class RecordReader:
         """
         return self._bodies(places, expected).tokens
 
-    def read(self, places: Int64[np.ndarray, " row"]) -> list[bytes]:
+    def read(self, places: Rows) -> list[bytes]:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
@@ -178,6 +175,7 @@ class RecordReader:
     def close(self, file: int | None = None) -> None:
         """Close the files, or the one of that number; the next read opens what it needs again."""
         with self._lock:
+            # Threads that still read from a file hold it themselves: its map goes with the last of them.
             for number in list(self._files) if file is None else [file]:
                 self._files.pop(number, None)
 
@@ -208,7 +206,7 @@ class RecordReader:
             place_of[self._order[start:stop]] = np.arange(start, stop)
         return place_of
 
-    def _bodies(self, places: Int64[np.ndarray, " row"], expected: Int64[np.ndarray, " row"] | None) -> codec.Bodies:
+    def _bodies(self, places: Rows, expected: Rows | None) -> codec.Bodies:
         self._check_range("places", places)
         numbers = self.files_of(places)
         within = places - self._starts[numbers]
@@ -241,17 +239,18 @@ class RecordReader:
         if self.fetch is not None:
             self.fetch(self.paths[number])  # before the lock: reads of other files go on meanwhile
         with self._lock:
-            if (file := self._files.get(number)) is None:
+            if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
                 file = RecordFile(
                     self.paths[number], self.counts[number], self._body_bytes, in_sequence=self.in_sequence
                 )
                 if self.in_sequence:
-                    for former in list(self._files)[:-1]:
-                        del self._files[former]
+                    # The file before the new one stays open: batches begin in one file and end in the next.
+                    for older in list(self._files)[:-1]:
+                        del self._files[older]
                 self._files[number] = file
             return file
 
-    def _check_range(self, what: str, indices: Int64[np.ndarray, " row"]) -> None:
+    def _check_range(self, what: str, indices: Rows) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
 

@@ -28,7 +28,6 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     # Every record carries what it was packed from, so that an open reader notices when the dataset is built again.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
-    lengths = dataset.tokens.document_lengths
     records = {}
     total = sum(part.num_sequences for part in parts.values())
     with context.progress.task("write records", total, "sequences") as advance:
@@ -43,7 +42,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
                     name,
                     sequences_per_file=config.sequences_per_file,
                     identity=identity,
-                    inserted_ends=part.inserted_ends(lengths) if inserted else None,
+                    inserted_ends=part.inserted_ends(dataset.tokens.document_lengths) if inserted else None,
                     end_id=dataset.end_id,
                     num_writers=config.num_writers or len(os.sched_getaffinity(0)),
                     advance=advance,

@@ -97,6 +97,7 @@ def write_records(
             chunks = encoded(order[starts[index] :][:count])
             write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
+    # One writer needs no thread of its own, and an interrupt reaches it at once.
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
     else:
@@ -135,7 +136,7 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
                     future.result()
         except BaseException:
             stopping.set()
-            writers.shutdown(cancel_futures=True)
+            writers.shutdown(cancel_futures=True)  # waits for the threads, which remove their temporary files
             raise
 
 
@@ -176,8 +177,8 @@ def write_array_record(
 
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str) -> int:
     """Records in a file whose first one is of that build; 0 in any other file."""
-    # Both readers are asked. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours knows one layout
-    # alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
+    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads one
+    # layout alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
     # training starts.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype))

@@ -19,6 +19,7 @@ _TITLE_CHARACTERS = 80
 
 def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
     """How many of a batch's first rows are shown, at least one, where a page shows so many batches in all."""
+    # Segments are most of the page's size: all batches share ALL_SEGMENTS of them.
     left, rows = ALL_SEGMENTS / max(num_batches, 1), 0
     for number in segments_per_row[:MAX_ROWS]:
         left -= min(number, MAX_SEGMENTS)
@@ -73,7 +74,7 @@ def _extremes(
     tv = window_deviation(placed, target, size)
     # Where there are few batches none is shown twice; an odd one is a worst one, which a reader looks for first.
     num_best = min(MOST_BATCHES, len(tv) // 2)
-    best = np.argsort(tv, kind="stable")[:num_best]
+    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equals the earlier comes first
     worst = np.argsort(-tv, kind="stable")
     worst = worst[~np.isin(worst, best)][:MOST_BATCHES]
 

@@ -75,7 +75,7 @@ def cluster_values(
     counts: Mapping[str, Any],
     embedding: str,
 ) -> dict[str, Any]:
-    """The topic clusters, from what the dataset knows of each, and the counts of the stage `cluster`."""
+    """The topic clusters, from what the dataset holds on each, and the counts of the stage `cluster`."""
     documents = np.array([cluster["num_documents"] for cluster in clusters], np.int64)
     order, lines, rest = largest_groups(documents, tokens, MAX_CLUSTERS)
     rows = [
@@ -103,7 +103,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
     """The circles of the map, the largest first, which is drawn first; labels beyond the commonest are one."""
     shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
     labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
-    # A map with more colours than readers can tell apart says nothing: labels are ranked by the tokens they colour.
+    # Readers cannot tell more colours than these apart: labels are ranked by the tokens they colour.
     tokens_of: dict[str, int] = {}
     for index in shown:
         tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])

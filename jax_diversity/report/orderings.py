@@ -52,6 +52,7 @@ def order_values(
 
     `about` is its `name`, its `method` and how else it was made; `num_orderings` are on the page.
     """
+    # Curves on the page: a norm drift an ordering; in every family a prefix and one of each window size.
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
     num_bins = heat_map_bins(num_orderings * len(families))
@@ -136,6 +137,7 @@ def reference_values(characteristics: Characteristics, advance: Advance) -> dict
 
 def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
     """Where the shuffles' means, worst and best windows lie, over seeds."""
+    # Shuffles of one corpus have the same window sizes, so that their curves are rows of one matrix.
     mean, best, worst = (
         np.stack([getattr(profile, name) for profile in profiles]) for name in ("mean", "best", "worst")
     )

@@ -41,11 +41,13 @@ def render(values: Mapping[str, Any]) -> str:
     parts = {
         **scripts,
         "title": html.escape(str(values["title"])),
+        # Compressed it is a third of its size. The time in gzip's header would make two pages of one dataset differ.
         "plotly": base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
         "policy": _policy([*scripts.values(), plotly]),
         "style": _resource("page.css"),
         "values": embed_json(values),
     }
+    # One pass: what is put in may hold text that looks like a placeholder, and is not searched.
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], _resource("page.html"))
 
 

@@ -64,6 +64,7 @@ def largest_groups(
 ) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
     """All groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
     `max_rows` of them; the same summed over the others, with the number of `groups`."""
+    # The last key decides first: tokens, then documents, then the lower number.
     order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]
     total = max(int(tokens.sum()), 1)
@@ -81,6 +82,7 @@ def clean_text(text: str, max_characters: int = 160) -> str:
     """One printable line of any text: without control characters, lone surrogates and marks of reading direction."""
     # A corpus can hold titles of megabytes: what cannot be shown need not be cleaned.
     text = text[: 4 * max_characters]
+    # Surrogates that are a pair become their character, others the replacement character.
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _CONTROL.sub(" ", _DIRECTION.sub("", text)).strip()
     return text if len(text) <= max_characters else text[: max_characters - 1].rstrip() + "…"

@@ -36,6 +36,7 @@ def ordering_names(context: Context) -> list[str]:
 
 def _inputs(context: Context) -> tuple[str, ...]:
     """Every finished stage: the page shows all their settings and fingerprints."""
+    # Those that the page cannot do without come first: where one is not finished, the message names it.
     needed = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
     others = [name for name in context.folder.stages if name not in needed and name != "report"]
     return (*needed, *sorted(others))

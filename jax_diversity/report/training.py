@@ -1,4 +1,4 @@
-"""The values of training runs: their losses, what their gradients said, and their waits for input."""
+"""The values of training runs: their losses, measures of their gradients, and their waits for input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from jax_diversity.report.words import training_sentence
 Steps = Sequence[Mapping[str, Any]]
 """A record a step: `step`, counted from 0, and any of the values below."""
 _LOSSES = ("loss", "validation_loss")
-_EXTRAS = {
-    "gradient_diversity": "gradient_diversity",
-    "stable_rank": "stable_rank",
-    "input_wait": "input_wait_seconds",
-}
+_EXTRAS = {"gradient_diversity": "gradient_diversity", "stable_rank": "stable_rank", "input_wait": "input_wait_seconds"}
 """Name in the values -> name in a step's record."""
 
 
@@ -32,7 +28,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     runs = {}
     for name in orderings:
         header, steps = read_log(context.root / "training" / name / "log.jsonl")
-        # A folder's name is only the ordering's: the log of a former dataset or ordering may still be there.
+        # A folder's name is only the ordering's: the log of an earlier dataset or ordering may still be there.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
             runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]

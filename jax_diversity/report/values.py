@@ -1,7 +1,7 @@
 """From a dataset to the report's values: plain JSON, small whatever the corpus's size.
 
 What `report.json` holds and the page draws; `?` marks what may be null, `[...]` a list, `{name: ...}` an object
-with such keys. FORMAT_VERSION rises when a reader of an earlier file would err. A *curve* has `position`, `mean`,
+with such keys. FORMAT_VERSION rises when programs for earlier files would misread it. A *curve* has `position`, `mean`,
 `min` and `max`, lists of one length: neighbouring values share a point. Deviations are in sequence lengths, TV,
 shares and targets between 0 and 1, losses in nats a token, positions and window sizes in sequences; steps count
 from 0. Numbers have six significant digits; all text is one clean line each.

@@ -174,7 +174,6 @@ def training_sentence(run: Mapping[str, Any]) -> str:
 
 
 def _course(name: str, curve: Mapping[str, Any]) -> str:
-    """Where a curve began and ended."""
     first, last = (f"{curve[end]:.3f}" for end in ("first", "last"))
     if curve["number"] == 1:
         return f"{name}, measured once, was {first}"

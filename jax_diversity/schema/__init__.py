@@ -2,11 +2,10 @@
 
     documents -> tokens -> segments -> sequences -> characteristics -> ordering
 
-Every value is immutable. Arrays are NumPy's; a stage that uses an accelerator copies them to it.
+Every value is immutable. Arrays are NumPy's; a stage that uses an accelerator copies them to it. Names are imported
+when first used, so that what needs no characteristics does not load SciPy.
 """
 
-from jax_diversity.schema.characteristics import Characteristics
-from jax_diversity.schema.documents import Document, Segments
-from jax_diversity.schema.orderings import Ordering, Schedule
+import lazy_loader
 
-__all__ = ["Characteristics", "Document", "Ordering", "Schedule", "Segments"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

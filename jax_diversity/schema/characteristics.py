@@ -34,6 +34,7 @@ class Characteristics:
     sequence_length: int
 
     def __post_init__(self) -> None:
+        # SciPy's matrices cannot be made read-only themselves, only their three arrays.
         for matrix in self.counts.values():
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
@@ -118,11 +119,13 @@ class Characteristics:
     @property
     def tokens(self) -> Int64[np.ndarray, " sequence"]:
         """Number of tokens of every sequence, padding not counted."""
+        # Of the first family: all families count the same tokens (`from_counts`).
         return np.asarray(next(iter(self.counts.values())).sum(axis=1)).ravel().astype(np.int64)
 
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
         """τ: every group's share of all tokens, float64 (group,)."""
         totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
+        # All zeros, and not NaN, for a corpus without tokens.
         return totals / max(totals.sum(), 1.0)
 
     @property

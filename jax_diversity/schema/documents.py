@@ -64,5 +64,6 @@ class Segments:
         Args:
             document_lengths: tokens of every document of the corpus, its end token included.
         """
+        # An end token where the document ends is the document's own; before that, packing inserted it.
         stop = self.document_offset + self.length
         return self.ends_with_eos & (stop < document_lengths[self.document_index])

@@ -22,16 +22,18 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 
-def integers(name: str, values: Any, least: int = 0, below: float = np.inf) -> Int64[np.ndarray, " value"]:
-    """A user's values, checked to be one axis of integers; an empty one may be of any type."""
+def integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
+    """A user's values, checked to be one axis of integers; no copy where they are int64 already."""
     values = np.asarray(values)
+    # An empty axis may be of any type: an empty list is float64 to NumPy.
     if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
         raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
     outside = (values < least) | (values >= below)
     if outside.any():
-        upper = "" if below == np.inf else f" and below {below}"
-        raise UserError(f"Expected {name} >= {least}{upper}, found {values[outside][0]}.")
-    return values.astype(np.int64)
+        upper = "" if below == 2**63 else f" and below {below}"
+        place = int(np.argmax(outside))
+        raise UserError(f"Expected {name} >= {least}{upper}, found {values[place]} at place {place}.")
+    return values.astype(np.int64, copy=False)
 
 
 # What the .json holds besides `info`; entries of `info` under these names are not stored.
@@ -50,7 +52,8 @@ class _Stored:
         return len(self.indices)
 
     def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
-        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())  # a proxy cannot be pickled
+        # `vars` keeps the order of the fields, which is that of the constructor's arguments. A proxy cannot be pickled.
+        return type(self), tuple({**vars(self), "info": dict(self.info)}.values())
 
     def __repr__(self) -> str:
         size = " over ".join(f"{number} {name}" for name, number in self._sizes.items())
@@ -66,6 +69,7 @@ class _Stored:
 
     @property
     def _header(self) -> bytes:
+        # Empty for an ordering: its fingerprint is the hash of the array alone.
         return b""
 
     @property
@@ -73,6 +77,8 @@ class _Stored:
         return {"sequences": len(self)}
 
     def _freeze(self, indices: Int64[np.ndarray, " position"]) -> None:
+        # A copy: the user's array stays writable, and what is written to it later does not reach this value.
+        indices = np.array(indices)
         indices.setflags(write=False)
         object.__setattr__(self, "indices", indices)
         object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
@@ -80,7 +86,7 @@ class _Stored:
     def save(self, path: str | Path) -> None:
         """Write `path` (.npy, readable by any program) and, beside it, a .json with `info` and the fingerprint.
 
-        Each file is replaced atomically; after a kill between the two `load` refuses a new .npy beside an old .json.
+        Each file is replaced atomically; `load` refuses a new .npy beside an old .json.
 
         Raises:
             ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
@@ -91,11 +97,12 @@ class _Stored:
         sizes = {f"num_{name}": number for name, number in self._sizes.items()}
         info = {key: value for key, value in self.info.items() if key not in _DERIVED}
         about = {**info, **sizes, "fingerprint": self.fingerprint}
-        # Text first: an `info` that cannot be stored must not replace the array.
+        # The text is made first: an `info` that cannot be stored must not replace the array.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
             raise UserError(f"{self._NAME}'s info must be what JSON can hold, found: {error}.") from None
+        # A kill between the two leaves an old fingerprint beside the new array, which `load` finds.
         write_array(path, self.indices)
         write_text(path.with_suffix(".json"), text)
 
@@ -127,6 +134,7 @@ class Ordering(_Stored):
     def __post_init__(self) -> None:
         num_sequences = len(np.atleast_1d(self.indices))
         indices = integers("an ordering's indices", self.indices, below=num_sequences)
+        # As many indices as sequences, all in range: if none is repeated, none is missing.
         times = np.bincount(indices, minlength=num_sequences)
         if times.max(initial=0) > 1:
             repeated = int(times.argmax())
@@ -261,7 +269,7 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
             loaded = Schedule(indices, whole_number("a schedule's num_sequences", size), info)
     except ValueError as error:
         raise UserError(f"Expected {name} (.npy) at {path}: {error}") from None
-    # Also finds a .npy that a killed `save` replaced while the .json is still that of the former array.
+    # Also finds a .npy that a killed `save` replaced while the .json is still that of the earlier array.
     if about and about["fingerprint"] != loaded.fingerprint:
         raise UserError(
             f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "

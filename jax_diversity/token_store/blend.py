@@ -51,7 +51,7 @@ def read_blend(arguments: Sequence[str]) -> Blend:
     weights = [_weight(word) for word in words[::2]]
     weighted = len(words) % 2 == 0 and None not in weights
     prefixes = words[1::2] if weighted else words
-    # A prefix may look like a number, as `./2024` written short.
+    # A prefix may look like a number, such as 2024 for `./2024.idx`.
     if not weighted and any(_weight(word) is not None and not Path(f"{word}.idx").exists() for word in words):
         raise UserError(
             f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; weigh all of them or none."

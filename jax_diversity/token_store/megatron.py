@@ -61,14 +61,14 @@ class TokenWriter:
 
     def __enter__(self) -> TokenWriter:
         self.prefix.parent.mkdir(parents=True, exist_ok=True)
-        # Contexts end in the reverse order: the .bin gets its name before the .idx.
+        # An ExitStack ends its contexts in reverse order: the .bin is closed, renamed, and then the .idx is renamed.
         self._index_path = self._files.enter_context(atomic_path(_path(self.prefix, ".idx")))
         bin_path = self._files.enter_context(atomic_path(_path(self.prefix, ".bin")))
         self._bin = self._files.enter_context(bin_path.open("wb"))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is not None:
+        if error[0] is not None:  # both temporary files are removed
             self._files.__exit__(*error)
             return
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
@@ -93,7 +93,7 @@ class TokenWriter:
             self.add_runs(np.concatenate(documents), np.array([len(tokens) for tokens in documents], np.int64))
 
     def add_runs(self, tokens: Integer[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"]) -> None:
-        """Append documents that stand end to end.
+        """Append documents that follow one another.
 
         Args:
             tokens: all of their tokens.
@@ -163,11 +163,7 @@ class TokenFile:
         return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
-        """One document's tokens, a read-only view of the file.
-
-        Raises:
-            IndexError: no such document.
-        """
+        """One document's tokens, a read-only view of the file; an `IndexError` if there is no such document."""
         if not 0 <= document_index < self.num_documents:
             raise IndexError(f"Expected a document in 0 .. {self.num_documents - 1}, found {document_index}.")
         return self.tokens[self.starts[document_index] : self.starts[document_index + 1]]
@@ -177,6 +173,7 @@ class TokenFile:
         """All tokens, mapped from the file, read-only."""
         if not self.num_tokens:
             return np.zeros(0, self.dtype)  # an empty file cannot be mapped
+        # A view as a plain array: slices of a memmap are memmaps, which take longer to make.
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
@@ -227,13 +224,10 @@ class TokenStore:
         return np.result_type(*(file.dtype for file in self.files))
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
-        """One document's tokens, a read-only view.
-
-        Raises:
-            IndexError: no such document.
-        """
+        """One document's tokens, a read-only view; an `IndexError` if there is no such document."""
         if not 0 <= document_index < self.num_documents:
             raise IndexError(f"Expected a document in 0 .. {self.num_documents - 1}, found {document_index}.")
+        # "right": an empty file begins at the same document as the next one, which is the file that has the document.
         file_index = int(np.searchsorted(self.first_documents, document_index, "right")) - 1
         return self.files[file_index].document(document_index - int(self.first_documents[file_index]))
 
@@ -292,6 +286,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 def _positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
+    # `arange` counts through all runs: a run's first position is `ends - length` there, and has to become `begin`.
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(length.sum())
 
@@ -326,7 +321,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
-    # Offsets say what lengths say already: a file in which they differ was cut or changed.
+    # Offsets follow from lengths: a file in which they differ is damaged.
     begins = starts[:-1] * dtype.itemsize
     if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))
@@ -343,7 +338,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
             f"{bin_path} does not fit its index: expected {num_bytes} bytes ({num_tokens} tokens of {dtype}), "
             f"found {found}; restore the file or tokenize again."
         )
-    return dtype, starts[bounds]
+    return dtype, starts[bounds]  # a document may consist of several sequences
 
 
 def _read_bytes(path: Path) -> bytes:

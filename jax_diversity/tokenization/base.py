@@ -60,7 +60,7 @@ class Tokenizer:
         self.unknown_id, self.implementation = unknown_id, implementation
         self.normalization = "none"
         self._end = np.array([end_id], self.dtype)
-        self._text_may_hold_end = True
+        self._text_may_hold_end = True  # False, where a subclass knows better, saves a search in all ids
 
     def with_normalization(self, form: str) -> Tokenizer:
         """The same tokenizer, its texts brought into a normal form first by tensorflow-text; `none` changes nothing."""
@@ -109,7 +109,8 @@ class Tokenizer:
                     ids = self._encode_halved(piece)
                 parts.append(ids)
                 if is_last:
-                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way.
+                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
+                    # all ids below `vocab_size`.
                     documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
                     parts = []
         return documents
@@ -132,25 +133,29 @@ class Tokenizer:
         # Last: if this file is there, the whole tokenizer is.
         write_json(folder / SETTINGS_NAME, self.settings)
 
+    # ---- What a subclass defines; `_cut` has a default.
     def save_file(self, folder: Path) -> None:
         """Write the tokenizer's file alone, which other readers of its format take too."""
         raise NotImplementedError
 
     def _identity(self) -> bytes:
+        """The bytes that decide the ids, for the fingerprint."""
         raise NotImplementedError
 
     def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
-        """Ids of every piece, one after another, without end tokens of their own."""
+        """The ids of every piece, without end tokens."""
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
+        """The text of ids, none of which is the end token."""
         raise NotImplementedError
 
     def _cut(self, text: str) -> Iterator[str]:
+        """The pieces of a text, which are encoded separately."""
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str) -> np.ndarray:
-        """Tokens of text that holds the end token's letters as a word of the model: the word is cut in two."""
+        """Tokens of text that contains the end token's letters: these are cut in two."""
         half = len(self.end_token) // 2
         head, tail = self.end_token[:half], self.end_token[half:]
         # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
@@ -166,7 +171,7 @@ class Tokenizer:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise (Megatron's rule)."""
+    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise, as in Megatron."""
     if not 1 <= vocab_size <= _MAX_VOCAB_SIZE:
         raise UserError(
             f"Expected a vocabulary of 1 to {_MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "

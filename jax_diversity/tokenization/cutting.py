@@ -31,7 +31,7 @@ def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterat
         end = _last_cut(text, start, start + size, places)
         yield text[start:end]
         start = end
-    yield text[start:] if start else text
+    yield text[start:] if start else text  # no copy of a text that is not cut
 
 
 def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ...]) -> int:
@@ -40,7 +40,7 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
     # ones: the last place of a piece of a million characters is mostly among its last hundred.
     for pattern in places:
         window, low = 1024, end
-        while low > start + 1:
+        while low > start + 1:  # a cut at `start` would give an empty piece
             low = max(start + 1, end - window)
             found = [match.start() for match in pattern.finditer(text, low, end)]
             if found:

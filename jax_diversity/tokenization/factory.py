@@ -66,8 +66,7 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
 def load_unchanged(folder: str | Path) -> Tokenizer | None:
     """The tokenizer that an unfinished build left in a folder; None where a new one has to be made."""
     # The engine resumes a folder only with the same settings, tokenizer's file and version of `tokenizers`. It does not
-    # know the versions of the optional libraries, which the tokenizer's own settings record: other versions' ids may
-    # differ.
+    # know the versions of the optional libraries, with which ids may change: the tokenizer's own settings record these.
     try:
         recorded = _read_settings(Path(folder))
         tokenizer = None if recorded is None else load_saved(folder)

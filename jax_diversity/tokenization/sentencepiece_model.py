@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import blanks
@@ -82,7 +82,7 @@ def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]
     for number, _, value in read_fields(content):
         if number == 1:
             piece = _values(value)
-            pieces.append(_text(piece.get(1, b"")))
+            pieces.append(str(_content(piece.get(1, b"")), "utf-8"))
             types.append(_number(piece.get(3, _NORMAL)))
         elif number in (2, 3):
             parts[number] = _values(value)
@@ -90,21 +90,19 @@ def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]
         raise ValueError("it has no vocabulary")
     if len(parts) < 2:  # a file cut between two fields is a valid protocol buffer
         raise ValueError("it ends after its vocabulary")
-    end_token = _text(parts[2].get(47, b"</s>"))
+    end_token = str(_content(parts[2].get(47, b"</s>")), "utf-8")
     return tuple(pieces), tuple(types), end_token, bool(_number(parts[3].get(3, 1)))
 
 
 def _values(message: int | memoryview) -> dict[int, int | memoryview]:
-    """The last value of every field of a message, which is the one that counts."""
-    if isinstance(message, int):
-        raise ValueError("a number stands where a message is expected")
-    return {number: value for number, _, value in read_fields(message)}
+    """The value of every field of a message; protocol buffers let the last one of several count."""
+    return {number: value for number, _, value in read_fields(_content(message))}
 
 
-def _text(value: int | bytes | memoryview) -> str:
+def _content(value: int | bytes | memoryview) -> bytes | memoryview:
     if isinstance(value, int):
-        raise ValueError("a number stands where text is expected")
-    return str(value, "utf-8")
+        raise ValueError("a number stands where text or a message is expected")
+    return value
 
 
 def _number(value: int | memoryview) -> int:
@@ -125,7 +123,7 @@ class ModelTokenizer(Tokenizer):
         unknown_id = model.types.index(_UNKNOWN) if _UNKNOWN in model.types else None
         super().__init__(kind, len(model.pieces), model.end_token, model.end_id, unknown_id, implementation)
         self.model, self.cut_at = model, cut_at
-        # Libraries never turn text into a control or unused piece: then the ids need not be searched for the end token.
+        # Libraries never turn text into a control or unused piece: ids need no search for an end token of these types.
         self._text_may_hold_end = model.types[model.end_id] not in (_CONTROL, _UNUSED)
 
     @property
@@ -148,8 +146,7 @@ class ModelTokenizer(Tokenizer):
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
 
     def _unreadable(self, error: object) -> UserError:
-        what = " ".join(str(error).split())
-        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {what}.")
+        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {in_one_line(error)}.")
 
 
 class SentencePieceTokenizer(ModelTokenizer):
@@ -198,6 +195,7 @@ class TensorflowTextTokenizer(ModelTokenizer):
             raise self._unreadable(error.message) from None
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
+        # Pieces whose first characters lie in the same stretch of `_CALL_CHARACTERS` go into one call.
         starts = accumulate(map(len, pieces), initial=0)
         groups = groupby(zip(starts, pieces, strict=False), lambda start: start[0] // _CALL_CHARACTERS)
         calls = [[piece for _, piece in group] for _, group in groups]

@@ -74,8 +74,8 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     config: TokenizerConfig = context.config.tokenizer
     if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
-    # Tokens of a tokenizer that is made again would not fit it.
-    for leftover in partial.iterdir():  # of a run that had no tokenizer yet, or another version of its library
+    # Files of a run that had no tokenizer yet, or another version of its library: a new tokenizer may have other ids.
+    for leftover in partial.iterdir():
         leftover.unlink()
     with context.progress.task("train tokenizer", None, "documents") as advance:
         texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()

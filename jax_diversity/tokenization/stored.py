@@ -77,7 +77,7 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
         given = load_tokenizer(config.path, config.end_token).end_id
-    # The smallest of equally frequent ones.
+    # Of several that are equally frequent, the smallest id.
     end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
     share = last_ids[end_id] / last_ids.total()
     how = "set tokenizer.end_id to the id that ends documents; those that lack it get it appended"
@@ -122,4 +122,5 @@ def _with_ends(
     """Documents end to end; one that lacks the end token gets it appended."""
     ends = np.cumsum(lengths)
     lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` leaves those out
+    # np.insert takes places in the array as it is: one call inserts all end tokens.
     return np.insert(tokens, ends[lacking], end_id), lengths + lacking

@@ -22,7 +22,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jax_diversity.foundation.artifacts import write_text
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.tokenization.base import Tokenizer, find_end_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
 from jax_diversity.tokenization.settings import tokenizer_files
@@ -76,7 +76,7 @@ class JsonTokenizer(Tokenizer):
         return json.dumps([self.definition, self.end_token]).encode()
 
     def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
-        if self._is_bytes:  # the ids are in the text already
+        if self._is_bytes:  # a text's UTF-8 bytes are its ids
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
@@ -147,11 +147,12 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
     except json.JSONDecodeError as error:
         raise UserError(f"{name} is no tokenizer.json: no JSON, {error.msg} in line {error.lineno}.") from None
     except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{name} is no tokenizer.json that can be read: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{name} is no tokenizer.json that can be read: {in_one_line(error)}.") from None
     raise UserError(f"Expected a tokenizer.json in {name}, found JSON without a tokenizer's model.")
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    # With a prefix space, decoding would give back a text with a blank before it.
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]

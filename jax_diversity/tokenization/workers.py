@@ -86,8 +86,8 @@ def encode_in_processes(
     with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, start) as workers:
         try:
             futures = [workers.submit(_encode_in_worker, read, folder, num_threads, *pair) for pair in pairs]
-            # The pool watches for the death of those workers that it knew when it was last woken. This submission
-            # wakes it once more, after the last worker was started; without it, that one could die unnoticed.
+            # The pool watches the workers that it knew of when it last woke up. This submission wakes it after the last
+            # worker was started; otherwise the pool would not notice the death of that one.
             workers.submit(os.getpid)
             for future in as_completed(futures):
                 advance(future.result())

@@ -29,6 +29,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import OrderingSource, epoch_ordering, origin, stacked_offsets
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.schema.orderings import integers
 
 _LAST_EPOCHS = ("rotated", "shuffled", "same")
 _STEPS_PER_ADVANCE = 65_536
@@ -57,13 +58,12 @@ class Blend:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        datasets, sequences = (np.array(column, np.int64) for column in (self.dataset_index, self.sequence_index))
-        if datasets.ndim != 1 or datasets.shape != sequences.shape:
-            raise UserError(f"Expected two axes of equal length, found {datasets.shape} and {sequences.shape}.")
         sizes = np.array(self.num_sequences, np.int64)
-        if ((datasets < 0) | (datasets >= len(sizes))).any():
-            raise UserError(f"Expected dataset indices in 0 .. {len(sizes) - 1}, found others.")
-        if ((sequences < 0) | (sequences >= sizes[datasets])).any():
+        datasets = np.array(integers("a blend's dataset indices", self.dataset_index, below=len(sizes)))
+        sequences = np.array(integers("a blend's sequence indices", self.sequence_index))
+        if len(datasets) != len(sequences):
+            raise UserError(f"Expected two axes of equal length, found {len(datasets)} and {len(sequences)}.")
+        if (sequences >= sizes[datasets]).any():
             raise UserError("Expected sequence indices below their dataset's number of sequences, found others.")
         datasets.setflags(write=False)
         sequences.setflags(write=False)
@@ -159,11 +159,7 @@ def blend(
 
 
 def interleave(
-    weights: Weights,
-    num_positions: SupportsIndex,
-    *,
-    lookahead: SupportsIndex = 1,
-    advance: Advance = ignore,
+    weights: Weights, num_positions: SupportsIndex, *, lookahead: SupportsIndex = 1, advance: Advance = ignore
 ) -> Int64[np.ndarray, " position"]:
     """The dataset at every position: always the one that lags most behind its share.
 
@@ -208,6 +204,7 @@ def _interleaved(
             chosen[start:stop] = blended[chosen[start:stop]]
             advance(stop - start)
         counts[blended] = given
+        # A phase that begins behind the last position has no steps.
         due += weights * max(end - first, 0)
     return chosen
 

@@ -41,10 +41,8 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
         >>> shuffle_blocks(Ordering(np.arange(7)), 2, seed=0).indices.tolist()
         [4, 5, 0, 1, 2, 3, 6]
     """
-    size = whole_number("batch_size", batch_size, 1)
+    size = whole_number("batch_size", batch_size, 1, len(ordering) or None)
     seed = whole_number("seed", seed, 0)
-    if size > len(ordering) > 0:
-        raise UserError(f"Expected a batch_size of at most the ordering's {len(ordering)} sequences, found {size}.")
     # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
     num_batches = len(ordering) // size
     whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
@@ -126,23 +124,21 @@ def truncate(
     """
     if (num_positions is None) == (num_tokens is None) or (num_tokens is None) != (tokens is None):
         raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
-    name = "num_positions" if tokens is None else "num_tokens"
-    limit = whole_number(name, num_positions if tokens is None else num_tokens)
     # Without tokens each position counts as one.
-    running = np.arange(1, len(plan) + 1) if tokens is None else _running_tokens(plan, tokens)
+    running = np.arange(1, len(plan) + 1)
+    if tokens is not None:
+        counts = integers("every sequence's tokens", tokens)
+        if len(counts) != plan.num_sequences:
+            raise UserError(
+                f"Expected the tokens of {plan.num_sequences} sequences of this dataset, found {len(counts)}."
+            )
+        running = np.cumsum(counts[plan.indices])
+    name = "num_positions" if tokens is None else "num_tokens"
     total = int(running[-1]) if len(running) else 0
-    if limit > total:
-        raise UserError(f"Expected {name} of at most {total}, the plan's own, found {limit}.")
+    limit = whole_number(name, num_positions if tokens is None else num_tokens, most=total)
     # "right" keeps a position whose running sum is exactly the limit, and positions without tokens behind it.
     kept = int(np.searchsorted(running, limit, side="right"))
     return Schedule(plan.indices[:kept], plan.num_sequences, {"method": "truncate", name: limit, "of": origin(plan)})
-
-
-def _running_tokens(plan: Ordering | Schedule, tokens: Any) -> Int64[np.ndarray, " position"]:
-    tokens = integers("every sequence's tokens", tokens)
-    if len(tokens) != plan.num_sequences:
-        raise UserError(f"Expected the tokens of {plan.num_sequences} sequences of this dataset, found {len(tokens)}.")
-    return np.cumsum(tokens[plan.indices])
 
 
 def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:

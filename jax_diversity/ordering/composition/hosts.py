@@ -47,11 +47,9 @@ def partition_sequences(
     """
     from jax_diversity.ordering.halving import balanced_stream  # loads JAX, which merging does not need
 
-    num_parts = whole_number("num_parts", num_parts, 1)
-    seed = whole_number("seed", seed, 0)
     num_sequences = characteristics.num_sequences
-    if num_parts > max(num_sequences, 1):
-        raise UserError(f"Expected num_parts of at most the {num_sequences} sequences, found {num_parts}.")
+    num_parts = whole_number("num_parts", num_parts, 1, max(num_sequences, 1))
+    seed = whole_number("seed", seed, 0)
     features = Features.build(characteristics, Objective())
     stream = balanced_stream(features, np.arange(num_sequences), seed)
     return [np.sort(part) for part in np.array_split(stream, num_parts)]

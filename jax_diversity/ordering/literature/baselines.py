@@ -1,6 +1,7 @@
 """Orders without an objective: what others use today, and what plots compare with.
 
-The shuffles of streams, which see only a part of the corpus at a time, are in `buffers`.
+The arguments are those of `base.Method`. The shuffles of streams, which see only a part of the corpus at a time, are in
+`buffers`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,7 @@ from jax_diversity.schema import Characteristics
 
 
 def uniform_shuffle(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """Every permutation equally likely (NumPy's PCG64, seeded); the objective is not used."""
     indices = np.random.default_rng(seed).permutation(characteristics.num_sequences).astype(np.int64)
@@ -27,11 +24,7 @@ def uniform_shuffle(
 
 
 def corpus_order(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """Sequences as they were packed; neither seed nor objective is used."""
     advance(characteristics.num_sequences)
@@ -39,11 +32,7 @@ def corpus_order(
 
 
 def cluster_sorted(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """One group after another: the worst order, for comparison in plots.
 
@@ -61,11 +50,7 @@ def cluster_sorted(
 
 
 def stratified(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """Every group spread evenly over the order: a two-way jittered interleave.
 
@@ -75,13 +60,8 @@ def stratified(
     a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A sequence's
     other groups are not balanced.
 
-    One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986).
-
-    Args:
-        characteristics: token counts; only the first family is read.
-        seed: of the members' order and their places.
-        objective: not used; every method takes one.
-        advance: told the number of sequences placed.
+    One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986). The
+    seed decides the members' order and their places; the objective is not used.
     """
     # The order of the two draws is part of the result: golden orders depend on it.
     rng = np.random.default_rng(seed)

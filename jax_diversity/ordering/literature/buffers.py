@@ -1,7 +1,8 @@
 """Shuffles of streams: orders made by loaders that see only a part of the corpus at a time.
 
 They mix sequences within their buffer. If neighbours in the corpus are alike, as in a corpus that was written source by
-source, windows of training stay as uneven as the corpus is at the buffer's scale.
+source, windows of training stay as uneven as the corpus is at the buffer's scale. The objective is not used, and of the
+characteristics only the number of sequences.
 """
 
 from __future__ import annotations
@@ -36,10 +37,7 @@ def buffer_shuffle(
     of a worker's sequences is a full shuffle of them; with one worker, of the corpus.
 
     Args:
-        characteristics: only their number of sequences is read.
         seed: of the generators.
-        objective: not used; every method takes one.
-        advance: told the number of sequences placed since it was last called.
         buffer_size: sequences that a worker's buffer holds; 0 keeps the corpus's order.
         num_workers: W.
         epoch: which pass over the corpus; every pass has another order.
@@ -80,10 +78,7 @@ def window_shuffle(
     corpus's order.
 
     Args:
-        characteristics: only their number of sequences is read.
         seed: of the shuffles.
-        objective: not used; every method takes one.
-        advance: told the number of sequences placed.
         window_size: sequences that a window holds.
 
     Raises:

@@ -15,11 +15,7 @@ from jax_diversity.schema import Characteristics
 
 
 def document_spacing(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " document"]:
     """Documents one by one, each the one that leaves its own cluster nearest to its share.
 
@@ -35,12 +31,6 @@ def document_spacing(
     The rule considers only the document's own cluster. For a cluster that lacks few tokens the shortest document is the
     best choice, so that short documents tend to come first and the longest at the end.
 
-    Args:
-        characteristics: token counts, a document a row; only the first family is read.
-        seed: not used; every method takes one.
-        objective: not used; every method takes one.
-        advance: told the number of documents placed since it was last called.
-
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
         >>> document_spacing(chars, objective=Objective()).tolist()
@@ -52,23 +42,13 @@ def document_spacing(
 
 
 def sequence_spacing(
-    characteristics: Characteristics,
-    *,
-    seed: int = 0,
-    objective: Objective,
-    advance: Advance = ignore,
+    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
 
     The given objective is replaced by `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence
-    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number
-    of sequences; the result does not depend on `seed`.
-
-    Args:
-        characteristics: token counts; only the first family is read.
-        seed: not used; every method takes one.
-        objective: not used; every method takes one.
-        advance: told the number of sequences placed since it was last called.
+    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number of sequences; the result
+    does not depend on `seed`.
     """
     from jax_diversity.ordering.greedy import greedy  # loads JAX, which `document_spacing` does not need
 
