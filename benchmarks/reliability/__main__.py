@@ -63,11 +63,9 @@ def run(given: argparse.Namespace, folder: Path) -> int:
 
 
 def show(name: str, result: dict) -> None:
-    """Print the counts of one kind of attacks, then its failures."""
+    """Print the counts of one kind of attacks; its failures were printed when they were found."""
     counts = [f"{number} {what}" for what, number in result.items() if isinstance(number, int) and number]
     print(f"{name}: {', '.join(counts)}; {tally.num_faults(result)} faults", flush=True)
-    for failure in result["failures"]:
-        print(f"  {json.dumps(failure)}")
 
 
 def write(results: dict) -> None:

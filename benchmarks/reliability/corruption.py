@@ -119,7 +119,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
         how, paths = damage(damaged.dataset, kinds, rng)
         names = [str(path.relative_to(damaged.dataset)) for path in paths]
         fail = partial(tally.fail, attack=number, file=names[0], damage=how)
-        tally.attacks += 1
+        tally.begin()
         _check_verify(tally, fail, damaged, names)
         found = _readings(damaged.dataset, folder / "readings")
         if found.outcome.status != 0:

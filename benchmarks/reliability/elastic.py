@@ -54,7 +54,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
         shapes = [Shape.drawn(rng, with_workers=workers_at and part == 0) for part in range(num_parts)]
         work = partial(_check, sound.dataset, ("balance", "uniform_shuffle")[number % 2], shapes, rng)
         outcome = in_fork(work)
-        tally.attacks += 1
+        tally.begin()
         fail = partial(tally.fail, attack=number, shapes=[str(shape) for shape in shapes])
         if outcome.status == 0:
             kind, text = outcome.value

@@ -130,7 +130,7 @@ class _Attack:
     def _judge(self, place: Place, outcome: Outcome, kind: str, **about: object) -> None:
         """Judge how the command ended, then run it again without the fault."""
         fail = partial(self._tally.fail, attack=kind, verb=self._task.verb, **about)
-        self._tally.attacks += 1
+        self._tally.begin()
         self._tally.add(kind)
         if outcome.fault is not None:
             fail(outcome.fault, said=outcome.said)

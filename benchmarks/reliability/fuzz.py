@@ -280,7 +280,7 @@ def _fuzz(
         outcome = in_fork(partial(_rounds, make, place, log, left, seed), max(left, 0) + 120)
         lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         number = sum(line.get("examples", 0) for line in lines)
-        tally.attacks += number
+        tally.begin(number)
         tally.add(name, number)
         for line in lines:
             if "fault" in line:

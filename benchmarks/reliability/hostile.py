@@ -54,7 +54,7 @@ def attack_lines(tally: Tally, sound: Place, folder: Path, count: int, rng: np.r
             outcome = in_fork(small.command(arguments, _limit(place.root)), _PATIENCE)
         written = _changed(before, _stamps(place.root))
         fail = partial(tally.fail, input=ascii(hostile.about))
-        tally.attacks += 1
+        tally.begin()
         if outcome.fault is not None:
             fail(outcome.fault, status=outcome.status, said=outcome.said)
         elif outcome.status == 2 and (kept := [name for name in written if not _is_progress(name, place)]):

@@ -356,7 +356,7 @@ def attack_calls(tally: Tally, place: Place, count: int, rng: np.random.Generato
         chosen += [(call, name, values.pop()) for call, name, values in left]
         left = [each for each in left if each[2]]
     for call, name, about in chosen[:count]:
-        tally.attacks += 1
+        tally.begin()
         outcome = in_fork(_work(call, name, call.wrong[name][about], str(place.root)), _PATIENCE)
         where = {"call": f"{call.name}({name}={ascii(about)[:200]})"}
         if outcome.status is None:

@@ -78,7 +78,7 @@ def _killed_after(work: Callable[[], int], seconds: float) -> bool:
 
 def _judge(tally: Tally, task: Task, place: Place, expected: dict[str, str], killed: int, **about: object) -> None:
     fail = partial(tally.fail, verb=task.verb, **about)
-    tally.attacks += 1
+    tally.begin()
     tally.add("kills", killed)
     outcome = in_fork(task.run(place))
     if outcome.fault is not None:
