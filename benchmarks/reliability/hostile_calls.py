@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csc_array, csr_array
 
 import jax_diversity as jd
 from benchmarks.reliability.forks import in_fork
@@ -50,6 +50,10 @@ def _bad_counts() -> dict[str, Any]:
         matrix.indices, matrix.indptr = np.array(indices, kind), np.array(indptr, kind)
         return matrix
 
+    triplets = coo_array(([4, 4], ([0, 1], [0, 2])), shape=(2, 3))
+    triplets.coords = (np.array([0, 9]), np.array([0, 2]))
+    columns = csc_array(np.full((2, 3), 4))
+    columns.indices = np.array([0, 7, 0, 1, 0, 1], np.int32)
     good = np.full((6, 3), 4)
     matrices = {
         "a column beyond the end": raw([4, 4], [0, 7], [0, 1, 2], (2, 3)),
@@ -59,6 +63,8 @@ def _bad_counts() -> dict[str, Any]:
         "rows beyond the data": raw([4], [0], [0, 1, 9], (2, 3)),
         "a row start below 0": raw([4, 4], [0, 1], [-3, 1, 2], (2, 3)),
         "too few row starts": raw([4, 4], [0, 1], [0, 2], (5, 3)),
+        "triplets beyond the end": triplets,
+        "a row beyond the end, by columns": columns,
         "negative counts": -good,
         "counts with fractions": good / 3,
         "counts that are no numbers": good * math.nan,
