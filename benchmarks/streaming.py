@@ -63,7 +63,7 @@ def make_dataset(
     whole = len(files) == len(paths)  # hashes are of files that are fetched alone
     about = {"layout": layout, "ordering": "random" if layout == "ordered" else None, "dtype": "uint16"}
     stages = {
-        "pack": stage({"sequence_length": length, "num_sequences": len(order)}),
+        "pack": stage({"sequence_length": length, "num_sequences": len(order), "overlap": 0}),
         "order/random": stage({"fingerprint": ordering.fingerprint}, entries(root, "orderings")),
         "write": stage(
             {**about, "records": {"train": counts, "validation": []}, "identity": IDENTITY},
@@ -146,7 +146,7 @@ def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, flo
         if not root.exists():
             make_dataset(root, order, layout, SHORT, PER_FILE, touched[layout].tolist(), gather)
         command = [sys.executable, "-c", OPENING, str(root), str(start)]
-        runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+        runs = [subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout for _ in range(3)]
         opened, seconds, megabytes = min(tuple(map(float, run.split())) for run in runs)
         name = f"{layout}, from position {start}"
         found[name] = {

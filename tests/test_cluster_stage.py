@@ -194,7 +194,7 @@ def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
         ({"method": "k-means"}, "Unknown clustering method 'k-means': expected one of .*; did you mean 'kmeans'"),
         (
             {"method": "minibatch_kmeans", "options": {"start": "k-means||"}},
-            r"'start' to be k-means\+\+, random, found",
+            r"'start' to be one of k-means\+\+, random, found",
         ),
         ({"method": "minibatch_kmeans", "options": {"coarse_clusters": 2}}, "has no option 'coarse_clusters'"),
         ({"train_documents": 4}, "cluster.num_clusters from 1 to"),
