@@ -28,6 +28,7 @@ from benchmarks.reliability.forks import in_fork
 from benchmarks.reliability.readers import hash_of
 from benchmarks.reliability.small import Place
 from benchmarks.reliability.tally import Tally
+from jax_diversity.foundation import artifacts
 
 _MEMORY = 2 * 2**30
 _ROUND = 200
@@ -77,8 +78,8 @@ def changed_bytes(draw: Any, valid: bytes) -> bytes:
 
 
 @st.composite
-def changed_json(draw: Any, valid: Any) -> bytes:
-    """A JSON document in which one value, or one key, is another."""
+def changed_manifest(draw: Any, valid: Any) -> bytes:
+    """A manifest in which one value, or one key, is another; often with a hash of its own that fits."""
     document = json.loads(json.dumps(valid))
     inner, path = document, []
     while isinstance(inner, dict | list) and inner and (not path or draw(st.integers(0, 3))):
@@ -92,6 +93,8 @@ def changed_json(draw: Any, valid: Any) -> bytes:
         holder[draw(st.text(max_size=12))] = holder.pop(path[-1])
     else:
         holder[path[-1]] = draw(_VALUES)
+    if draw(st.booleans()):
+        document = artifacts.signed(document)
     return json.dumps(document, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
 
 
@@ -209,7 +212,7 @@ def _manifest(place: Place) -> Reader:
             _ = dataset.orderings[name].indices
         next(iter(jd.make_loader(place.dataset, global_batch_size=8, num_prefetch=0)))
 
-    return Reader(st.one_of(changed_json(json.loads(valid)), changed_bytes(valid)), read)
+    return Reader(st.one_of(changed_manifest(json.loads(valid)), changed_bytes(valid)), read)
 
 
 def _checkpoint(place: Place) -> Reader:
