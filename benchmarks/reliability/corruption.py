@@ -88,17 +88,13 @@ def damage(root: Path, kinds: Mapping[str, list[Path]], rng: Rng) -> tuple[str, 
 
 
 def kinds_of_files(root: Path) -> dict[str, list[Path]]:
-    """The stored files by kind: folder and ending; those of checkpoints by the part of the run that they hold."""
+    """The stored files by kind: folder and ending."""
     kinds: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
         if not path.is_file() or name.parts[0] in (".lock", "build.log", ".cache") or path.name == "log.jsonl":
             continue  # a log of a run grows with every step: it has no sum
-        if "checkpoints" in name.parts:
-            part = name.parts[name.parts.index("checkpoints") + 2]
-            kinds.setdefault(f"checkpoint: {part}", []).append(path)
-        else:
-            kinds.setdefault(f"{name.parts[0]} {path.suffix}", []).append(path)
+        kinds.setdefault(f"{name.parts[0]} {path.suffix}", []).append(path)
     return kinds
 
 
@@ -120,7 +116,8 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
         names = [str(path.relative_to(damaged.dataset)) for path in paths]
         fail = partial(tally.fail, attack=number, file=names[0], damage=how)
         tally.begin()
-        _check_verify(tally, fail, damaged, names)
+        if how != "deleted" or not names[0].startswith("training/"):  # a run removes checkpoints itself
+            _check_verify(tally, fail, damaged, names)
         found = _readings(damaged.dataset, folder / "readings")
         if found.outcome.status != 0:
             fail("crashes" if found.outcome.status is not None else "hangs", reader=found.last, said=found.outcome.said)
@@ -131,7 +128,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
                 tally.add("refused")
             else:
                 fail("silent" if text.startswith("= ") else "tracebacks", reader=reader, said=ascii(text)[:300])
-        for verb in _chosen_verbs(names[0], rng):
+        for verb in _chosen_verbs(names, rng):
             outcome, made = _products(VERBS[verb], damaged.copied_to(folder / "run"))
             differs = small.differing(made, products[verb][1])
             # A build keeps what it does not read; what is made of it has to be what it was.
@@ -146,21 +143,14 @@ def _check_verify(tally: Tally, fail: Callable[..., None], damaged: Place, names
     outcome = in_fork(small.VERIFY.run(damaged))
     if outcome.fault is not None:
         fail(outcome.fault, reader="verify", said=outcome.said)
-    elif outcome.status == 0 or not all(_is_named(name, outcome.error) for name in names):
+    elif outcome.status == 0 or not all(name in outcome.error for name in names):
         fail("unnamed", reader="verify", said=outcome.said)
     else:
         tally.add("named")
 
 
-def _is_named(name: str, sentence: str) -> bool:
-    """Whether a sentence names a file; of a checkpoint its own folder says enough."""
-    if "/checkpoints/" in name:
-        return "/".join(name.split("/")[:4]) in sentence
-    return name in sentence
-
-
-def _chosen_verbs(name: str, rng: Rng) -> list[str]:
-    if name.startswith("training/"):
+def _chosen_verbs(names: list[str], rng: Rng) -> list[str]:
+    if any(name.startswith("training/") for name in names):
         return ["train"]  # nothing else reads checkpoints
     verbs = list(VERBS)
     weights = np.array([_COSTS.get(verb, 1.0) for verb in verbs])
