@@ -349,8 +349,8 @@ class _FoundError(Exception):
 def _fault(reader: Reader, content: Any) -> tuple[str, str] | None:
     try:
         found = reader.read(content)
-    except jd.UserError as error:
-        return ("unclear", f"UserError of several lines: {error}") if "\n" in str(error) else None
+    except jd.UserError:
+        return None
     except Exception as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "jax_diversity" in frame.filename]
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
