@@ -462,8 +462,9 @@ def _rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[Place], Non
         victim = str(place.root / "home" / "victim.txt")
         changed = change(copy.deepcopy(manifest))
         text = changed if isinstance(changed, str) else json.dumps(changed)
-        with suppress(ValueError, RecursionError):  # with a hash that fits: it is no damage, but made so
-            text = json.dumps(artifacts.signed(json.loads(text.replace(_VICTIM, victim))))
+        text = text.replace(_VICTIM, victim)
+        with suppress(ValueError, RecursionError, AttributeError):  # what is no mapping can have no hash
+            text = json.dumps(artifacts.signed(json.loads(text)))  # so that it is no damage, but made on purpose
         path.write_text(text)
 
     return prepare
