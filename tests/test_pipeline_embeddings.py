@@ -329,7 +329,10 @@ def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, mess
         ({"options": {"dimensions": 0}}, "dimensions to be a whole number >= 1 and <= 8192, found 0"),
         ({"options": {"max_terms": 0}}, "max_terms to be a whole number >= 1, found 0"),
         ({"method": "qwen3", "options": {"path": ".", "batch_tokens": 0}}, "batch_tokens to be a whole number >= 1"),
-        ({"method": "qwen3", "options": {"path": ".", "dtype": "float16"}}, "'dtype' to be one of bfloat16, float32, found"),
+        (
+            {"method": "qwen3", "options": {"path": ".", "dtype": "float16"}},
+            "'dtype' to be one of bfloat16, float32, found",
+        ),
         ({"method": "qwen3", "options": {"path": ".", "mesh": "a"}}, "can only be given in Python"),
         ({"seed": 2**40}, "embedding.seed from 0 to .*, found 1099511627776"),
         ({"seed": -1}, "embedding.seed from 0 to .*, found -1"),

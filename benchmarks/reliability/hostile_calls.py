@@ -78,7 +78,6 @@ def _bad_counts() -> dict[str, Any]:
         "huge counts": good.astype(object) * _HUGE,
         "a text": "counts",
         "nothing": None,
-        "no rows": good[:0],
         "other rows": good[:5],
     }
     return {
@@ -102,18 +101,19 @@ _MAPPING = _values(_Odd(), 5, "text", 2.5, True)
 _PATH = _values(_Odd(), 5, 2.5, [], {}, "a\0b", "n" * 300, "/nowhere/at/all.npy", _RED)
 _ORDER = _values(_Odd(), None, 5, 2.5, {}, "text", [[0, 1], [2, 3]], [0.5, 1.5], [-1, 0], [_HUGE], b"order", ["a"])
 _LENGTHS = _values(_Odd(), 5, "text", None, [-1, 4], [1.5], [[1], [2]], [math.nan], {}, ["a"], [_HUGE], [2**63])
-_WINDOWS = _values(_Odd(), 5, "text", [0], [-4], [2.5], [math.nan], ["a"], [_HUGE], [[4]], {4.5: 1})
+_WINDOWS = _values(_Odd(), "text", [0], [-4], [2.5], [math.nan], ["a"], _Maybe([_HUGE]), _Maybe(5), [[4]], {4.5: 1})
 _FIELDS = _values(_Odd(), 5, ["nothing"], [5], [], {"a": 1}, [_RED], None)
 _SWITCH = _values(_Odd(), "yes", 2, None, [], 0.5)
 
 _ALSO = {
-    "counts": ("family",),
+    "counts": ("family", "families"),
     "ordering": ("order", "indices"),
     "indices": ("ordering",),
     "plan": ("order", "schedule"),
     "family": ("families",),
-    "path": ("pathlike",),
+    "path": ("pathlike", "file name"),
     "checkpoint": ("pathlike",),
+    "datasets": ("an ordering",),
     "first": ("target",),
     "last": ("target",),
 }
@@ -139,7 +139,7 @@ def calls(place: Place) -> list[Call]:
     loader = {
         **dict.fromkeys(("global_batch_size", "num_hosts"), _COUNT),
         "num_threads": _UNBOUNDED,
-        **dict.fromkeys(("start_position", "host_index", "num_prefetch"), _WHOLE | _values(_HUGE)),
+        **dict.fromkeys(("start_position", "host_index", "num_prefetch"), _WHOLE | _values(_Maybe(_HUGE))),
         "num_epochs": _WHOLE | _values(0, _Maybe(_HUGE)),
         "dataset": _PATH | _values(None, True),
         "fields": _FIELDS,
@@ -244,7 +244,7 @@ def calls(place: Place) -> list[Call]:
                 "ordering": _ORDER,
                 "family": _NAME,
                 "num_groups": _WHOLE | _values(0, None, _Maybe(_HUGE)),
-                "num_bins": _COUNT,
+                "num_bins": _UNBOUNDED,
             },
         ),
         Call(
@@ -303,7 +303,7 @@ def calls(place: Place) -> list[Call]:
             {
                 "datasets": _values(_Odd(), 5, [], [5], "x", None),
                 "weights": _values(_Odd(), 5, "x", [1], [-1, 1], [math.nan, 1], ["a", "b"], [0, 0]),
-                "num_positions": {name: value for name, value in _COUNT.items() if value is not None},
+                "num_positions": _WHOLE | _values(_Maybe(0), _HUGE),
                 "seed": _SEED,
                 "last_epoch": _NAME,
             },
@@ -318,7 +318,7 @@ def calls(place: Place) -> list[Call]:
             "select_sequences",
             jd.select_sequences,
             {"characteristics": chars, "sequences": np.arange(8)},
-            {"characteristics": _CHARS, "sequences": _ORDER | _values([400], [0, 0])},
+            {"characteristics": _CHARS, "sequences": _ORDER | _values([400], _Maybe([0, 0]))},
         ),
         Call("merge_orderings", jd.merge_orderings, {}, {"parts": _values(_Odd(), 5, [], [5], "x", [(1, 2)], None)}),
         Call(
@@ -334,7 +334,7 @@ def calls(place: Place) -> list[Call]:
             {
                 "first": _MAPPING | _values({"cluster": [-1, 1, 1]}, {"cluster": "x"}, {"other": [1]}),
                 "last": _MAPPING | _values({"cluster": [1]}, {"cluster": [math.nan, 1, 1]}),
-                "num_positions": _COUNT,
+                "num_positions": _UNBOUNDED,
                 "num_phases": _COUNT,
             },
         ),
@@ -348,7 +348,7 @@ def calls(place: Place) -> list[Call]:
             "BatchMetrics",
             jd.BatchMetrics,
             {"dataset": chars, "ordering": ordering, "global_batch_size": 4},
-            {"dataset": _PATH | _values(None), "ordering": _ORDER, "global_batch_size": _COUNT},
+            {"dataset": _PATH | _values(None), "ordering": _ORDER, "global_batch_size": _UNBOUNDED},
         ),
     ]
 
