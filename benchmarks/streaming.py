@@ -32,6 +32,7 @@ import numpy as np
 from results_file import environment, write
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Ordering, Segments
@@ -70,7 +71,7 @@ def make_dataset(
             entries(root, "records", hashed=whole),
         ),
     }
-    (root / "manifest.json").write_text(json.dumps({"format_version": 1, "stages": stages}))
+    (root / "manifest.json").write_text(json.dumps(signed({"format_version": 1, "stages": stages})))
 
 
 def write_one(path: Path, sequences: np.ndarray, num_sequences: int, length: int, gather: Any) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from array_record.python import array_record_module
 
+from jax_diversity.foundation.artifacts import remove_leftovers
 from jax_diversity.records import writing
 from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.schema import Segments
@@ -82,7 +83,7 @@ def alive_until(folder: Path, num_files: int, seconds: float) -> Callable[[], bo
 def check_left(folder: Path, sound: Path) -> None:
     """What has its name is whole; what has not is not opened, unless it only lacked its name."""
     for path in folder.iterdir():
-        name = path.name.removesuffix(".tmp")
+        name = path.name.partition(".array_record")[0] + ".array_record"
         opens = array_record_module.ArrayRecordReader(str(path)).num_records() > 0
         whole = path.read_bytes() == (sound / name).read_bytes()
         if (opens or name == path.name) and not whole:
@@ -103,6 +104,7 @@ def main() -> None:
         in_fork(partial(write_all, cut, 1 + number % 4), until)
         in_fork(partial(check_left, cut, sound))
         in_the_middle += 0 < finished(cut) < len(NAMES)
+        remove_leftovers(cut)  # as a build does before its stage goes on
         in_fork(partial(write_all, cut, 4 - number % 4))
         if sorted(path.name for path in cut.iterdir()) != NAMES:
             raise SystemExit(f"found {sorted(path.name for path in cut.iterdir())}")

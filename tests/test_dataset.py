@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
@@ -66,7 +67,7 @@ def test_repr_shows_the_flow(tiny):
         assert part in text
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     del manifest["stages"]["write"]
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     assert "fingerprint  " not in repr(jd.open_dataset(tiny.root))
 
 
@@ -114,7 +115,7 @@ def test_no_dataset_there(tmp_path):
 def test_a_missing_stage_names_its_verb(tiny, stage, verb, attribute):
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     del manifest["stages"][stage]
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=f"jax-diversity {verb}"):
         getattr(jd.open_dataset(tiny.root), attribute)
 
@@ -169,7 +170,7 @@ def test_records_written_anew_are_refused_until_the_dataset_is_opened_again(tiny
     with pytest.raises(UserError, match=r"written again after the dataset was opened .*open the dataset again"):
         reader.read_batch(np.arange(3))
     manifest["stages"]["write"]["counts"]["identity"] = "f" * 64
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     jd.open_dataset(tiny.root).records.read_batch(np.arange(3))
     with pytest.raises(UserError, match="written again"):
         first.records.read_batch(np.arange(3))
@@ -185,7 +186,7 @@ def test_files_from_the_hundred_thousandth_on_follow_those_before(tiny):
                 later = name.replace("00000", number)
                 files[later] = files[name]
                 shutil.copy(tiny.root / name, tiny.root / later)
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     dataset = jd.open_dataset(tiny.root)
     documents = dataset.documents.to_table(columns=["id"])["id"].to_pylist()
     assert [Path(name).stem for name in dataset.documents.files][-2:] == ["documents-99999", "documents-100000"]

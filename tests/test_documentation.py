@@ -23,6 +23,7 @@ from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.pipeline.build import Build
 from tests.conftest import MakeFolder
+from tests.documented_model import train_on
 from tests.example_datasets import build_examples
 from tests.tiny_corpus import tiny_config, write_corpus
 
@@ -53,8 +54,12 @@ def workplace(make_once: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a page's blocks one after another; the documented model trains on every batch that they show."""
     for block in blocks(path):
+        before = names.get("batch")
         exec(compile(block, path.name, "exec"), names)
+        if names.get("batch") is not before:
+            train_on(names["batch"])
     return names
 
 
@@ -71,6 +76,12 @@ def test_examples_of_the_readme(workplace: Path) -> None:
     run_blocks(ROOT / "README.md", names)
     assert len(jd.Ordering.load("my-order.npy")) == 1500
     assert names["batch"]["inputs"].shape == (64, 32)
+    # "Row j of the batch at position p is sequence `ordering[p + j]`": of the last batch, that which the loop left.
+    ordering = jd.open_dataset("dataset").orderings["balance"]
+    position, every = 64 * (len(ordering) // 64 - 1), np.arange(len(ordering))
+    rows = next(iter(jd.make_loader("dataset", ordering=every, global_batch_size=len(every))))["inputs"]
+    for row in range(64):
+        np.testing.assert_array_equal(names["batch"]["inputs"][row], rows[ordering[position + row]])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -78,6 +89,15 @@ def test_examples_of_the_pages(workplace: Path, path: Path) -> None:
     given = {"jd": jd, "jax": jax, "np": np}
     given |= {"dataset": jd.open_dataset("dataset"), "document_lengths": np.full(50, 300)}
     assert set(run_blocks(path, dict(given))) > {*given, "__builtins__"}  # something was named, and nothing raised
+
+
+def test_every_mesh_of_a_training_loop_has_axes_that_flax_takes() -> None:
+    """Flax NNX refuses the Explicit axes that `make_mesh` makes by itself; blocks that are not run show meshes too."""
+    meshes = [
+        line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines() if '("data",)' in line
+    ]
+    assert len(meshes) >= 4
+    assert [line for line in meshes if "make_mesh" in line and "AxisType.Auto" not in line] == []
 
 
 def test_examples_that_are_run_elsewhere_are() -> None:

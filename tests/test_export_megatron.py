@@ -28,6 +28,7 @@ from jax_diversity.export.megatron import (
     write_tokens,
 )
 from jax_diversity.export.settings import ExportConfig, MegatronExportConfig
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.ordering.settings import OrderConfig
@@ -176,11 +177,11 @@ def test_settings_that_were_changed_after_packing_are_found(built: Dataset, targ
     shutil.copytree(built.root, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     manifest["settings"]["packing"]["seed"] = SEED + 1
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match="found others: the settings were changed"):
         export(tmp_path / "out", settings(target), QUIET)
     manifest["settings"]["packing"]["method"] = "concat"
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=r"packing.method=megatron .* found concat"):
         export(tmp_path / "out", settings(target), QUIET)
 

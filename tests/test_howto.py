@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.token_store.megatron import TokenWriter
 from tests.conftest import MakeFolder
+from tests.documented_model import train_on
 from tests.example_datasets import build_examples
+from tests.programs import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -59,11 +62,15 @@ def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(page: str) -> dict[str, Any]:
+    """Run a page's blocks one after another; the documented model trains on every batch that they show."""
     names: dict[str, Any] = {"__name__": page}
     for block in blocks(page, "python"):
         if needed := re.match(r"# needs (\w+)\n", block):
             pytest.importorskip(STACKS[needed[1]], reason="no dependency of the project")
+        before = names.get("batch")
         exec(compile(block, f"{page}.md", "exec"), names)
+        if names.get("batch") is not before:
+            train_on(names["batch"])
     return names
 
 
@@ -94,44 +101,71 @@ def test_tpu_vm(here: Path) -> None:
     assert names["batch"]["inputs"].sharding == names["rows"]
 
 
-def test_several_hosts_alone(here: Path) -> None:
-    """The second program; the first needs hosts."""
-    program = blocks("several-hosts", "python")[1]
-    names: dict[str, Any] = {}
-    exec(compile(program, "several-hosts.md", "exec"), names)
-    whole = next(iter(jd.make_loader("dataset", global_batch_size=96)))["inputs"]
-    np.testing.assert_array_equal(next(names["iterator"])["inputs"], whole[64:])
-
-
-@pytest.mark.slow
-def test_several_hosts_as_processes(here: Path) -> None:
-    """The first program in two processes that are told of each other as Open MPI tells them."""
-    (here / "train.py").write_text(blocks("several-hosts", "python")[0], encoding="utf-8")
-    job = (os.getpid() % 2**12) * 2**12  # JAX makes the port of it
+def launch(num_processes: int, num_devices: int) -> list[subprocess.Popen[str]]:
+    """train.py in processes that are told of each other as Open MPI tells them, on emulated devices."""
+    job = int(np.random.default_rng().integers(2**20)) * 2**12  # JAX makes the port of it
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices} {PATIENCE}", "JAX_PLATFORMS": "cpu"}
     programs = []
-    for process in range(2):
+    for process in range(num_processes):
         cluster = {
             "OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1",
-            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_SIZE": str(num_processes),
             "OMPI_COMM_WORLD_RANK": str(process),
             "OMPI_COMM_WORLD_LOCAL_RANK": "0",
         }
-        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
         environment = {**os.environ, **cluster, **flags, "PYTHONPATH": str(ROOT)}
-        pipe = subprocess.PIPE
-        programs.append(
-            subprocess.Popen([sys.executable, "train.py"], stdout=pipe, stderr=pipe, text=True, env=environment)
-        )
+        with Path(f"errors-{process}.txt").open("w", encoding="utf-8") as errors:
+            programs.append(
+                subprocess.Popen(
+                    [sys.executable, "train.py"], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+                )
+            )
+    return programs
+
+
+def losses_until_the_end(programs: Sequence[subprocess.Popen[str]]) -> dict[int, str]:
+    """What the first process prints, step by step, until it ends or is done; then all processes are killed."""
+    losses = {}
     try:
-        printed = [program.communicate(timeout=300) for program in programs]
+        for line in programs[0].stdout or ():
+            if line == "done\n":
+                break
+            if match := re.fullmatch(r"(\d) (\d+\.\d+)\n", line):
+                losses[int(match[1])] = match[2]
+        else:
+            for program in programs:
+                program.wait(timeout=60)
     finally:
         for program in programs:
             program.kill()
-    assert [program.returncode for program in programs] == [0, 0], printed[0][1][-2000:] + printed[1][1][-2000:]
-    loader = jd.make_loader("dataset", global_batch_size=64)
-    expected = [int(np.count_nonzero(batch["targets_segmentation"])) for batch in loader]
-    numbers = [[int(line) for line in lines.splitlines() if line.isdecimal()] for lines, _ in printed]
-    assert numbers == [expected, []]
+            program.communicate()
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_processes", "num_devices"), [(1, 4), (2, 2)])
+def test_several_hosts_killed_and_resumed(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, num_devices: int
+) -> None:
+    """The program is killed before its last checkpoint, and continues from another: the losses are the same bits."""
+    (tmp_path / "dataset").symlink_to(here / "dataset")
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("several-hosts", "python")
+    due = "    if (step + 1) % save_every == 0:\n"
+    assert program.count(due) == 1
+    wait = "    if step + 1 == num_steps:\n        print('done', flush=True)\n        __import__('time').sleep(600)\n"
+    Path("train.py").write_text(program.replace(due, wait + due), encoding="utf-8")
+    whole = losses_until_the_end(launch(num_processes, num_devices))
+    errors = Path("errors-0.txt").read_text(encoding="utf-8")
+    assert list(whole) == [0, 1, 2, 3, 4, 5], errors[-3000:]
+    Path("train.py").write_text(program, encoding="utf-8")
+    programs = launch(num_processes, num_devices)
+    resumed = losses_until_the_end(programs)
+    errors = Path("errors-0.txt").read_text(encoding="utf-8")
+    assert [each.returncode for each in programs] == [0] * num_processes, errors[-3000:]
+    assert list(resumed) in ([2, 3, 4, 5], [4, 5])  # the last of the checkpoints that was written whole
+    assert resumed == {step: whole[step] for step in resumed}
+    assert float(whole[5]) < float(whole[0])
 
 
 def test_flax_nnx_and_a_restart(here: Path) -> None:

@@ -17,6 +17,7 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
@@ -86,10 +87,23 @@ def test_every_sequence_comes_once_an_epoch(tiny, rows, batch_size, num_epochs):
     assert came == tiny.orders["balance"].tolist() * num_epochs
 
 
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("start", [0, 3, 7])
+def test_a_loaders_length_is_the_number_of_batches_that_it_gives(tiny, start, drop):
+    settings = {"global_batch_size": 4, "num_epochs": 2, "drop_remainder": drop}
+    loader = jd.make_loader(tiny.root, start_position=start, **settings)
+    assert len(loader) == len(list(loader)) > 0
+    over = jd.make_loader(tiny.root, start_position=2 * tiny.segments.num_sequences, **settings)
+    assert (len(over), bool(over), bool(loader)) == (0, False, True)
+
+
 def test_an_endless_loader_runs_on(tiny, rows):
     order, number = tiny.orders["balance"], tiny.segments.num_sequences
     loader = jd.make_loader(tiny.root, global_batch_size=6, num_epochs=None, start_position=10**12)
     assert loader.num_batches is None
+    assert loader
+    with pytest.raises(TypeError, match="found num_epochs=None"):
+        len(loader)
     iterator = iter(loader)
     for step in range(12):
         positions = (10**12 + 6 * step + np.arange(6)) % number
@@ -369,7 +383,7 @@ def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
         next(iter(pickle.loads(pickle.dumps(loader))))
     manifest = json.loads((tiny.root / "manifest.json").read_text())
     manifest["stages"]["order/balance"]["counts"]["fingerprint"] = remade.fingerprint
-    (tiny.root / "manifest.json").write_text(json.dumps(manifest))
+    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
 

@@ -24,6 +24,7 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
@@ -350,7 +351,7 @@ def test_a_dataset_of_a_newer_version_is_refused(tmp_path: Path, structure: str)
     manifest["format_version"] += 1
     if structure == "another":
         manifest["stages"] = [{"name": name} for name in manifest["stages"]]
-    (root / "manifest.json").write_text(json.dumps(manifest))
+    (root / "manifest.json").write_text(json.dumps(signed(manifest)))
     for use in (jd.open_dataset, lambda root: jd.make_loader(root, global_batch_size=4)):
         with pytest.raises(UserError, match=r"was written in format \d+, this version reads up to \d+; upgrade"):
             use(root)

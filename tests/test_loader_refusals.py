@@ -17,6 +17,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.export.pytorch import OrderedBatchSampler
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.grain_parts import OrderSampler, SequenceRows
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -45,7 +46,7 @@ def edit_manifest(root: Path, stage: str, **changes: Any) -> None:
     for name, value in changes.items():
         entry = manifest["stages"][stage]
         (entry if name == "fingerprint" else entry["counts"])[name] = value
-    (root / "manifest.json").write_text(json.dumps(manifest))
+    (root / "manifest.json").write_text(json.dumps(signed(manifest)))
 
 
 @pytest.mark.parametrize("layout", ["packed", "ordered"])

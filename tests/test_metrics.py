@@ -24,6 +24,7 @@ from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.report.training import training_values
 from tests.batch_values import assert_same_values, expected_values
+from tests.documented_model import train_on
 from tests.tiny_corpus import tiny_config, write_corpus
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -294,6 +295,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "training.md", "exec"), names)
+    train_on(names["batch"])
     dataset = jd.open_dataset("dataset")
     assert [step for step, _ in run.logged] == list(range(dataset.num_sequences // 64))
     deviation = jd.measure(dataset.characteristics, dataset.orderings["balance"], windows=(64,)).prefix_l2["cluster"]

@@ -22,7 +22,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering import running
@@ -333,7 +333,7 @@ def test_recorded_settings_are_those_of_the_build(built: Path, corpus: Path) -> 
 def test_recorded_settings_that_this_version_does_not_know(built: Path, tmp_path: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     manifest["settings"]["packing"]["shuffle_pages"] = True
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(jd.UserError, match=r"manifest\.json: Unknown setting packing\.shuffle_pages"):
         recorded_config(tmp_path)
 

@@ -74,8 +74,19 @@ def test_a_map_gives_the_bytes_that_array_record_gives(tmp_path_factory, sizes: 
         for place, found in zip(places.tolist(), rows, strict=True):
             file.copy_body(place, row)
             assert found.tobytes() == row.tobytes() == library.read(place, place + 1)[0][:num_bytes]
+        unmapped = RecordFile(path, len(sizes), num_bytes, memory_map=False)
+        np.testing.assert_array_equal(unmapped.bodies(places), rows)
     with pytest.raises(UserError, match=f"at least {min(sizes) + 1} bytes expected, one of {min(sizes)} found"):
         RecordFile(path, len(sizes), min(sizes) + 1)
+
+
+def test_without_a_map_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.array_record", random_records([100] * 20))
+    file = RecordFile(path, 20, 100, memory_map=False)
+    assert file.is_whole()
+    os.truncate(path, 500)  # after the check, where a map would end the process
+    with pytest.raises(UserError, match=r"a\.array_record as it was opened, found it cut short"):
+        file.bodies(np.arange(20))
 
 
 def test_many_small_records(tmp_path: Path) -> None:

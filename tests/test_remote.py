@@ -13,6 +13,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.dataset.remote import RemoteFolder, is_address
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from tests.remote_datasets import Reads, upload
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -36,7 +37,7 @@ def memory():
 def manifest_with(memory, change) -> None:
     manifest = json.loads(memory.cat_file("/bucket/tiny/manifest.json"))
     change(manifest["stages"])
-    memory.pipe_file("/bucket/tiny/manifest.json", json.dumps(manifest).encode())
+    memory.pipe_file("/bucket/tiny/manifest.json", json.dumps(signed(manifest)).encode())
 
 
 def test_every_artifact_is_that_of_the_folder(tiny, address, tmp_path):
@@ -191,7 +192,7 @@ def test_changed_and_cut_objects_are_refused_and_not_kept(address, memory, tmp_p
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "records/../../outside"])
 def test_a_manifest_cannot_reach_out_of_the_cache(address, memory, tmp_path, name):
     manifest_with(memory, lambda stages: stages["write"]["files"].update({name: {"bytes": 1, "sha256": "a" * 64}}))
-    with pytest.raises(UserError, match="names a file that no dataset has"):
+    with pytest.raises(UserError, match="names a file outside its folder"):
         jd.open_dataset(address, cache_folder=tmp_path)
 
 

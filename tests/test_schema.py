@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
+import grain
 import numpy as np
 import pytest
 from scipy import sparse
 
-from jax_diversity import Characteristics, Ordering, order
+from jax_diversity import Characteristics, Ordering, Schedule, order
 
 pytestmark = pytest.mark.core
 
@@ -68,6 +70,38 @@ def test_bad_counts(counts: dict, sentence: str) -> None:
 def test_bad_weights(weights: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Characteristics.from_counts({"topic": COUNTS}, weights=weights)
+
+
+def malformed(kind: type, **parts: np.ndarray) -> object:
+    """A sparse matrix of two rows whose parts were replaced after SciPy looked at them."""
+    matrix = kind(COUNTS)
+    for name, values in parts.items():
+        setattr(matrix, name, values)
+    return matrix
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array, sparse.csc_array, sparse.coo_array])
+@pytest.mark.parametrize("index", [-1, 2, 1 << 30])
+def test_indices_outside_the_matrix_reach_no_compiled_code(kind: type, dtype: type, index: int) -> None:
+    name = "col" if kind is sparse.coo_array else "indices"
+    matrix = malformed(kind, **{name: np.array([0, 1, index], dtype)})
+    with pytest.raises(ValueError, match="Family 'topic' must be a matrix"):
+        Characteristics.from_counts({"topic": matrix})
+    if kind is sparse.csr_array:
+        with pytest.raises(ValueError, match=r"indices must be|ind"):
+            Characteristics({"topic": matrix}, {"topic": 1.0}, 4)
+
+
+@pytest.mark.parametrize("indptr", [[0, 9, 3], [0, 2, 99], [1, 2, 3], [0, 3, 2], [0, 2], [0.0, 2.0, 3.0]])
+def test_row_bounds_that_contradict_themselves(indptr: list) -> None:
+    with pytest.raises(ValueError, match="Family 'topic' must be a matrix"):
+        Characteristics.from_counts({"topic": malformed(sparse.csr_array, indptr=np.array(indptr))})
+
+
+def test_a_sequence_of_more_tokens_than_can_be_summed() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\^53 tokens a sequence"):
+        Characteristics.from_counts({"topic": np.full((1, 2048), 2**53)})
 
 
 def test_sequence_length_below_the_rows() -> None:
@@ -137,6 +171,33 @@ def test_orderings_go_to_other_processes(copied) -> None:
         other.indices[0] = 7
     with pytest.raises(TypeError):
         other.info["method"] = "theirs"
+
+
+@pytest.mark.parametrize("kind", [Ordering, lambda indices: Schedule(indices, 5)], ids=["ordering", "schedule"])
+def test_orderings_and_schedules_read_as_their_arrays(kind, tmp_path: Path) -> None:
+    indices = np.array([2, 0, 1, 4, 3])
+    plan = kind(indices)
+    assert (plan[1], plan[-1], len(plan)) == (0, 3, 5)
+    assert list(plan) == list(plan[:64]) == indices.tolist()
+    assert plan[np.array([0, 3])].tolist() == [2, 4]
+    with pytest.raises(IndexError):
+        plan[5]
+    assert np.asarray(plan).dtype == np.int64
+    assert np.asarray(plan, np.int32).dtype == np.int32
+    assert (2 * np.asarray(plan) == indices * 2).all()
+    np.save(tmp_path / "plain.npy", plan)
+    assert np.load(tmp_path / "plain.npy", allow_pickle=False).tolist() == indices.tolist()
+    assert list(grain.MapDataset.source(plan)[1:3]) == [0, 1]
+    # Still read-only: only a copy that was asked for can be changed, and does not change the ordering.
+    for view in (np.asarray(plan), plan[1:]):
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 7
+    with pytest.raises(TypeError):
+        plan[0] = 7
+    np.array(plan)[0] = 7
+    assert plan[0] == 2
+    assert plan != kind(indices)  # compared by identity; fingerprints compare the content
+    assert plan.fingerprint == kind(indices).fingerprint
 
 
 def test_fingerprint_sees_counts_weights_and_length() -> None:

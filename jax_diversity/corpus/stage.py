@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.artifacts import CACHE, write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 # Counts of records that are no documents.
@@ -39,7 +39,7 @@ def summary(counts: Counts) -> str:
 def _corpus_fingerprint(context: Context) -> str:
     from jax_diversity.corpus.reading import input_fingerprint
 
-    cache = context.root / ".cache" / "inputs.json"
+    cache = context.root / CACHE / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)
     return input_fingerprint(context.config.corpus, cache)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
-from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, read_array, read_json
+from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, is_as_written, read_array, read_json
 from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
@@ -341,31 +343,44 @@ class Dataset:
     def ordering_file(self, name: str) -> tuple[Path, str]:
         """An ordering's .npy and its fingerprint; raises like `orderings[name]`."""
         self.orderings.check(name)
-        return self.file(f"order/{name}", f"orderings/{name}.npy"), self.counts(f"order/{name}")["fingerprint"]
+        path = self.file(f"order/{name}", f"orderings/{name}.npy", checked=False)
+        return path, self.counts(f"order/{name}")["fingerprint"]
 
-    def file(self, stage: str, name: str) -> Path:
+    def file(self, stage: str, name: str, *, checked: bool = True) -> Path:
         """The path of one of a stage's files; of a dataset on an object store it is fetched first.
 
+        Its content is compared with the manifest's SHA-256, once a process; `checked=False` compares its size only,
+        which suffices where its reader has another proof: records have checksums, orderings are fingerprints.
+
         Raises:
-            UserError: the stage has not run, or the file is absent or not of its size.
+            UserError: the stage has not run, or the file is absent or not as it was written.
         """
-        # Sizes only, which cost nothing; `verify` compares the bytes.
         path, about = self.root / name, self._stage(stage)["files"].get(name)
         if about is None:
             raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")
         if self.remote is not None:
-            return self.remote.fetch(name)
+            return self.remote.fetch(name, checked=checked)
+        verb = stage.split("/")[0]
         found = path.stat().st_size if path.is_file() else None
         if found != about["bytes"]:
             raise UserError(
                 f"Expected {about['bytes']} bytes in {path}, found {'no such file' if found is None else found}; "
-                f"restore the file or run `jax-diversity {stage.split('/')[0]}` again."
+                f"restore the file or run `jax-diversity {verb}` again."
+            )
+        if checked and not is_as_written(path, about):
+            raise UserError(
+                f"{path} is damaged: its SHA-256 is not the manifest's; restore it, or delete it and run "
+                f"`jax-diversity {verb}` again."
             )
         return path
 
-    def _files(self, stage: str, start: str, suffix: str) -> list[Path]:
+    def _files(self, stage: str, start: str, suffix: str, *, checked: bool = True) -> list[Path]:
         """The stage's files with that start and suffix, in the order of the numbers in their names."""
-        return [self.file(stage, name) for name in self._names(stage, start, suffix)]
+        names = self._names(stage, start, suffix)
+        # Hashing leaves the interpreter's lock to others. An object store's fetch has threads of its own.
+        num_threads = 1 if self.remote else min(len(os.sched_getaffinity(0)), max(len(names), 1))
+        with ThreadPoolExecutor(num_threads) as threads:
+            return list(threads.map(partial(self.file, stage, checked=checked), names))
 
     def _names(self, stage: str, start: str, suffix: str) -> list[str]:
         # From the 100,000th on a number takes one digit more than those before it.
@@ -374,9 +389,15 @@ class Dataset:
 
     def _read_ordering(self, name: str) -> Ordering:
         path, expected = self.ordering_file(name)
-        if self.remote is not None and f"measure/{name}" in self._folder.stages:
-            self.remote.fetch(f"orderings/{name}.json")  # how it was made; read from beside the .npy, if it is there
-        return load_ordering(path, expected=expected)
+        # How it was made; `load_ordering` reads it from beside the .npy.
+        beside = (f"measure/{name}", f"orderings/{name}.json")
+        is_measured = beside[0] in self._folder.stages
+        if is_measured and self.remote is not None:
+            self.remote.fetch(beside[1])
+        ordering = load_ordering(path, expected=expected)
+        if is_measured:  # checked after the .npy: where another ordering was made, its fingerprint says more
+            self.file(*beside)
+        return ordering
 
     def _read_json(self, name: str) -> dict[str, Any]:
         return read_json(self.file("characterize", f"characteristics/{name}.json"), "characterize")
@@ -413,7 +434,9 @@ class Dataset:
         counts = self.counts("write")
         where = ("write", f"records/{stem}-", ".array_record")
         # A record file on an object store is fetched when the reader first needs it, not here.
-        paths = [self.root / name for name in self._names(*where)] if self.remote else self._files(*where)
+        paths = (
+            [self.root / name for name in self._names(*where)] if self.remote else self._files(*where, checked=False)
+        )
         per_file = counts["records"][stem]
         if counts["dtype"] not in ("uint16", "int32"):
             raise UserError(

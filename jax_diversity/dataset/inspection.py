@@ -133,7 +133,8 @@ class Inspector:
         # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
         rows = np.arange(size // num_hosts) + host_index * (size // num_hosts)
         sequences = self._order[(step * size + rows) % len(self._order)]
-        records = self.dataset.records.read(self.dataset.records.places_of(sequences))
+        reader = self.dataset.records
+        records = reader.read(reader.places_of(sequences), expected=sequences)
         views = self._sequences(rows.tolist(), sequences.tolist(), records)
         epoch = step * size // len(self._order)
         return BatchView(self.ordering, step, epoch, step * size, views, self._families(views))

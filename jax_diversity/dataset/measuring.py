@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
-from jax_diversity.dataset.orderings import load_ordering
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.measures.balance import Balance, Measurer
@@ -59,8 +58,8 @@ def choose_orderings(
     """
     dataset = open_dataset(out)
     chars = dataset.characteristics
-    named = {name: load_ordering(Path(name)) if name.endswith(".npy") else dataset.orderings[name] for name in names}
-    chosen = (named or dict(dataset.orderings)) | {file: load_ordering(Path(file)) for file in files}
+    named = {name: dataset.find_ordering(name) for name in names}
+    chosen = (named or dict(dataset.orderings)) | {file: dataset.find_ordering(Path(file)) for file in files}
     # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
     of_dataset = {SHUFFLE: dataset.orderings[SHUFFLE]} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]

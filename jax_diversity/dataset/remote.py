@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 from collections import deque
@@ -23,10 +22,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import Fault, atomic_path, write_text
+from jax_diversity.foundation.artifacts import (
+    Fault,
+    atomic_path,
+    is_as_written,
+    manifest_files,
+    parse_manifest,
+    remove_leftovers,
+    write_text,
+)
 from jax_diversity.foundation.errors import UserError
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
@@ -61,23 +68,12 @@ class RemoteFolder:
         # One folder for every manifest: a dataset that was built again does not change under one that is open.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
-        try:
-            text = manifest.decode("utf-8")
-            stages = json.loads(text)["stages"].values()
-            self.files = {name: about for entry in stages for name, about in entry["files"].items()}
-            for name, about in self.files.items():
-                # Names and hashes become local paths: none may lead out of the cache.
-                parts, _ = PurePosixPath(name), int(about["bytes"])
-                if parts.is_absolute() or ".." in parts.parts or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
-                    raise UserError(f"{self.address}/manifest.json names a file that no dataset has: {name!r}.")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"{self.address}/manifest.json is not a dataset's manifest ({error!r}).") from None
+        self.files = manifest_files(parse_manifest(manifest, f"{self.address}/manifest.json"))
         # The folder's name is the manifest's hash: a manifest that is there already is this one.
+        path = self.root / "manifest.json"
         with locked(self.root / "manifest"):
-            if not (self.root / "manifest.json").exists():
-                write_text(self.root / "manifest.json", text)
+            if not path.exists() or path.read_bytes() != manifest:
+                write_text(path, manifest.decode("utf-8"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections do not survive a pickle; the other process opens its own.
@@ -86,15 +82,20 @@ class RemoteFolder:
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
 
-    def fetch(self, name: str) -> Path:
-        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet."""
-        about = self.files[name]
+    def fetch(self, name: str, *, checked: bool = True) -> Path:
+        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet.
+
+        A cached file whose content was damaged is fetched again; `checked=False` looks at sizes only, for files whose
+        records have checksums of their own.
+        """
+        about, is_good = self.files[name], _is_whole if checked else _is_there
         path = self.root / name
-        if not _is_there(path, about):
+        if not is_good(path, about):
             # By content: datasets that share a file, and the same dataset after another stage was made, fetch it once.
             stored = self.cache_folder / "files" / about["sha256"]
             with locked(stored):
-                if not _is_there(stored, about):
+                if not is_good(stored, about):
+                    remove_leftovers(stored.parent, stored.name)
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
                 # The lock is the stored file's, not the link's: threads that waited for it find the link made.
@@ -105,8 +106,8 @@ class RemoteFolder:
         return path
 
     def fetch_path(self, path: Path) -> None:
-        """Have a file of the local folder there."""
-        self.fetch(path.relative_to(self.root).as_posix())
+        """Have a record file of the local folder there."""
+        self.fetch(path.relative_to(self.root).as_posix(), checked=False)
 
     def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Write one of the manifest's files to a path, in pieces that come side by side, and check it.
@@ -202,6 +203,11 @@ def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
         return path.stat().st_size == about["bytes"]
     except OSError:
         return False
+
+
+def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
+    """Tell whether a fetched file is still there with the bytes that it had."""
+    return _is_there(path, about) and is_as_written(path, about)
 
 
 @contextmanager

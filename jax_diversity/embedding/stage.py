@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.artifacts import HashMemory, atomic_path, fingerprint, write_array
+from jax_diversity.foundation.artifacts import CACHE, HashMemory, atomic_path, fingerprint, write_array
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -64,7 +64,7 @@ def _input_fingerprint(context: Context) -> str:
     files = check_method(config.method, config.options)
     if not files:
         return ""
-    memory = HashMemory(context.root / ".cache" / "embedding.json")
+    memory = HashMemory(context.root / CACHE / "embedding.json")
     hashes = [[path.name, memory.hash(path)] for path in files]
     memory.save()
     return fingerprint(hashes)

@@ -4,19 +4,25 @@ An artifact is written into a *partial* folder, flushed to disk, then renamed in
 in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder
 (named by the fingerprint of what makes it) whose finished files it can keep. Nothing in an artifact or in the manifest
 depends on time, so a build that was cut off ends byte for byte like one that was not.
+
+The manifest holds every file's SHA-256 and its own. A file is compared with its hash before a process first reads it
+(`is_as_written`): a damaged file is refused, and not made into other artifacts, whose own hashes would be right.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +36,10 @@ _NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxErro
 """What NumPy raises for damaged files: it reads their headers with Python's own parser."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
+CACHE = ".cache"
+"""The folder below a dataset's for what only saves time."""
+_checked: dict[str, tuple[Any, ...]] = {}
+"""Files whose content this process has compared with a hash: path -> the stamp that they had, and the hash."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -49,8 +59,27 @@ def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
     return digest.hexdigest()
 
 
+def _stamp(path: str | Path) -> list[int]:
+    """What differs once a file is written to or replaced; also where its time of modification is set back."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
+    """Tell whether a file's SHA-256 is that of its entry in the manifest.
+
+    A process hashes a file once, about a second a gigabyte, unless the file is changed meanwhile.
+    """
+    known = (_stamp(path), about["sha256"])
+    if _checked.get(str(path)) != known:
+        if file_hash(path) != about["sha256"]:
+            return False
+        _checked[str(path)] = known
+    return True
+
+
 class HashMemory:
-    """SHA-256 of files, computed again only where size or time of change differ from those in `cache`, a JSON file.
+    """SHA-256 of files, computed again only where size or times differ from those in `cache`, a JSON file.
 
     A lost or damaged cache only costs time; None keeps nothing.
     """
@@ -65,9 +94,7 @@ class HashMemory:
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
-        # `make` relies on size and time of change too; an edit that changes neither is not noticed.
-        status = os.stat(path)
-        stamp = [status.st_size, status.st_mtime_ns]
+        stamp = _stamp(path)
         known = self._remembered.get(path)
         if not isinstance(known, dict) or known.get("stamp") != stamp or "sha256" not in known:
             known = {"stamp": stamp, "sha256": file_hash(Path(path))}
@@ -95,8 +122,7 @@ def make_folder(folder: Path) -> None:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
-    # One fixed name is enough, since the folder's lock admits one writer; `partial` removes what a kill leaves behind.
-    temporary = path.with_name(path.name + _TEMPORARY)
+    temporary, lock = _open_temporary(path)
     try:
         yield temporary
         # The bytes reach the disk before the name does, and the name before the caller goes on: after a power cut
@@ -107,6 +133,39 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _open_temporary(path: Path) -> tuple[Path, int]:
+    """A new, empty file beside `path` whose name nobody else has, and a descriptor that holds a lock on it."""
+    while True:
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        try:
+            # O_EXCL: a link that was put there is not followed, and two writers never share a file.
+            lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Between these two calls another process may have taken the file for a leftover and removed it.
+        if os.fstat(lock).st_nlink:
+            return temporary, lock
+        os.close(lock)
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove the temporary files of killed writers; those of living ones are locked, and stay.
+
+    `name` is that of the files that they would have become.
+    """
+    for leftover in folder.glob(f"{name if name == '*' else glob.escape(name)}.*{_TEMPORARY}"):
+        with suppress(OSError):  # locked by its writer, or removed by another process
+            handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                leftover.unlink()
+            finally:
+                os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -170,6 +229,50 @@ class Fault:
         return f"{self.file}: expected {self.expected}, found {self.found}"
 
 
+def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
+    """The manifest in a file's bytes; a `UserError` refuses what is damaged, changed, no manifest or of a newer format.
+
+    Files of the names in it are replaced and deleted: a manifest from elsewhere must not name any outside its folder.
+    """
+    try:
+        manifest = json.loads(content)
+        version = int(manifest["format_version"])
+        if version <= FORMAT_VERSION:  # a newer format may hold anything; it is refused below
+            if manifest["sha256"] != signed(manifest)["sha256"]:
+                raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
+            for entry in manifest["stages"].values():
+                _ = str(entry["fingerprint"]), dict(entry["inputs"]), dict(entry["counts"])
+            for name, about in manifest_files(manifest).items():
+                path = PurePosixPath(name)
+                if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+                    raise ValueError(f"it names a file outside its folder, {name!r}")
+                if not isinstance(about["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
+                    raise ValueError(f"it has no size and SHA-256 of {name!r}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
+        raise UserError(
+            f"{where} is not a dataset's manifest ({reason}); restore it, or delete it and build again."
+        ) from None
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"{where} was written in format {version}, this version reads up to {FORMAT_VERSION}; "
+            "upgrade jax-diversity."
+        )
+    return manifest
+
+
+def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The files of all stages: name -> bytes, sha256."""
+    return {name: about for entry in manifest["stages"].values() for name, about in entry["files"].items()}
+
+
+def signed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with its own SHA-256, which `parse_manifest` compares."""
+    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    # As JSON gives it back: numbers as keys become text, which is sorted otherwise.
+    return {**content, "sha256": fingerprint(json.loads(json.dumps(content)))}
+
+
 class OutputFolder:
     """The folder of one dataset and its manifest; a `UserError` where this version cannot read it."""
 
@@ -184,22 +287,10 @@ class OutputFolder:
         if not path.exists():
             return {"format_version": FORMAT_VERSION, "stages": {}}
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            version = int(manifest["format_version"])
-            # A newer format may hold anything; its version is refused below.
-            for entry in manifest["stages"].values() if version <= FORMAT_VERSION else ():
-                _ = entry["fingerprint"], dict(entry["inputs"]), dict(entry["counts"])
-                _ = [(about["bytes"], about["sha256"]) for about in entry["files"].values()]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path} is not a dataset's manifest ({error!r}); restore it, or delete it and build again."
-            ) from None
-        if version > FORMAT_VERSION:
-            raise UserError(
-                f"{path} was written in format {version}, this version reads up to {FORMAT_VERSION}; "
-                "upgrade jax-diversity."
-            )
-        return manifest
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"Expected a dataset's manifest at {path}, found: {error.strerror}.") from None
+        return parse_manifest(content, str(path))
 
     @property
     def stages(self) -> Mapping[str, Any]:
@@ -235,6 +326,8 @@ class OutputFolder:
             file.flush()
             # Read again: another process may have changed it before this one got the lock.
             self.manifest = self._read_manifest()
+            for folder in (self.root, self.root / CACHE):
+                remove_leftovers(folder)
             yield
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
@@ -300,13 +393,17 @@ class OutputFolder:
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
+            # Hashed a moment ago: stages of the same process need not do it again.
+            about = files[str(Path(destination) / name)]
+            _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
         # Files of the previous artifact that the new one lacks: there may be fewer files of documents now.
         stale = {self.root / name for name in previous}
         if owns_folder:
             stale |= {path for path in target.rglob("*") if path.is_file()}
         for path in stale - {self.root / name for name in files}:
             path.unlink(missing_ok=True)
-        _flush(target)  # the names reach the disk before the manifest that lists them
+        for folder in {(target / name).parent for name in names}:
+            _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
         shutil.rmtree(partial, ignore_errors=True)
@@ -328,5 +425,5 @@ class OutputFolder:
         return entry["files"]
 
     def write_manifest(self) -> None:
-        """Write the manifest as it is in memory."""
-        write_json(self.root / "manifest.json", self.manifest)
+        """Write the manifest as it is in memory, with its own SHA-256."""
+        write_json(self.root / "manifest.json", signed(self.manifest))

@@ -133,6 +133,15 @@ class Loader(grain.IterDataset[Batch]):
         """Batches from the start position on; None without a last epoch."""
         return None if self.batches.windows.end == ENDLESS else len(self.batches)
 
+    def __len__(self) -> int:
+        if (number := self.num_batches) is None:
+            # Not a UserError: `list` and others ask for a length, and take a TypeError for none.
+            raise TypeError("Expected a loader with a last epoch to have a length, found num_epochs=None.")
+        return number
+
+    def __bool__(self) -> bool:
+        return self.num_batches != 0  # a loader without a last epoch is true too, though it has no length
+
     def __iter__(self) -> BatchIterator:
         # Every iterator closes its own source; the copy leaves the shared batches, and their source, as they are.
         batches = copy(self.batches)

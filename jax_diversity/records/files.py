@@ -48,14 +48,25 @@ class RecordFile:
 
     A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
     records or shorter ones, or was not written by `write_records`.
+
+    A memory map is the fastest reader, but a file that another program cuts short between `is_whole` and the read, or
+    a disk that fails, ends the process (SIGBUS). Without `memory_map` records are read by system calls, of which each
+    such fault is a UserError.
     """
 
-    def __init__(self, path: Path, count: int, body_bytes: int, *, in_sequence: bool = False) -> None:
+    def __init__(
+        self, path: Path, count: int, body_bytes: int, *, in_sequence: bool = False, memory_map: bool = True
+    ) -> None:
+        self._bytes = self._descriptor = None
         try:
             with path.open("rb") as file:
                 state = os.fstat(file.fileno())
                 starts, smallest = _record_starts(file.fileno(), state.st_size)
-                self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
+                if memory_map:
+                    self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
+                else:
+                    self._descriptor = os.dup(file.fileno())
+                    weakref.finalize(self, os.close, self._descriptor).atexit = False  # threads may still read then
             if len(starts) != count:
                 raise ValueError(f"{count} records expected, {len(starts)} found")
             if smallest < body_bytes:
@@ -67,7 +78,7 @@ class RecordFile:
                 f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short, "
                 f"replaced or written by another program ({error}); {REPAIR}."
             ) from None
-        self._path, self._file = str(path.absolute()), (state.st_dev, state.st_ino)
+        self._path, self._file, self._num_bytes = path.absolute(), (state.st_dev, state.st_ino), state.st_size
         self._starts = starts.astype(np.uint32 if state.st_size < 2**32 else np.int64)  # there may be many
         self._body_bytes = body_bytes
 
@@ -86,10 +97,15 @@ class RecordFile:
             return True
         except OSError:
             return False
-        return (state.st_dev, state.st_ino) != self._file or state.st_size >= len(self._bytes)
+        return (state.st_dev, state.st_ino) != self._file or state.st_size >= self._num_bytes
 
     def bodies(self, places: Int64[np.ndarray, " row"]) -> UInt8[np.ndarray, "row byte"]:
         """The bodies of the records at some places, as rows of a new array."""
+        if self._bytes is None:
+            rows = np.empty((len(places), self._body_bytes), np.uint8)
+            for row, place in zip(rows, places.tolist(), strict=True):
+                self.copy_body(place, row)
+            return rows
         starts = self._starts[places].astype(np.int64)
         # Row i of `windows` is the bytes from i on. One gather of such rows copies each record once and holds the
         # interpreter's lock only once a batch, so other threads continue while pages come from the disk.
@@ -106,9 +122,22 @@ class RecordFile:
         done, end = 0, _BLOCK - start % _BLOCK
         while done < len(row):
             end = min(end, len(row))
-            row[done:end] = self._bytes[start : start + end - done]
+            if self._bytes is not None:
+                row[done:end] = self._bytes[start : start + end - done]
+            else:
+                self._read_into(row[done:end], start)
             start += end - done + _BLOCK_HEADER
             done, end = end, end + _BLOCK_ROOM
+
+
+    def _read_into(self, part: UInt8[np.ndarray, " byte"], start: int) -> None:
+        assert self._descriptor is not None
+        try:
+            found = os.preadv(self._descriptor, [part.data], start)
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
+        if found < len(part):
+            raise UserError(f"Expected {self._path} as it was opened, found it cut short; {REPAIR}.")
 
 
 class _Mapping:
@@ -220,4 +249,4 @@ def _unreadable(path: Path, error: OSError) -> UserError:
             "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "
             "(`records.sequences_per_file`)"
         )
-    return UserError(f"Expected to read {path}, but the system did not open it ({error.strerror}); {remedy}.")
+    return UserError(f"Expected to read {path}, but the system refused ({error.strerror}); {remedy}.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64, Integer, UInt8
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records import codec
@@ -45,6 +45,8 @@ class RecordReader:
         fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
         in_sequence: places mostly follow one another: the system reads ahead, and only the file last opened and the
             one before it stay open.
+        memory_map: False reads by system calls: slower, but a file that is cut short while it is read, or a disk that
+            fails, is an error and does not end the process (see `RecordFile`).
     """
 
     paths: Sequence[Path]
@@ -57,6 +59,7 @@ class RecordReader:
     layout: Path | None = None
     fetch: Callable[[Path], object] | None = None
     in_sequence: bool = False
+    memory_map: bool = True
 
     def __post_init__(self) -> None:
         self._dtype = codec.checked_dtype(self.dtype)
@@ -152,11 +155,11 @@ class RecordReader:
         """
         return self._bodies(places, expected).tokens
 
-    def read(self, places: Rows) -> list[bytes]:
+    def read(self, places: Rows, *, expected: Rows | None = None) -> list[bytes]:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches. Raises as `read_batch`.
+        It is slow, and meant for looking into a few batches. `expected` and what is raised are as in `read_batch`.
         """
         self._check_range("places", places)
         numbers = self.files_of(places)
@@ -170,6 +173,9 @@ class RecordReader:
                 records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
             except (RuntimeError, ValueError, IndexError) as error:
                 raise self._damaged(number, record, str(error).split(";")[0]) from None
+        # `_file` found no record shorter than a body; in a file that is replaced meanwhile there may be one.
+        bodies = [np.frombuffer(record[: self._body_bytes].ljust(self._body_bytes), np.uint8) for record in records]
+        self._check(np.array(bodies, np.uint8).reshape(-1, self._body_bytes), places, expected)
         return records
 
     def close(self, file: int | None = None) -> None:
@@ -221,16 +227,21 @@ class RecordReader:
             rows = np.empty((len(places), self._body_bytes), np.uint8)
             for row, number, place in zip(rows, numbers.tolist(), within.tolist(), strict=True):
                 files[number].copy_body(place, row)
+        return self._check(rows, places, expected)
+
+    def _check(self, bodies: UInt8[np.ndarray, "row byte"], places: Rows, expected: Rows | None) -> codec.Bodies:
+        """Refuse bodies that are not those of the records at their places."""
+        expectations = {"expected": expected, "identity": self.identity}
         try:
-            expectations = {"expected": expected, "identity": self.identity}
-            return codec.check_bodies(rows, self.sequence_length, self._dtype, **expectations)
-        except codec.OtherBuildError as error:
-            raise UserError(
-                f"{self.paths[numbers[error.row]]} was written again after the dataset was opened ({error}); "
-                "open the dataset again, and restart what was reading it."
-            ) from None
+            return codec.check_bodies(bodies, self.sequence_length, self._dtype, **expectations)
         except codec.CorruptRecordError as error:
-            raise self._damaged(int(numbers[error.row]), int(within[error.row]), str(error)) from None
+            number = int(self.files_of(places[error.row : error.row + 1])[0])
+            if isinstance(error, codec.OtherBuildError):
+                raise UserError(
+                    f"{self.paths[number]} was written again after the dataset was opened ({error}); "
+                    "open the dataset again, and restart what was reading it."
+                ) from None
+            raise self._damaged(number, int(places[error.row] - self._starts[number]), str(error)) from None
 
     def _file(self, number: int) -> RecordFile:
         """A file, opened once among all threads."""
@@ -241,7 +252,11 @@ class RecordReader:
         with self._lock:
             if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
                 file = RecordFile(
-                    self.paths[number], self.counts[number], self._body_bytes, in_sequence=self.in_sequence
+                    self.paths[number],
+                    self.counts[number],
+                    self._body_bytes,
+                    in_sequence=self.in_sequence,
+                    memory_map=self.memory_map,
                 )
                 if self.in_sequence:
                     # The file before the new one stays open: batches begin in one file and end in the next.

@@ -36,6 +36,7 @@ class Characteristics:
     def __post_init__(self) -> None:
         # SciPy's matrices cannot be made read-only themselves, only their three arrays.
         for matrix in self.counts.values():
+            _check_indices(matrix)  # also without `from_counts`: compiled code reads wherever these point
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
@@ -149,12 +150,16 @@ _MAX_COUNT = 2**53  # float64 holds every whole number up to it
 
 def _checked_counts(name: str, matrix: Any) -> csr_array:
     try:
+        entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
+        if entries.ndim == 2 and issparse(entries):
+            # Before the first conversion: SciPy's compiled code reads and writes wherever indices point.
+            _check_indices(entries)
         # As entries: a conversion to CSR would sum entries of one place before they are checked, and in the user's own
         # type, where uint8 counts overflow.
-        entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
-    except (TypeError, ValueError) as error:
+            _check_indices(entries)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {error}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
         raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
@@ -179,7 +184,27 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
+    # In float64, which does not overflow: the sums of int64 below are right then.
+    largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
+    if largest > _MAX_COUNT:
+        raise UserError(f"Family {name!r} must hold at most 2^53 tokens a sequence, found {largest:.0f}.")
     return rows
+
+
+def _check_indices(matrix: Any) -> None:
+    """Raise a ValueError for indices outside a sparse matrix or of another number than its values."""
+    if matrix.format in ("csr", "csc", "bsr"):
+        parts = (matrix.data, matrix.indices, matrix.indptr)
+        if any(part.dtype.kind not in "iu" for part in parts[1:]):
+            raise ValueError(f"its indices are {matrix.indices.dtype} and {matrix.indptr.dtype}, expected integers")
+        # A shallow copy: the check itself cuts off what is stored beyond the last entry.
+        type(matrix)(parts, shape=matrix.shape, copy=False).check_format(full_check=True)
+    elif matrix.format == "coo":
+        for places, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):
+            if places.dtype.kind not in "iu" or places.shape != matrix.data.shape:
+                raise ValueError(f"{len(matrix.data)} values have indices {places.dtype} of the shape {places.shape}")
+            if len(places) and not 0 <= int(places.min()) <= int(places.max()) < size:
+                raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
 
 
 def _checked_weights(weights: Mapping[str, float], matrices: Mapping[str, Any]) -> dict[str, float]:

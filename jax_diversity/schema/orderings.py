@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +50,16 @@ class _Stored:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    # Read as the array of its indices, so that whatever takes a sequence or an array takes an ordering.
+    def __getitem__(self, position: Any) -> Any:
+        return self.indices[position]
+
+    def __iter__(self) -> Iterator[np.int64]:
+        return iter(self.indices)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.indices, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
         # `vars` keeps the order of the fields, which is that of the constructor's arguments. A proxy cannot be pickled.
@@ -109,7 +119,7 @@ class _Stored:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ordering(_Stored):
-    """A bijection from positions of training to sequence indices.
+    """A bijection from positions of training to sequence indices; reads as the array of them.
 
     Attributes:
         indices: the sequence at every position, read-only.
@@ -122,8 +132,11 @@ class Ordering(_Stored):
         ValueError: `indices` is no permutation of 0 .. n - 1.
 
     Example:
-        >>> Ordering(np.array([2, 0, 1])).indices
+        >>> ordering = Ordering(np.array([2, 0, 1]))
+        >>> ordering.indices
         array([2, 0, 1])
+        >>> int(ordering[0]), np.asarray(ordering[1:])
+        (2, array([0, 1]))
     """
 
     indices: Int64[np.ndarray, " sequence"]
@@ -162,6 +175,8 @@ class Ordering(_Stored):
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedule(_Stored):
     """A plan of training that may repeat and omit sequences: epochs, blends, truncated and re-planned runs.
+
+    It reads as the array of its indices.
 
     Attributes:
         indices: the sequence at every position, read-only; as many positions as the plan is long.
