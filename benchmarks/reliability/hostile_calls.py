@@ -162,7 +162,7 @@ def calls(place: Place) -> list[Call]:
             jd.Characteristics.from_counts,
             {"counts": {"cluster": counts}},
             {
-                "counts": _bad_counts() | _MAPPING | _values([], {}, {5: counts}, {"": counts}),
+                "counts": _bad_counts() | _MAPPING | _values([], {}, {5: counts}, _Maybe({"": counts})),
                 "weights": _MAPPING | _values({"nothing": 1}, {"cluster": -1}, {"cluster": math.nan}, {"cluster": "x"}),
                 "sequence_length": _WHOLE | _values(0, 100.5, _Maybe(_HUGE)),
             },
