@@ -82,7 +82,7 @@ def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     settings: dict[str, Any] = {"analyzer": split_terms, "sublinear_tf": True, "min_df": 2, "dtype": np.float32}
     bare = make_pipeline(
         TfidfVectorizer(**settings, max_features=50_000),
-        TruncatedSVD(DIMENSIONS, n_iter=2, random_state=config.seed),
+        TruncatedSVD(DIMENSIONS, n_iter=5, random_state=config.seed),
     )
 
     def ours() -> np.ndarray:

@@ -6,9 +6,11 @@ import asyncio
 import glob
 import itertools
 import json
+import os
 import pickle
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from jax_diversity.export.levanter import LevanterDataset
 from jax_diversity.export.maxtext import encode_examples, write_maxtext
 from jax_diversity.export.olmo import indices_name, write_olmo, write_olmo_tokens
 from jax_diversity.export.permutation import document_order, write_permutation
+from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 from jax_diversity.schema import Ordering
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
@@ -65,7 +69,7 @@ def test_an_ordering_of_one_s_own_is_read_from_its_file(tiny: TinyDataset, tmp_p
     sequences = OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
     assert np.array_equal(sequences.at(np.arange(len(order))), order)
     np.save(tmp_path / "own.npy", order[:-1].argsort())
-    with pytest.raises(UserError, match=rf"ordering of {len(order)} sequences .* made for another dataset"):
+    with pytest.raises(UserError, match=rf"ordering of the dataset's {len(order)} sequences, found {len(order) - 1}"):
         OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
 
 
@@ -86,6 +90,44 @@ def test_pickles_carry_names_and_refuse_what_changed(tmp_path: Path) -> None:
     write_tiny_dataset(tiny.root, seed=1)
     with pytest.raises(UserError, match="it was built again"):
         pickle.loads(pickled)
+
+
+def test_an_ordering_that_is_written_to_in_place_is_not_followed(tmp_path: Path) -> None:
+    tiny = write_tiny_dataset(tmp_path / "dataset")
+    order, path = tiny.orders["balance"], tmp_path / "own.npy"
+    np.save(path, order)
+    stored = tiny.root / "orderings" / "balance.npy"
+    named, owned = OrderedSequences(tiny.root), OrderedSequences(tiny.root, str(path))
+    sampler, levanter = OrderedBatchSampler(tiny.root, "balance", 4), LevanterDataset(tiny.root)
+    positions = np.arange(len(order))
+    for file in (stored, path):
+        with file.open("r+b") as opened:
+            opened.seek(-8 * len(order), os.SEEK_END)
+            opened.write(order[::-1].astype("<i8").tobytes())
+    for follow in (
+        lambda: named.at(positions),
+        lambda: next(iter(sampler)),
+        lambda: asyncio.run(levanter.get_batch([0])),
+        lambda: write_maxtext(named, tmp_path / "m"),
+    ):
+        with pytest.raises(UserError, match=r"balance\.npy as it was when it was opened, found it written to since"):
+            follow()
+    assert np.array_equal(owned.at(positions), order)  # in memory, as it was when its fingerprint was computed
+    with pytest.raises(UserError, match="it was made again"):
+        pickle.loads(pickle.dumps(owned))
+
+
+def test_a_worker_in_another_folder_finds_what_was_named_by_relative_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = write_tiny_dataset(tmp_path / "here" / "dataset")
+    monkeypatch.chdir(tmp_path / "here")
+    np.save("own.npy", tiny.orders["uniform_shuffle"])
+    pickled = pickle.dumps([OrderedSequences("dataset", "own.npy"), Sequences(Path("dataset"))])
+    monkeypatch.chdir(tmp_path)
+    ordered, plain = pickle.loads(pickled)
+    sequence = tiny.orders["uniform_shuffle"][:1]
+    assert np.array_equal(ordered.read_positions(np.array([0]))["inputs"], plain.read(sequence)["inputs"])
 
 
 def read_first(sequences: Sequences, results: Any) -> None:
@@ -282,6 +324,50 @@ def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> N
         write_maxtext(other, folder, sequences_per_file=0)
 
 
+def test_exports_to_one_folder_come_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = write_tiny_dataset(tmp_path / "dataset")
+    orders = {name: OrderedSequences(tiny.root, name) for name in ("balance", "uniform_shuffle")}
+    names = {sequences.ordering_fingerprint: name for name, sequences in orders.items()}
+    folder = tmp_path / "m"
+    with ThreadPoolExecutor(2) as writers:
+        for _ in range(5):
+            both = [
+                writers.submit(write_maxtext, sequences, folder, sequences_per_file=7, overwrite=True)
+                for sequences in orders.values()
+            ]
+            refused = [error for writer in both if (error := writer.exception()) is not None]
+            assert all("is being written by another process" in str(error) for error in refused)
+            assert len(refused) < 2
+            name = names[json.loads((folder / "order.json").read_text())["ordering"]]
+            found = read_as_maxtext(folder / "maxtext.yml")
+            assert found == [tokens_of(tiny, sequence) for sequence in tiny.orders[name]]
+        before = snapshot(folder)
+        with hold(folder):
+            out = ("--out", str(tiny.root), "--target", str(folder))
+            for to in ("npy", "olmo", "maxtext"):
+                status, shown = writers.submit(run, capsys, *out, "--to", to).result()
+                assert (status, len(shown.splitlines())) == (2, 1)
+                assert "is being written by another process" in shown
+            writer = writers.submit(write_permutation, np.arange(3), folder / "order.npy")
+            with pytest.raises(UserError, match="is being written by another process"):
+                writer.result()
+    assert snapshot(folder) == before
+
+
+def test_what_killed_exports_left_is_removed(tmp_path: Path) -> None:
+    tiny = write_tiny_dataset(tmp_path / "dataset")
+    mine, left = tmp_path / "notes.txt.tmp", [tmp_path / f"{name}.01234567.tmp" for name in ("order.npy", "x")]
+    for path in (mine, *left):
+        path.write_text("half")
+    write_permutation(np.arange(3), tmp_path / "order.npy")
+    assert [path.exists() for path in (mine, *left)] == [True, False, True]
+    record = tmp_path / "m" / "train-00000-of-00001.array_record.01234567.tmp"
+    record.parent.mkdir()
+    record.write_text("half")
+    write_maxtext(OrderedSequences(tiny.root), tmp_path / "m")
+    assert not record.exists()
+
+
 def test_files_that_the_disk_lists_in_another_order_are_told(
     tiny: TinyDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,7 +447,8 @@ def test_names_do_not_depend_on_what_their_loader_does_not_ask() -> None:
 def test_levanter_gets_examples_by_position(tiny: TinyDataset) -> None:
     dataset = LevanterDataset(tiny.root, "uniform_shuffle")
     assert dataset.is_finite()
-    assert asyncio.run(dataset.async_len()) == tiny.segments.num_sequences
+    assert asyncio.run(dataset.async_len()) == asyncio.run(dataset.current_len()) == tiny.segments.num_sequences
+    assert asyncio.run(dataset.final_length_is_known())
     for position, example in zip([5, 0, 5], asyncio.run(dataset.get_batch([5, 0, 5])), strict=True):
         row = reference_row(tiny.segments, tiny.store, int(tiny.orders["uniform_shuffle"][position]))
         assert example["tokens"].tolist() == row["inputs"].tolist()

@@ -276,6 +276,9 @@ def test_indices_of_other_samples_are_refused(tmp_path: Path) -> None:
         ({"class": "BERTMaskedWordPieceDataset"}, "Expected class 'GPTDataset'"),
         ({"sequence_length": 5}, "Expected sequence_length 4 .* found 5"),
         ({"num_samples": 9}, r"in 1 \.\. 8, .* found 9"),
+        ({"num_samples": "8"}, r"in 1 \.\. 8, .* found '8'"),
+        ({"num_samples": 8.0}, r"in 1 \.\. 8, .* found 8\.0"),
+        ({"num_samples": True}, r"in 1 \.\. 8, .* found True"),
     ],
 )
 def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -174,7 +174,9 @@ def test_schedules_of_other_datasets_and_their_files_are_a_sentence(tiny, tmp_pa
     jd.Schedule(np.arange(total), total).save(tmp_path / "plan.npy")
     with pytest.raises(UserError, match=r"holds a schedule.* use Schedule\.load"):
         jd.make_loader(tiny.root, ordering=tmp_path / "plan.npy", global_batch_size=2)
-    with pytest.raises(UserError, match=r"batch size in 1 \.\. 3 \(the positions of an epoch\), found 4"):
+    with pytest.raises(
+        UserError, match=r"batch size in 1 \.\. 3 \(the positions of all epochs\), found 4; .* drop_remainder=False"
+    ):
         jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total), global_batch_size=4)
 
 

@@ -281,9 +281,9 @@ def open_files(root: Path) -> set[tuple[str, str]]:
     return found
 
 
-def test_a_batch_larger_than_the_dataset_is_a_sentence(tiny: TinyDataset) -> None:
+def test_a_batch_that_no_epoch_fills_is_a_sentence(tiny: TinyDataset) -> None:
     number = tiny.segments.num_sequences
-    sentence = rf"global batch size in 1 \.\. {number} \(the positions of an epoch\), found {number + 1}"
+    sentence = rf"global batch size in 1 \.\. {number} \(the positions of all epochs\), found {number + 1}"
     with pytest.raises(UserError, match=sentence):
         jd.make_loader(tiny.root, global_batch_size=number + 1)
     (batch,) = jd.make_loader(tiny.root, global_batch_size=number)

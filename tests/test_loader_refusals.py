@@ -153,6 +153,12 @@ def test_torch_samplers_counts_are_whole(tiny: TinyDataset, name: str) -> None:
     [
         ({"drop_remainder": "no"}, "drop_remainder to be True or False, found 'no'"),
         ({"merge_segments": 1}, "merge_segments to be True or False, found 1"),
+        ({"names": 5}, "names as a mapping of fields to names, .*, found 5"),
+        ({"names": "inputs"}, "names as a mapping of fields to names"),
+        ({"names": {"inputs": ["tokens"]}}, "names as a mapping of fields to names"),
+        ({"names": {5: "tokens", "words": "x"}}, r"names of fields .*, found \[5, 'words'\]"),
+        ({"cache_folder": 5}, "cache_folder to be a folder's path, found 5"),
+        ({"dtype": {}}, "dtype to be int32, int64, uint32 or float32, found {}"),
         ({"dtype": None}, "dtype to be int32, int64, uint32 or float32, found None"),
         ({"dtype": np.int8}, "dtype to be int32"),
         ({"dtype": ">i4"}, "dtype to be int32"),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +19,15 @@ import pytest
 from flax import nnx
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
+from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.metrics import read_log
+from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.checkpoint_files import find_checkpoints, read_checkpoint, verify_training
+from jax_diversity.lab.metrics import JsonLinesWriter, read_log
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
-from jax_diversity.lab.run import count_parameters, train
+from jax_diversity.lab.run import count_parameters, train, train_dataset
 from jax_diversity.lab.settings import TrainConfig
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -143,18 +153,136 @@ def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
     header, steps = read_log(folder / "log.jsonl")
     assert header["dataset"] == dataset.fingerprint
     assert steps == []
-    shutil.rmtree(folder / "checkpoints" / "12")
+    (folder / "checkpoints" / "12.checkpoint").unlink()
     run = train(dataset, CONFIG, folder)
     assert [step["step"] for step in run.steps] == [8, 9, 10, 11]
     assert "12 steps: from step 8 on, loss" in str(run)
 
 
-def test_a_checkpoint_without_settings_is_refused(dataset, whole, tmp_path):
-    shutil.copytree(whole[1], tmp_path / "run")
-    for path in (tmp_path / "run" / "checkpoints").glob("*/settings"):
-        shutil.rmtree(path)
-    with pytest.raises(UserError, match=r"cannot be read .*delete .*run to start a new run"):
-        train(dataset, CONFIG, tmp_path / "run")
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of the run's folder that may be damaged, as in a dataset's folder."""
+    return Path(shutil.copytree(whole[1], tmp_path / "training" / "run"))
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+
+
+def exchange(one: Path, other: Path) -> None:
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped in the arrays": lambda path: flip(path, path.stat().st_size // 2),
+    "flipped in the hash": lambda path: flip(path, 5),
+    "cut": lambda path: os.truncate(path, path.stat().st_size - 100),
+    "emptied": lambda path: os.truncate(path, 0),
+    "extended": lambda path: path.open("ab").write(b"more"),
+    "exchanged with the one before": lambda path: exchange(path, path.with_name("8.checkpoint")),
+    "replaced by another file": lambda path: exchange(path, path.parents[1] / "log.jsonl"),
+    "replaced by a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_refused(dataset, whole, copied, damage):
+    path = copied / "checkpoints" / "12.checkpoint"
+    DAMAGES[damage](path)
+    faults = [fault.file for fault in verify_training(copied.parents[1])]
+    assert "training/run/checkpoints/12.checkpoint" in faults
+    sentence = rf"as it was written at {path}, found .*; delete it to go on from the state after 8 steps\.$"
+    with pytest.raises(UserError, match=sentence):
+        train(dataset, CONFIG, copied)
+    if damage.startswith("flipped"):  # and what the sentence says helps
+        path.unlink()
+        assert losses(train(dataset, CONFIG, copied)) == losses(whole[0])
+
+
+def test_no_damaged_byte_goes_unnoticed(copied):
+    path = copied / "checkpoints" / "12.checkpoint"
+    sound = path.read_bytes()
+    read_checkpoint(path)
+    for place in np.random.default_rng(0).integers(0, len(sound), 200).tolist():
+        flip(path, place)
+        with pytest.raises(UserError, match="bytes that do not fit their hash"):
+            read_checkpoint(path)
+        path.write_bytes(sound)
+    for name in ("9.checkpoint.tmp", "notes.txt", "x.checkpoint", "-3.checkpoint", "012.checkpoint"):
+        (path.parent / name).write_text("mine")  # files that no run wrote are no checkpoints
+    assert list(find_checkpoints(path.parent)) == [8, 12]
+    assert verify_training(copied.parents[1]) == []
+
+
+def test_a_checkpoint_of_another_run_is_named(dataset, copied):
+    other = dataclasses.replace(CONFIG, ordering="uniform_shuffle", num_steps=1)
+    train(dataset, other, copied.parent / "other")
+    path = copied / "checkpoints" / "1.checkpoint"
+    shutil.copy(copied.parent / "other" / "checkpoints" / path.name, path)
+    (fault,) = verify_training(copied.parents[1])
+    assert fault.file == "training/run/checkpoints/1.checkpoint"
+    assert "the ordering" in fault.expected
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copied, tmp_path, monkeypatch, capsys):
+    (copied / "checkpoints" / "12.checkpoint").unlink()
+    before = (copied / "checkpoints" / "8.checkpoint").read_bytes()
+    (copied / "checkpoints" / "12.checkpoint.01234567.tmp").write_bytes(b"a killed writer's")
+    flush = artifacts._flush
+
+    def full(path: Path) -> None:
+        if "checkpoint." in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(path)
+
+    monkeypatch.setattr(artifacts, "_flush", full)
+    (dataset.root / "training").symlink_to(copied.parent)
+    copied.rename(copied.parent / "balance")
+    options = [
+        f"--train.{field.name.replace('_', '-')}={getattr(CONFIG, field.name)}"
+        for field in dataclasses.fields(CONFIG)
+        if field.name != "metrics"
+    ]
+    assert main(["train", "--quiet", "--out", str(dataset.root), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no space left on the disk" in line
+    folder = copied.parent / "balance" / "checkpoints"
+    assert [path.name for path in folder.iterdir()] == ["8.checkpoint"]
+    assert (folder / "8.checkpoint").read_bytes() == before
+    (dataset.root / "training").unlink()
+
+
+def test_what_a_killed_run_left_is_removed(dataset, copied):
+    folder = copied / "checkpoints"
+    for name in ("4.checkpoint", "12.checkpoint.01234567.tmp"):
+        shutil.copy(folder / "8.checkpoint", folder / name)
+    train(dataset, CONFIG, copied)
+    assert sorted(path.name for path in folder.iterdir()) == ["12.checkpoint", "8.checkpoint"]
+
+
+def test_one_process_trains_in_a_folder(dataset, tmp_path):
+    (tmp_path / "run").mkdir()
+    with hold(tmp_path / "run"), ThreadPoolExecutor(1) as other:
+        training = other.submit(train, dataset, CONFIG, tmp_path / "run")
+        with pytest.raises(UserError, match=rf"run is being written by another process \(id {os.getpid()}\); wait"):
+            training.result()
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_an_ordering_from_a_file_has_a_folder_of_its_own(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    order = np.random.default_rng(1).permutation(dataset.num_sequences)
+    np.save("mine.npy", order)
+    config = dataclasses.replace(CONFIG, num_steps=1, ordering="mine.npy")
+    train_dataset(dataset.root, config, Progress(quiet=True))
+    fingerprint = jd.Ordering(order).fingerprint
+    header, steps = read_log(dataset.root / "training" / f"mine-{fingerprint[:8]}" / "log.jsonl")
+    assert (header["ordering"], len(steps)) == (fingerprint, 1)
+    shutil.rmtree(dataset.root / "training")
 
 
 def test_logs_are_read_as_far_as_they_go(tmp_path):
@@ -171,8 +299,43 @@ def test_logs_are_read_as_far_as_they_go(tmp_path):
     assert read_log(path) == ({}, [{"step": 0, "loss": 2.0}])
 
 
+@pytest.mark.parametrize(
+    "line", ['{"step": "3", "loss": 1}', '{"step": -1}', '{"step": true}', '{"step": 1e9}', "[1]", "\0", "[" * 99_999]
+)
+def test_a_log_with_a_damaged_line_is_continued(dataset, copied, line):
+    log = copied / "log.jsonl"
+    header, *steps = log.read_text().splitlines()
+    log.write_text("\n".join([header, *steps[:3], line, *steps[4:]]) + "\n")
+    run = train(dataset, CONFIG, copied)
+    assert [step["step"] for step in run.steps] == [0, 1, 2, *range(4, 12)]
+    assert read_log(log)[1] == list(run.steps)
+
+
+def test_records_that_lack_what_every_step_has_are_left_out_of_the_run(dataset, copied):
+    log = copied / "log.jsonl"
+    log.write_text(log.read_text().replace('{"step": 11, "loss"', '{"step": 11, "lpss"'))
+    run = train(dataset, CONFIG, copied)
+    assert run.steps[-1]["step"] == 10
+    assert str(run)
+
+
+def test_logs_that_end_in_half_a_line_or_cannot_be_read(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 0, "loss": 2.0}\n{"step": 1, "lo')
+    with closing(JsonLinesWriter(path)) as write:
+        write(1, {"loss": 1.5})
+    assert [step["step"] for step in read_log(path)[1]] == [0, 1]
+    path.write_text('{"step": 0, "loss": 2.0, "note": "mine"}\n')
+    assert read_log(path)[1] == [{"step": 0, "loss": 2.0}]
+    path.unlink()
+    path.mkdir()
+    for header in (None, {}):
+        with pytest.raises(UserError, match=r"Expected a .*log.*log\.jsonl.*[Dd]irectory"):
+            JsonLinesWriter(path, header)
+
+
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.lab.metrics; print(*sys.modules)"
+    program = "import sys, jax_diversity.lab.checkpoint_files; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 
@@ -193,7 +356,13 @@ def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
         ({"num_steps": 0}, r"train\.num_steps >= 1, found 0"),
         ({"checkpoint_every": 0}, r"train\.checkpoint_every >= 1"),
         ({"learning_rate": 0.0}, r"train\.learning_rate to be finite and > 0"),
-        ({"batch_size": 1000}, "global batch size"),
+        ({"learning_rate": float("inf")}, r"train\.learning_rate to be finite and > 0"),
+        ({"learning_rate": float("nan")}, r"train\.learning_rate to be finite and > 0"),
+        ({"warmup_steps": -1}, r"train\.warmup_steps >= 0, found -1"),
+        ({"seed": -1}, r"train\.seed >= 0, found -1"),
+        ({"seed": 2**32}, r"train\.seed from 0 to 2\^32 - 1"),
+        ({"num_steps": 2**31}, r"train\.num_steps <= 2147483647"),
+        ({"width": 2**24}, r"at most 1,000,000,000 numbers, found 6,755,399,441,055,744; lower train\.width"),
         ({"ordering": "best"}, "Unknown ordering 'best'"),
     ],
 )

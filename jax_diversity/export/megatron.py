@@ -27,6 +27,7 @@ from jaxtyping import Int64, Integer
 from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.packing.split import validation_mask
@@ -104,7 +105,7 @@ def read_description(path: Path, *, sequence_length: int, num_sequences: int) ->
         text = path.read_text(encoding="utf-8")
         about = json.loads(text)
         found = {name: about[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"Expected a description that Megatron wrote at {path}, found none ({error}); name the file "
             f"<hash>-{_CLASS}-{_SPLIT}-description.txt in its cache folder."
@@ -121,10 +122,10 @@ def read_description(path: Path, *, sequence_length: int, num_sequences: int) ->
     return text
 
 
-def _check_num_samples(num_samples: int | None, num_sequences: int) -> None:
-    if num_samples is not None and not 1 <= num_samples <= num_sequences:
+def _check_num_samples(num_samples: Any, num_sequences: int) -> None:
+    if num_samples is not None and not (type(num_samples) is int and 1 <= num_samples <= num_sequences):
         raise UserError(
-            f"Expected num_samples in 1 .. {num_sequences}, the dataset's sequences, found {num_samples}; pack "
+            f"Expected num_samples in 1 .. {num_sequences}, the dataset's sequences, found {num_samples!r}; pack "
             "more epochs (num_epochs of packing.options) or train fewer steps."
         )
 
@@ -152,19 +153,20 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
     Files that hold documents of the same lengths already are kept; a UserError refuses to replace others.
     """
     files = prefix.with_name(f"{prefix.name}.bin"), prefix.with_name(f"{prefix.name}.idx")
-    if files[1].exists() and not overwrite:
-        check_prefix(str(prefix), tokens.document_lengths)
-        advance(tokens.num_tokens)
-    else:
-        with TokenWriter(prefix, tokens.dtype) as writer:
-            for file in tokens.files:
-                # Runs of whole documents of about this many tokens, so that memory does not grow with the file.
-                bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
-                bounds = np.unique([0, *bounds, file.num_documents])
-                for first, last in pairwise(bounds.tolist()):
-                    start, stop = file.starts[first], file.starts[last]
-                    writer.add_runs(file.tokens[start:stop], np.diff(file.starts[first : last + 1]))
-                    advance(int(stop - start))
+    with hold(prefix.parent):
+        if files[1].exists() and not overwrite:
+            check_prefix(str(prefix), tokens.document_lengths)
+            advance(tokens.num_tokens)
+        else:
+            with TokenWriter(prefix, tokens.dtype) as writer:
+                for file in tokens.files:
+                    # Runs of whole documents of about this many tokens, so that memory does not grow with the file.
+                    bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
+                    bounds = np.unique([0, *bounds, file.num_documents])
+                    for first, last in pairwise(bounds.tolist()):
+                        start, stop = file.starts[first], file.starts[last]
+                        writer.add_runs(file.tokens[start:stop], np.diff(file.starts[first : last + 1]))
+                        advance(int(stop - start))
     return Written(files, f"{prefix}: {tokens.num_documents:,} documents, {tokens.num_tokens:,} tokens.")
 
 

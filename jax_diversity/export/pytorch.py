@@ -104,15 +104,16 @@ class OrderedBatchSampler:
         drop_last: bool = True,
     ) -> None:
         self._sequences = OrderedSequences(out, ordering)
-        size = len(self._sequences)
-        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1, size)
+        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * len(self._sequences), drop_last
+        self.global_batch_size = whole_number(
+            "global_batch_size", global_batch_size, 1, self.end if drop_last else None
+        )
         self.num_ranks = whole_number("num_ranks", num_ranks, 1)
         self.rank = whole_number("rank", rank, 0, self.num_ranks - 1)
         if self.global_batch_size % self.num_ranks:
             raise UserError(
                 f"Expected num_ranks to divide the global batch of {self.global_batch_size}, found {self.num_ranks}."
             )
-        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * size, drop_last
         self.position = 0
         self._fingerprints = {
             "dataset_fingerprint": self._sequences.fingerprint,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_diversity.dataset import open_dataset
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.loader.orders import resolve_order
 from jax_diversity.records.decoding import FIELDS, Arrays
 from jax_diversity.records.reading import Rows
 
@@ -22,7 +24,7 @@ class Sequences:
     It pickles as the dataset's folder and opens the records where it arrives, also after a fork.
 
     Args:
-        out: the dataset's folder.
+        out: the dataset's folder or address, or the dataset itself.
         fingerprint: that the dataset must have; None takes any.
 
     Raises:
@@ -33,8 +35,8 @@ class Sequences:
         (2, 512)
     """
 
-    def __init__(self, out: str | Path, fingerprint: str | None = None) -> None:
-        self.dataset = open_dataset(out)
+    def __init__(self, out: str | Path | Dataset, fingerprint: str | None = None) -> None:
+        self.dataset = out if isinstance(out, Dataset) else open_dataset(out)
         self.fingerprint = self.dataset.fingerprint
         self._process = os.getpid()
         if fingerprint not in (None, self.fingerprint):
@@ -47,7 +49,12 @@ class Sequences:
         return self.dataset.num_sequences
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.dataset.root, self.fingerprint)
+        return type(self), (self._elsewhere, self.fingerprint)
+
+    @property
+    def _elsewhere(self) -> Path | Dataset:
+        """What finds the dataset in a process with another working folder."""
+        return self.dataset.root.absolute() if self.dataset.remote is None else self.dataset
 
     @property
     def sequence_length(self) -> int:
@@ -58,17 +65,17 @@ class Sequences:
         """Some sequences, in the order asked for: the arrays and errors of `RecordReader.read_sequences`."""
         if self._process != os.getpid():
             # This process was forked off: another thread of the parent may have held a lock of the opened dataset.
-            self.dataset, self._process = open_dataset(self.dataset.root), os.getpid()
+            self.dataset, self._process = pickle.loads(pickle.dumps(self.dataset)), os.getpid()
         return self.dataset.records.read_sequences(sequences, fields=fields, merge_segments=merge_segments)
 
 
 class OrderedSequences(Sequences):
     """The training sequences in an ordering's order.
 
-    The ordering is mapped from its file, not held in memory.
+    A dataset's own ordering is mapped from its file, not held in memory, and refused when the file was written to.
 
     Args:
-        out: the dataset's folder.
+        out: the dataset's folder or address, or the dataset itself.
         ordering: the name of one of its orderings, or a .npy file of sequence indices.
         ordering_fingerprint: that the ordering must have; None takes any.
         fingerprint: that the dataset must have; None takes any.
@@ -83,30 +90,25 @@ class OrderedSequences(Sequences):
 
     def __init__(
         self,
-        out: str | Path,
-        ordering: str = "balance",
+        out: str | Path | Dataset,
+        ordering: str | Path = "balance",
         ordering_fingerprint: str | None = None,
         fingerprint: str | None = None,
     ) -> None:
         super().__init__(out, fingerprint)
-        # Checked through a dataset of its own, so that the memory of what it reads is freed.
-        found = open_dataset(out).find_ordering(ordering)
-        self.ordering_name, self.ordering_fingerprint = ordering, found.fingerprint
-        if ordering_fingerprint not in (None, found.fingerprint):
+        if is_file_name(ordering):  # a pickle may be read in another working folder
+            ordering = Path(ordering).absolute()
+        self.ordering_name = ordering
+        self._order = resolve_order(ordering, len(self), self.dataset)
+        self.ordering_fingerprint = found = self._order.fingerprint_at(0)
+        if ordering_fingerprint not in (None, found):
             raise UserError(
-                f"Expected the ordering {ordering!r} of fingerprint {str(ordering_fingerprint)[:16]}, found "
-                f"{found.fingerprint[:16]}: it was made again meanwhile; restart what was following the earlier one."
+                f"Expected the ordering {str(ordering)!r} of fingerprint {str(ordering_fingerprint)[:16]}, found "
+                f"{found[:16]}: it was made again meanwhile; restart what was following the earlier one."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.dataset.root, self.ordering_name, self.ordering_fingerprint, self.fingerprint)
-
-    @cached_property
-    def order(self) -> np.ndarray:
-        """The sequence at every position: integers mapped from the file."""
-        name = self.ordering_name
-        # Checked when this object was made; unpickled, it checks the fingerprint again in `__init__`.
-        return np.load(name if name.endswith(".npy") else self.dataset.orderings.paths[name], mmap_mode="r")
+        return type(self), (self._elsewhere, self.ordering_name, self.ordering_fingerprint, self.fingerprint)
 
     def at(self, positions: Rows) -> Rows:
         """The sequences at some positions; IndexError: no such position."""
@@ -114,7 +116,7 @@ class OrderedSequences(Sequences):
             raise IndexError(
                 f"Expected positions in 0 .. {len(self) - 1}, found {positions.min()} .. {positions.max()}."
             )
-        return np.asarray(self.order[positions], np.int64)
+        return self._order.at(positions)
 
     def read_positions(self, positions: Rows, fields: Sequence[str] = FIELDS, merge_segments: bool = False) -> Arrays:
         """The sequences at some positions, as `read` gives them."""

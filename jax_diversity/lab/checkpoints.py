@@ -1,69 +1,76 @@
-"""Checkpoints of a run: model, optimiser and the state of the loader, saved together by Orbax."""
+"""Checkpoints of a run: model, optimiser and the state of the loader, saved together in one file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from jax_diversity.foundation.artifacts import make_folder, remove_leftovers
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.checkpoint_files import (
+    DamagedCheckpoint,
+    checkpoint_path,
+    find_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
 from jax_diversity.loader.iteration import BatchIterator
 
 
 class Checkpoints:
     """The last two checkpoints of a run; checkpoint n is the run after n steps, with which step n begins.
 
-    `settings` are all that decides the losses of the run: a checkpoint of other settings is refused.
+    `settings` are all that decides the losses of the run: a checkpoint of other settings is refused. A file is on disk
+    when `save` returns, whole or not at all.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, int | float]) -> None:
         self._folder, self._settings = folder, settings
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        make_folder(folder)
+        remove_leftovers(folder)
+        self._remove_old()
 
     def save(self, num_steps: int, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> None:
-        """Save the run after so many steps; the files are written in the background."""
-        self._manager.save(
-            num_steps,
-            args=ocp.args.Composite(
-                model=ocp.args.StandardSave(_named(nnx.state(model))),
-                optimizer=ocp.args.StandardSave(_named(nnx.state(optimizer))),
-                # As JSON, one for all hosts: a run on another number of hosts can read it.
-                input=ocp.args.JsonSave(batches.get_state()),
-                settings=ocp.args.JsonSave(self._settings),
-            ),
-        )
+        """Save the run after so many steps."""
+        about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
+        arrays = {name: np.asarray(leaf) for name, leaf in _named(model, optimizer).items()}
+        write_checkpoint(checkpoint_path(self._folder, num_steps), about, arrays)
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        for path in list(find_checkpoints(self._folder).values())[:-2]:
+            path.unlink()
 
     def restore(self, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> int:
         """Continue from the last checkpoint; returns the number of steps done, 0 where there is no checkpoint."""
-        num_steps = self._manager.latest_step()
-        if num_steps is None:
+        *earlier, num_steps = [0, *(found := find_checkpoints(self._folder))]
+        if not found:
             return 0
         try:
-            small = self._restore(num_steps, input=ocp.args.JsonRestore(), settings=ocp.args.JsonRestore())
-        except (KeyError, ValueError, OSError) as error:
-            raise UserError(
-                f"Expected the checkpoint of a run in {self._folder}, found one that cannot be read "
-                f"({str(error).splitlines()[0]}); delete {self._folder.parent} to start a new run."
-            ) from None
-        # Settings and position are checked before the arrays are read: they may be large, or of other shapes.
-        self._check(small["settings"])
+            about, arrays = read_checkpoint(found[num_steps])
+        except DamagedCheckpoint as error:
+            raise UserError(f"{error}; delete it to go on from the state after {earlier[-1]} steps.") from None
+        self._check(about["settings"])
         try:
-            batches.set_state(small["input"])
+            batches.set_state(about["input"])
         except UserError as error:
             raise UserError(
                 f"{self._folder} does not fit this run: {error} To start a new run, delete {self._folder.parent}."
             ) from None
+        wanted = _named(model, optimizer)
+        if _shapes(wanted) != _shapes(arrays):
+            raise UserError(
+                f"Expected the arrays of this version's model in {found[num_steps]}, found others: another version of "
+                f"the package saved them; delete {self._folder.parent} to start a new run."
+            )
         for name, holder in (("model", model), ("optimizer", optimizer)):
             state = nnx.state(holder)
-            wanted = jax.tree.map(ocp.utils.to_shape_dtype_struct, _named(state))
-            arrays = self._restore(num_steps, **{name: ocp.args.StandardRestore(wanted)})[name]
-            # By name, not by position: Orbax may give the dictionary back in another order.
-            leaves = [arrays[key] for key in _named(state)]
+            leaves = [jnp.asarray(arrays[key]) for key in _paths(name, holder)]
             nnx.update(holder, jax.tree.unflatten(jax.tree.structure(state), leaves))
         return num_steps
 
@@ -79,15 +86,16 @@ class Checkpoints:
                 f"it, or delete {self._folder.parent} to start a new run."
             )
 
-    def _restore(self, num_steps: int, **arguments: Any) -> Any:
-        return self._manager.restore(num_steps, args=ocp.args.Composite(**arguments))
 
-    def close(self) -> None:
-        """Wait until all checkpoints are on disk."""
-        self._manager.wait_until_finished()  # a process that ended now would leave the last checkpoint unfinished
-        self._manager.close()
+def _paths(name: str, holder: nnx.Module | nnx.Optimizer) -> dict[str, jax.Array]:
+    """The arrays of a module by their path in it, in the order of its leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(nnx.state(holder))
+    return {f"{name}{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
 
 
-def _named(state: Any) -> dict[str, jax.Array]:
-    """The arrays of a state by their path in it: one flat dictionary, which Orbax restores whatever its nesting."""
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+def _named(model: nnx.Module, optimizer: nnx.Optimizer) -> dict[str, jax.Array]:
+    return _paths("model", model) | _paths("optimizer", optimizer)
+
+
+def _shapes(arrays: Mapping[str, jax.Array] | Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import make_folder, write_text
+from jax_diversity.foundation.artifacts import make_folder, remove_leftovers, write_text
 from jax_diversity.foundation.errors import UserError
 
 
@@ -17,30 +18,39 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the steps of a run that is finished, still running or was interrupted.
 
     The header says what was trained on: `dataset` and `ordering` (fingerprints) and `settings`. A step has `step`
-    (from 0), `loss` and the other values measured. A line that was not written to its end is left out.
+    (from 0), `loss` and the other values measured. Lines that are no such records are left out: a killed run may leave
+    half a line, even half a UTF-8 sequence.
 
     Returns:
         The header, empty where there is none; the steps, none where no step is done or no file is there.
+
+    Raises:
+        UserError: a file that cannot be read.
 
     Example:
         >>> header, steps = read_log(Path("out/training/balance/log.jsonl"))
         >>> header["dataset"] == open_dataset("out").fingerprint
         True
     """
-    # A killed run may leave half a line, even half a UTF-8 sequence, at the end: reading stops there.
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        raise UserError(f"Expected a run's log at {path}, found: {error.strerror}; move it away.") from None
     header, steps = {}, []
     for index, line in enumerate(lines):
         try:
             record = json.loads(line)
-        except ValueError:
-            break
+        except (ValueError, RecursionError):
+            continue
         if not isinstance(record, dict):
-            break
-        if "step" in record:
-            steps.append(record)
-        elif index == 0:
-            header = record
+            continue
+        if "step" not in record:
+            header = record if index == 0 else header
+        elif type(record["step"]) is int and 0 <= record["step"] < 2**53:
+            # A value that is no number cannot be drawn; `True` is one to Python alone.
+            steps.append({name: value for name, value in record.items() if type(value) in (int, float)})
     return header, steps
 
 
@@ -60,7 +70,7 @@ class JsonLinesWriter:
         steps: the records that were kept.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder or the file cannot be written.
 
     Example:
         >>> header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
@@ -73,14 +83,23 @@ class JsonLinesWriter:
         make_folder(path.parent)
         self.steps: list[dict[str, Any]] = []
         if header is not None:
+            remove_leftovers(path.parent, path.name)
             # A checkpoint is older than the log's end by the steps since: they are done again, and logged again.
             self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
             write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
-        self._file = path.open("a", encoding="utf-8")
+        try:
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise UserError(f"Expected a log that can be written, found {path} ({error.strerror}).") from None
+        # Where a killed run left half a line, the next step would become a part of it and be lost.
+        if self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.write(json.dumps({"step": step, **values}).encode() + b"\n")
         self._file.flush()  # to the system: a killed process loses no step, a power cut may
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Float64, Int64
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import make_folder
+from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
@@ -34,6 +35,9 @@ _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "
 
 # Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
 _NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
+
+_ALWAYS = {"step", "loss", "tokens_per_second", "step_seconds", "input_wait_seconds"}
+"""What the record of every step has, and `TrainingRun` reads."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,8 @@ def train(
 
     Raises:
         UserError: settings that are not valid, or a folder whose checkpoint is of another dataset, ordering or
-            settings (only how often to save and to measure, and what, may change); a folder that cannot be written;
-            an extra that is not installed.
+            settings (only how often to save and to measure, and what, may change); a damaged checkpoint; a folder that
+            cannot be written, or that another process trains in; an extra that is not installed.
 
     Example:
         >>> run = train(open_dataset("out"), TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
@@ -156,19 +160,18 @@ def train(
     model = Gpt(**shape)
     schedule = _schedule(config)
     optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
-    make_folder(folder)
     ordering = loader.batches.order.fingerprint_at(0)
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     metrics = BatchMetrics.of_loader(loader, dataset)
-    # Closed in reverse order also when a step raises: log and writers, then the loader, then the checkpoints, which
-    # waits until they are on disk.
+    # Closed in reverse order also when a step raises: log and writers, the loader, and then the folder is free again.
     with ExitStack() as stack:
-        checkpoints = stack.enter_context(closing(Checkpoints(folder / "checkpoints", settings)))
+        stack.enter_context(hold(folder))
+        checkpoints = Checkpoints(folder / "checkpoints", settings)
         batches = stack.enter_context(closing(iter(loader)))
         # Before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(model, optimizer, batches)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
-        steps = list(log.steps)
+        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
         advance(first)
         if "tensorboard" in config.metrics:
             tensorboard = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first)))
@@ -307,8 +310,16 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
 
 def train_dataset(out: str | Path, config: TrainConfig, progress: Progress) -> TrainingRun:
-    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`."""
-    dataset = open_dataset(out)
-    folder = Path(out) / "training" / config.ordering
-    with progress.task(f"train on {config.ordering}", config.num_steps, "steps") as advance:
-        return train(dataset, config, folder, advance=advance)
+    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`.
+
+    Those of an ordering from a .npy file stand under the file's name and the first digits of its fingerprint.
+    """
+    dataset, name = open_dataset(out), config.ordering
+    if dataset.remote is not None:
+        raise UserError(
+            f"Expected a dataset in a folder to train in, found the address {out}; copy it to this machine."
+        )
+    if is_file_name(name):
+        name = f"{Path(name).stem}-{dataset.find_ordering(name).fingerprint[:8]}"
+    with progress.task(f"train on {name}", config.num_steps, "steps") as advance:
+        return train(dataset, config, dataset.root / "training" / name, advance=advance)

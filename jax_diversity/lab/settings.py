@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from jax_diversity.foundation.checks import at_least, one_of
+from jax_diversity.foundation.checks import at_least, one_of, seed
 from jax_diversity.foundation.errors import UserError
+
+_MOST = 2**31 - 1
+"""JAX counts steps and rows in 32 bits."""
+_MOST_NUMBERS = 10**9
+"""16 GB with their gradients and the two numbers that the optimiser keeps for each; the lab is for small models."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,7 @@ class TrainConfig:
     """The lab's small GPT and its training run."""
 
     ordering: str = "balance"
-    """The ordering that feeds the run."""
+    """The ordering that feeds the run, or a .npy file of sequence indices."""
     num_steps: int = 200
     """Optimiser steps."""
     batch_size: int = 16
@@ -49,12 +54,22 @@ class TrainConfig:
         at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
         at_least(1, "train", self, "validate_every", "checkpoint_every")
         at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
+        seed("train", self.seed)
+        for name in ("num_steps", "batch_size", "num_layers", "width", "warmup_steps", "validation_batches"):
+            if getattr(self, name) > _MOST:
+                raise UserError(f"Expected train.{name} <= {_MOST}, found {getattr(self, name)}.")
         for name in self.metrics:
             one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):
             raise UserError(
                 f"Expected train.width to be a multiple of twice train.num_heads ({2 * self.num_heads}), "
                 f"found {self.width}."
+            )
+        # 4 width² of attention and 8 width² of the perceptron after it, in every block.
+        if (numbers := 12 * self.num_layers * self.width**2) > _MOST_NUMBERS:
+            raise UserError(
+                f"Expected a model whose blocks learn at most {_MOST_NUMBERS:,} numbers, found {numbers:,}; lower "
+                f"train.width ({self.width}) or train.num_layers ({self.num_layers})."
             )
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"Expected train.learning_rate to be finite and > 0, found {self.learning_rate}.")

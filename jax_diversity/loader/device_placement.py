@@ -52,6 +52,17 @@ class DevicePlacement:
         """Global arrays of the rows `row_numbers`; the transfer continues in the background."""
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
+    def placed(self, spec: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+        """What `place` makes of arrays of these shapes and types."""
+        return {
+            field: jax.ShapeDtypeStruct(
+                self.shape[: len(rows.shape)],
+                jax.dtypes.canonicalize_dtype(rows.dtype),
+                sharding=self.sharding if len(rows.shape) > 1 else self._row_sharding,
+            )
+            for field, rows in spec.items()
+        }
+
     def _place(self, field: str, rows: np.ndarray) -> jax.Array:
         if rows.ndim == 1:
             sharding, rows = self._row_sharding, _narrowed(field, rows)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import grain
+import jax
 import numpy as np
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.orders import Order
@@ -45,6 +49,17 @@ class OrderedBatches(grain.MapDataset[Batch]):
         # Grain's datasets begin again after their end: element len(self) is element 0.
         return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
 
+    @property
+    def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and types of a batch's arrays; Grain's `get_element_spec` asks for it."""
+        settings, rows = self.windows.settings, self.windows.num_rows
+        fields = dict.fromkeys(settings.fields, ((rows, self.source.width), settings.dtype))
+        origins = {field: ((rows,), dtype) for field, dtype in self.source.origins.items()}
+        return {
+            settings.names.get(field, field): jax.ShapeDtypeStruct(shape, dtype)
+            for field, (shape, dtype) in (fields | origins).items()
+        }
+
     def __str__(self) -> str:
         return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.source})"
 
@@ -69,6 +84,9 @@ def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
 class BatchIterator(grain.DatasetIterator[Batch]):
     """Batches one after another; its state is the position of the batch that `next` gives next.
 
+    Threads may share it: each batch goes to one of them. It belongs to the process that made it, and cannot be copied:
+    two copies would give the same batches.
+
     Args:
         batches: the batches; the iterator closes their source.
         placement: puts batches on devices; None leaves NumPy arrays.
@@ -88,15 +106,36 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             self._make = partial(_read_and_place, batches, placement)
         self._workers: Workers | None = None
         self._pending: deque[Future[Batch]] = deque()  # the next batches, from the current position on
+        self._process = os.getpid()
+        # Of all that moves the position. Not of `close`, which must not wait for a batch that may never come.
+        self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
-        self._assert_not_closed()
-        if not self._windows.num_batches(self._position):
-            raise StopIteration
-        batch = self._take() if self._settings.num_prefetch else self._make(self._position)
-        # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch size.
-        self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
-        return batch
+        self.check_process()
+        with self._lock:
+            self._assert_not_closed()
+            if not self._windows.num_batches(self._position):
+                raise StopIteration
+            batch = self._take() if self._settings.num_prefetch else self._make(self._position)
+            # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch
+            # size.
+            self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
+            return batch
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UserError(
+            "Expected one iterator of a run, found a copy or a pickle of it being made: both would give the same "
+            "batches; make another with iter(loader), and give it the state of this one (get_state, set_state)."
+        )
+
+    def check_process(self) -> None:
+        """Refuse another process than the one that made this iterator."""
+        if self._process != os.getpid():
+            # Its threads are not in this process, and it would wait for their batches without end.
+            raise UserError(
+                f"Expected the iterator in the process that made it ({self._process}), found it in one that was "
+                "forked off; make another there with iter(loader)."
+            )
 
     @property
     def position(self) -> int:
@@ -141,8 +180,25 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
                     f"{own[name]}; open the {name} it was made with, or start a new run."
                 )
-        self._cancel()  # batches that were made ahead belong to the position before
-        self._position = position
+        self._move(position)
+
+    def _get_next_index(self) -> int:
+        """The number of the next batch, counted from the start position; Grain's `get_next_index` asks for it.
+
+        A position within a batch, which the state of another batch size may have, counts as the batch after it.
+        """
+        return -((self._settings.start_position - self._position) // self._settings.global_batch_size)
+
+    def _set_next_index(self, index: SupportsIndex) -> None:
+        """Continue with the batch of a number; Grain's `set_next_index` calls it."""
+        start, size = self._settings.start_position, self._settings.global_batch_size
+        number = whole_number("the next index", index, 0, self._windows.num_batches(start))
+        self._move(min(start + number * size, self._windows.end))
+
+    def _move(self, position: int) -> None:
+        with self._lock:
+            self._cancel()  # batches that were made ahead belong to the position before
+            self._position = position
 
     def _borders(self, position: int, ordering: str) -> bool:
         """Whether an epoch of that ordering ends or begins at a position.
@@ -161,8 +217,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first one is needed."""
-        if self._settings.num_prefetch and not self._closed:
-            self._submit(self._position)
+        self.check_process()
+        with self._lock:
+            if self._settings.num_prefetch and not self._closed:
+                self._submit(self._position)
 
     def close(self) -> None:
         """Stop making batches; threads and processes end when the batch that they are making is done."""
@@ -182,6 +240,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             made = workers.result(batch)
             return made if self._finish is None else self._finish(made)
         except BaseException as error:
+            if isinstance(error, Exception):
+                self._assert_not_closed()  # another thread closed it meanwhile, and with it what this one waits for
             self._cancel()  # the next call tries the same position again,
             if isinstance(error, WorkerDied):
                 self._end_workers()  # with new processes
@@ -190,6 +250,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def _submit(self, first: int) -> Workers:
         """Have `num_prefetch` batches pending, of which the first is at the position `first`."""
         settings = self._settings
+        self._assert_not_closed()
         if self._workers is None:
             self._workers = Workers(self._make, settings.num_threads, settings.num_workers)
         while len(self._pending) < settings.num_prefetch:

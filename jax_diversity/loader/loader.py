@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import grain
+import jax
 import numpy as np
 
 from jax_diversity.dataset.dataset import Dataset
@@ -132,6 +133,13 @@ class Loader(grain.IterDataset[Batch]):
     def num_batches(self) -> int | None:
         """Batches from the start position on; None without a last epoch."""
         return None if self.batches.windows.end == ENDLESS else len(self.batches)
+
+    @property
+    def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and types of a batch's arrays, global ones with `sharding`; Grain's `get_element_spec` asks for it."""
+        # A last batch that is not full is filled with padding: all batches have one shape.
+        spec = self.batches._element_spec
+        return spec if self._placement is None else self._placement.placed(spec)
 
     def __len__(self) -> int:
         if (number := self.num_batches) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,7 @@ class OrderFile(OrderIndex):
         found, shape = "no ordering", (num_sequences,)
         try:
             self._file = path.open("rb")
+            weakref.finalize(self, self._file.close)
             self._status = _status(self._file)  # before the hash: what is written after this line is noticed
             np.lib.format.read_magic(self._file)
             stored = np.lib.format.read_array_header_1_0(self._file)
@@ -106,8 +108,8 @@ class OrderFile(OrderIndex):
         # One system call a batch. To read a map beyond the end of a file that was cut ends the process.
         if _status(self._file) != self._status:
             raise UserError(
-                f"Expected {self._path} as it was when the loader was made, found it written to since; make the "
-                "loader again."
+                f"Expected {self._path} as it was when it was opened, found it written to since; make what follows it, "
+                "a loader or an export, again."
             )
         return self.indices[positions % self._length]
 

@@ -59,7 +59,10 @@ class LoaderSettings:
         for name, smallest in _SMALLEST.items():
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
-        given["names"] = dict(given.get("names") or {})
+        names = given.get("names") or {}
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
+        given["names"] = dict(names)
         _check_fields(fields := given.get("fields", FIELDS), given["names"])
         given["fields"] = tuple(fields)
         for name in {"drop_remainder", "merge_segments"} & given.keys():
@@ -90,10 +93,11 @@ class Windows:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        if settings.global_batch_size > self.num_positions:
+        # A batch may hold several epochs, and padding after the last one; without padding it must come once.
+        if not self.num_positions or (settings.drop_remainder and settings.global_batch_size > self.end):
             raise UserError(
-                f"Expected a global batch size in 1 .. {self.num_positions} (the positions of an epoch), "
-                f"found {settings.global_batch_size}."
+                f"Expected a global batch size in 1 .. {self.end} (the positions of all epochs), found "
+                f"{settings.global_batch_size}; choose a smaller one, more epochs, or drop_remainder=False."
             )
         if settings.global_batch_size % settings.num_hosts:
             raise UserError(
@@ -140,7 +144,7 @@ def _check_fields(fields: Any, names: Mapping[str, str]) -> None:
     if unknown or not listed or not fields:
         raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
     known = {*FIELDS, *ORIGIN_FIELDS}
-    if unknown := sorted(set(names) - known):
+    if unknown := [name for name in names if name not in known]:
         raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
     named = [names.get(field, field) for field in (*fields, *ORIGIN_FIELDS)]
     if len(set(named)) != len(named):
@@ -151,7 +155,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     """A type's name; on devices it must be one that JAX does not narrow."""
     try:
         chosen = np.dtype("O" if dtype is None else dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         chosen = np.dtype("O")
     if chosen not in map(np.dtype, _DTYPES):
         raise UserError(f"Expected dtype to be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, found {dtype!r}.")

@@ -13,7 +13,7 @@ from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import Order, OrderIndex, layout_fingerprint
-from jax_diversity.loader.settings import LoaderSettings
+from jax_diversity.loader.settings import ORIGIN_FIELDS, LoaderSettings
 from jax_diversity.records.reading import RecordReader, Rows
 
 
@@ -24,6 +24,8 @@ class SequenceSource(ABC):
     """Hash of what decides the sequences."""
     width: int
     """L, tokens of a row."""
+    origins: Mapping[str, type] = {}
+    """The fields with one number a row, which say where it comes from, and their types."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -72,6 +74,8 @@ class ConcatenatedSource(SequenceSource):
     Batches also say where their rows come from: `dataset_index` and the `sequence_index` in it, int32 and int64.
     """
 
+    origins: Mapping[str, type] = dict(zip(ORIGIN_FIELDS, (np.int32, np.int64), strict=True))
+
     def __init__(self, sources: Sequence[RecordSource]) -> None:
         self.sources = tuple(sources)
         self.fingerprint = fingerprint([source.fingerprint for source in self.sources])
@@ -103,6 +107,8 @@ def opened(dataset: Any, cache_folder: str | Path | None = None) -> Dataset:
     """A dataset that is open already, or that lies in a folder or at an address."""
     if not isinstance(dataset, str | Path | Dataset):
         raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
+    if not isinstance(cache_folder, str | Path | None):
+        raise UserError(f"Expected cache_folder to be a folder's path, found {cache_folder!r}.")
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset, cache_folder=cache_folder)
 
 

@@ -6,6 +6,7 @@ sequences it holds, so that nothing of the batch itself is read.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -268,20 +269,23 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
         super().__init__(batches)
         self._batches, self._size, self._metrics, self._every = batches, batch_size, metrics, every
         self._write = Writers(write)
+        self._lock = threading.RLock()
         self._forget_times()
 
     def __next__(self) -> Batch:
-        position, start = self._batches.position, time.perf_counter()
-        batch = next(self._batches)
-        arrived = time.perf_counter()
-        self._waited += arrived - start
-        step = position // self._size
-        if self._metrics is not None and len(self._write) and (step + 1) % self._every == 0:
-            waited, seconds = self._waited, arrived - self._since
-            self._waited, self._since = 0.0, arrived
-            times = {"input_wait_seconds": waited, "input_wait_share": waited / max(seconds, 1e-9)}
-            self._write(step, {**self._metrics.values(position), **times})
-        return batch
+        self._batches.check_process()
+        with self._lock:  # otherwise another thread could take the batch at the position that this one has read
+            position, start = self._batches.position, time.perf_counter()
+            batch = next(self._batches)
+            arrived = time.perf_counter()
+            self._waited += arrived - start
+            step = position // self._size
+            if self._metrics is not None and len(self._write) and (step + 1) % self._every == 0:
+                waited, seconds = self._waited, arrived - self._since
+                self._waited, self._since = 0.0, arrived
+                times = {"input_wait_seconds": waited, "input_wait_share": waited / max(seconds, 1e-9)}
+                self._write(step, {**self._metrics.values(position), **times})
+            return batch
 
     def get_state(self) -> dict[str, Any]:
         """The loader's, see `BatchIterator`."""
@@ -290,6 +294,13 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of the loader's."""
         self._batches.set_state(state)
+        self._forget_times()
+
+    def _get_next_index(self) -> int:
+        return self._batches._get_next_index()
+
+    def _set_next_index(self, index: SupportsIndex) -> None:
+        self._batches._set_next_index(index)
         self._forget_times()
 
     def _forget_times(self) -> None:

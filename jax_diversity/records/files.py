@@ -129,7 +129,6 @@ class RecordFile:
             start += end - done + _BLOCK_HEADER
             done, end = end, end + _BLOCK_ROOM
 
-
     def _read_into(self, part: UInt8[np.ndarray, " byte"], start: int) -> None:
         assert self._descriptor is not None
         try:

@@ -1,0 +1,68 @@
+"""One process at a time writes to a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+from jax_diversity.foundation.artifacts import make_folder
+from jax_diversity.foundation.errors import UserError
+
+_NAME = ".lock"
+_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""The locks that this thread holds."""
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Make a folder and hold it for writing; the lock ends with the process, however it ends.
+
+    Within such a block the same thread may hold the folder again, so that a function that holds it can call another.
+
+    Raises:
+        UserError: another process or thread holds it, or it cannot be written.
+    """
+    make_folder(folder)
+    path = folder.resolve() / _NAME
+    if path in (held := _held.get()):
+        yield
+        return
+    handle, before = _lock(path), _held.set(held | {path})
+    try:
+        yield
+    finally:
+        _held.reset(before)
+        path.unlink(missing_ok=True)  # before the lock ends: the next holder's file has the same name
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        try:
+            # O_NOFOLLOW: this writes to the file, and a link that was put there may lead to any other one.
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise UserError(
+                f"Expected a folder that can be written, found {path.parent} ({path.name}: {error.strerror}); choose "
+                "another one."
+            ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
+            os.close(handle)
+            raise UserError(
+                f"{path.parent} is being written by another process (id {holder}); wait for it or choose another "
+                "folder."
+            ) from None
+        # Its holder may have removed the file between the two calls: a lock on a file without a name is none.
+        if os.fstat(handle).st_nlink:
+            with suppress(OSError):  # the disk is full; the number only serves the message above
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
+            return handle
+        os.close(handle)
