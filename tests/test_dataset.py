@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -76,6 +77,21 @@ def test_a_dataset_pickles_as_its_path(tiny):
     _ = dataset.characteristics, dataset.documents, dataset.records
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.fingerprint == dataset.fingerprint
+
+
+def test_records_without_a_memory_map_are_the_same(tiny):
+    mapped, unmapped = (jd.open_dataset(tiny.root, memory_map=choice) for choice in (True, False))
+    loaders = [jd.make_loader(each, global_batch_size=4) for each in (mapped, pickle.loads(pickle.dumps(unmapped)))]
+    for expected, found in zip(*loaders, strict=True):
+        for field, rows in expected.items():
+            np.testing.assert_array_equal(found[field], rows)
+    records = sorted((tiny.root / "records").glob("train-*"))[0]
+    loader = jd.make_loader(unmapped, global_batch_size=4, num_prefetch=0)
+    batches = iter(loader)
+    next(batches)
+    os.truncate(records, 100)
+    with pytest.raises(UserError, match="found it cut short"):
+        list(batches)
 
 
 def test_opening_reads_the_manifest_only(tiny):

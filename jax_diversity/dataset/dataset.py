@@ -33,13 +33,18 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
 
 
-def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None) -> Dataset:
+def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
     """Open a built dataset; nothing but its manifest is read yet.
+
+    A process compares every other file with its SHA-256 before it first reads it (about a second a gigabyte), but for
+    records, which have checksums of their own.
 
     Args:
         path: its folder, or its address on an object store, any that fsspec knows.
         cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed
             and checked; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
+        memory_map: how records are read. A file that is mapped must not be cut short by another program while it is
+            read: that ends the process. False reads by system calls: slower, but then this is an error.
 
     Raises:
         UserError: no such folder or object, one that holds no dataset, or an address whose driver is not installed.
@@ -51,12 +56,12 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None) ->
     """
     if is_address(path):
         remote = RemoteFolder(str(path), cache_folder)
-        return Dataset(remote.root, remote)
+        return Dataset(remote.root, remote, memory_map=memory_map)
     root = local_path(path)
     if not (root / "manifest.json").is_file():
         found = "no such folder" if not root.exists() else "no manifest.json in it"
         raise UserError(f"Expected a dataset at {root}, found {found}; make one with `jax-diversity build`.")
-    return Dataset(root)
+    return Dataset(root, memory_map=memory_map)
 
 
 class Dataset:
@@ -66,15 +71,16 @@ class Dataset:
     the verb that makes it. Get one with `open_dataset`; `remote` is where its folder's files are fetched from.
     """
 
-    def __init__(self, root: Path, remote: RemoteFolder | None = None) -> None:
-        self.root, self.remote = root, remote
+    def __init__(self, root: Path, remote: RemoteFolder | None = None, *, memory_map: bool = True) -> None:
+        self.root, self.remote, self._memory_map = root, remote, memory_map
         self._folder = OutputFolder(root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
+        again = partial(open_dataset, memory_map=self._memory_map)
         if self.remote is None:
-            return open_dataset, (self.root,)
-        return partial(open_dataset, cache_folder=self.remote.cache_folder), (self.remote.address,)
+            return again, (self.root,)
+        return partial(again, cache_folder=self.remote.cache_folder), (self.remote.address,)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -458,4 +464,5 @@ class Dataset:
             overlap=self.overlap,
             layout=self.root / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
             fetch=None if self.remote is None else self.remote.fetch_path,
+            memory_map=self._memory_map,
         )
