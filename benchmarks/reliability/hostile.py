@@ -78,7 +78,7 @@ def _limit(root: Path) -> Callable[[], None]:
 def _fresh(sound: Place, folder: Path) -> tuple[Place, dict[str, tuple[int, ...]]]:
     place = sound.copied_to(folder / "hostile")
     small.remove(place.dataset / "training")
-    (place.root / "home").mkdir()
+    (place.root / "beside").mkdir()
     return place, _stamps(place.root)
 
 

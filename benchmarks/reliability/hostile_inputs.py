@@ -121,12 +121,12 @@ def _line_inputs() -> Iterator[Input]:
 
 
 def _on(verb: str, target: str) -> Callable[[Place], list[str]]:
-    return lambda place: [verb, "--out", str(place.root / "home" / target)]
+    return lambda place: [verb, "--out", str(place.root / "beside" / target)]
 
 
 def _empty(place: Place) -> None:
-    (place.root / "home" / "empty").mkdir(parents=True, exist_ok=True)
-    (place.root / "home" / "file").write_text("no dataset")
+    (place.root / "beside" / "empty").mkdir(parents=True, exist_ok=True)
+    (place.root / "beside" / "file").write_text("no dataset")
 
 
 def _bombs() -> dict[str, bytes]:
@@ -214,13 +214,13 @@ def settings_inputs() -> Iterator[Input]:
 
 def _config(about: str, content: bytes) -> Input:
     def prepare(place: Place) -> None:
-        (place.root / "home").mkdir(exist_ok=True)
-        (place.root / "home" / "settings.yaml").write_bytes(content)
+        (place.root / "beside").mkdir(exist_ok=True)
+        (place.root / "beside" / "settings.yaml").write_bytes(content)
 
     def arguments(place: Place) -> list[str]:
         paths = [] if b"paths" in content else ["--corpus.paths", f"{place.corpus}/*.jsonl"]
         out = [] if content.startswith(b"out") else ["--out", str(place.root / "new")]
-        return ["prepare", "--config", str(place.root / "home" / "settings.yaml"), "--quiet", *paths, *out]
+        return ["prepare", "--config", str(place.root / "beside" / "settings.yaml"), "--quiet", *paths, *out]
 
     return Input(about, arguments, prepare)
 
@@ -360,7 +360,7 @@ def _corpus(
     make: Callable[[Path], None] | None = None,
 ) -> Input:
     def prepare(place: Place) -> None:
-        folder = place.root / "home" / "texts"
+        folder = place.root / "beside" / "texts"
         folder.mkdir(parents=True)
         if make is not None:
             make(folder / name)
@@ -368,7 +368,7 @@ def _corpus(
             (folder / name).write_bytes(content)
 
     def arguments(place: Place) -> list[str]:
-        paths = ["--corpus.paths", f"{place.root}/home/texts/*"]
+        paths = ["--corpus.paths", f"{place.root}/beside/texts/*"]
         options = BUILD.options if verb == "build" else ()
         return [verb, "--out", str(place.root / "new"), "--quiet", *options, *paths, *extra]
 
@@ -422,14 +422,14 @@ def _archive() -> bytes:
 
 def _file(name: str, content: bytes) -> Callable[[Place], None]:
     def prepare(place: Place) -> None:
-        (place.root / "home").mkdir(exist_ok=True)
-        (place.root / "home" / name).write_bytes(content)
+        (place.root / "beside").mkdir(exist_ok=True)
+        (place.root / "beside" / name).write_bytes(content)
 
     return prepare
 
 
 def _with_file(verb: str, option: str, name: str) -> Callable[[Place], list[str]]:
-    return lambda place: [verb, *_out(verb, place), option, str(place.root / "home" / name)]
+    return lambda place: [verb, *_out(verb, place), option, str(place.root / "beside" / name)]
 
 
 def _with_name(verb: str, option: str, name: str) -> Callable[[Place], list[str]]:
@@ -455,11 +455,11 @@ def _plain(verb: str, options: tuple[str, ...]) -> Callable[[Place], list[str]]:
 
 def _rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[Place], None]:
     def prepare(place: Place) -> None:
-        (place.root / "home").mkdir(exist_ok=True)
-        (place.root / "home" / "victim.txt").write_text("kept")
+        (place.root / "beside").mkdir(exist_ok=True)
+        (place.root / "beside" / "victim.txt").write_text("kept")
         path = place.dataset / "manifest.json"
         manifest = json.loads(path.read_text())
-        victim = str(place.root / "home" / "victim.txt")
+        victim = str(place.root / "beside" / "victim.txt")
         changed = change(copy.deepcopy(manifest))
         text = changed if isinstance(changed, str) else json.dumps(changed)
         text = text.replace(_VICTIM, victim)
@@ -495,7 +495,7 @@ def _with_names(rename: Callable[[str], str]) -> Callable[[dict[str, Any]], Any]
 _VICTIM = "/path-of-the-victim"
 """Stands for the absolute path of a file beside the dataset, which nothing may remove."""
 _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a file above": _with_names(lambda name: "../home/victim.txt"),
+    "a file above": _with_names(lambda name: "../beside/victim.txt"),
     "an absolute file": _with_names(lambda name: _VICTIM),
     "a red file": _with_names(lambda name: f"{RED}.bin"),
     "a file with NUL": _with_names(lambda name: "a\0b"),
