@@ -1,0 +1,7 @@
+"""The campaign against the package: attacks with counts.
+
+    python -m benchmarks.reliability [NAME ...] [--scale quick|full] [--write]
+
+A module holds one kind of attack: `kills`, `corruption`, `faults`, `hostile`, `fuzz`, `elastic`. Each has a function
+`attack(folder, count, seed)` that returns counts. What must not happen is listed in `tally.FAULTS`.
+"""

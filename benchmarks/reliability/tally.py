@@ -1,0 +1,58 @@
+"""Counts of attacks: what held, and every fault with what is needed to see it again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+FAULTS = ("silent", "unnamed", "tracebacks", "crashes", "hangs", "unclear", "written", "lost")
+"""What must not happen: other data used or returned without a word; damage that `verify` does not name; a traceback;
+an end by a signal; no end; a refusal that is not one plain sentence that names what is wrong; files that a refused
+command leaves; a run after the attack that does not end as one that was never attacked."""
+_MOST_FAILURES = 200
+_SECONDS_OF_SILENCE = 60
+
+
+class Tally:
+    """Counts of one kind of attacks; faults, and now and then the counts, are also printed while they are made."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._attacks, self._told = seed, 0, time.monotonic()
+        self._counts: Counter[str] = Counter()
+        self._failures: list[dict[str, Any]] = []
+
+    def begin(self, number: int = 1) -> None:
+        """Count attacks."""
+        self._attacks += number
+        if time.monotonic() - self._told > _SECONDS_OF_SILENCE:
+            self._told = time.monotonic()
+            print(f"  {self._attacks} attacks: {dict(self._counts)}", file=sys.stderr, flush=True)
+
+    def add(self, outcome: str, number: int = 1) -> None:
+        """Count something that is no fault, such as `refused`."""
+        self._counts[outcome] += number
+
+    def fail(self, fault: str, **about: Any) -> None:
+        """Count a fault; `about` says where."""
+        if fault not in FAULTS:
+            raise KeyError(fault)
+        self._counts[fault] += 1
+        failure = {"fault": fault, **about}
+        print(f"  {json.dumps(failure)}", file=sys.stderr, flush=True)
+        if len(self._failures) < _MOST_FAILURES:
+            self._failures.append(failure)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """All counts, the faults' also where they are 0, and the first failures."""
+        held = {name: number for name, number in sorted(self._counts.items()) if name not in FAULTS}
+        faults = {name: self._counts[name] for name in FAULTS}
+        return {"attacks": self._attacks, "seed": self._seed, **held, **faults, "failures": self._failures}
+
+
+def num_faults(result: dict[str, Any]) -> int:
+    """All faults of one kind of attacks."""
+    return sum(result[name] for name in FAULTS)
