@@ -124,7 +124,8 @@ class Inspector:
         Raises:
             UserError: a negative step, hosts that do not divide the batch, records that are damaged.
         """
-        size, step = self.global_batch_size, whole_number("step", step)
+        size = self.global_batch_size
+        step = whole_number("step", step, 0, 2**62 // size)
         if num_hosts < 1 or size % num_hosts or not 0 <= host_index < num_hosts:
             raise UserError(
                 f"Expected a host index below a number of hosts that divides the global batch of {size}, found "

@@ -21,7 +21,7 @@ from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.locks import hold
-from jax_diversity.foundation.progress import Advance, Progress, ignore
+from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
 from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
@@ -173,6 +173,7 @@ def train(
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
         steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
         advance(first)
+        compiling(advance)
         if "tensorboard" in config.metrics:
             tensorboard = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first)))
             for record in steps if tensorboard.is_first else ():

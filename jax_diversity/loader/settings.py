@@ -59,7 +59,7 @@ class LoaderSettings:
         for name, smallest in _SMALLEST.items():
             if name in given and not (name == "num_epochs" and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
-        names = given.get("names") or {}
+        names = {} if given.get("names") is None else given["names"]
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
         given["names"] = dict(names)
