@@ -124,7 +124,7 @@ def test_the_verb_prints_tables_and_json(built: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--step", "-1"], "step to be a whole number >= 0, found -1"),
+        (["--step", "-1"], "step to be a whole number >= 0 and <= 72057594037927936, found -1"),
         (["--ordering", "nothing"], "Unknown ordering 'nothing'"),
         (["--batch-size", "0"], "global batch size in 1 .."),
         (["--rank", "2", "--num-hosts", "2"], "host 2 of 2"),

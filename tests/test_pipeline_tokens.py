@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 import os
@@ -23,7 +24,7 @@ from tokenizers import models, pre_tokenizers
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
-from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
@@ -199,6 +200,15 @@ def test_small_corpora_and_single_files_start_no_processes() -> None:
 # Going on
 
 
+def store(out: str, path: Path, content: bytes) -> None:
+    """Replace a stored file, and its hash in the manifest: what is wrong in it is found in the middle of the stage."""
+    path.write_bytes(content)
+    manifest = json.loads(Path(out, "manifest.json").read_text())
+    about = manifest["stages"]["prepare"]["files"][path.relative_to(out).as_posix()]
+    about["sha256"] = hashlib.sha256(content).hexdigest()
+    Path(out, "manifest.json").write_text(json.dumps(signed(manifest)))
+
+
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
     config: BuildConfig, monkeypatch: pytest.MonkeyPatch, num_processes: int
@@ -206,13 +216,13 @@ def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
     config = with_tokenizer(config, kind="bytes", num_processes=num_processes)  # reads no text before it encodes
     documents = sorted(Path(config.out, "documents").glob("documents-*"))
     whole = documents[-1].read_bytes()
-    documents[-1].write_bytes(whole[:-50] + bytes(50))
+    store(config.out, documents[-1], whole[:-50] + bytes(50))
     with pytest.raises(UserError, match="is damaged"):
         Build(config).run_stage("tokenize")
     (partial,) = Path(config.out, ".partial").iterdir()
     finished = {path: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
     assert 0 < len(finished) < len(documents)
-    documents[-1].write_bytes(whole)
+    store(config.out, documents[-1], whole)
     result = Build(config).run_stage("tokenize")
     for path, time_ns in finished.items():
         assert Path(config.out, "tokens", path.name).stat().st_mtime_ns == time_ns
@@ -226,10 +236,10 @@ def test_files_of_another_version_of_the_library_are_made_anew(config: BuildConf
     config = with_tokenizer(config, kind="bytes")
     documents = sorted(Path(config.out, "documents").glob("documents-*"))
     whole = documents[-1].read_bytes()
-    documents[-1].write_bytes(whole[:-50] + bytes(50))
+    store(config.out, documents[-1], whole[:-50] + bytes(50))
     with pytest.raises(UserError, match="is damaged"):
         Build(config).run_stage("tokenize")
-    documents[-1].write_bytes(whole)
+    store(config.out, documents[-1], whole)
     (partial,) = Path(config.out, ".partial").iterdir()
     about = partial / "tokenizer.meta.json"
     about.write_text(about.read_text().replace("UTF-8 bytes", "UTF-8 bytes 0.1"))
