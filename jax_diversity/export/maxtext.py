@@ -27,6 +27,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 
 _COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
+_MARK = "order.json"  # whose files these are
 _STEM = "train"
 _UNGROUPED = 65_536  # records a file up to which one record a group is as fast
 _GROUP_BYTES = 2**17
@@ -82,6 +83,8 @@ def write_maxtext(
     settings = folder / "maxtext.yml"
     # Two exports at the same time could each leave some of the files.
     with hold(folder):
+        for path in (folder / _MARK, settings):
+            remove_leftovers(folder, path.name)
         _claim(folder, about, overwrite)
         # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a
         # file with the right number of records is complete and is kept.
@@ -131,7 +134,7 @@ def _settings(folder: Path, sequence_length: int) -> str:
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
     """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
-    mark, found = folder / "order.json", sorted(folder.glob(f"{_STEM}-*.array_record"))
+    mark, found = folder / _MARK, sorted(folder.glob(f"{_STEM}-*.array_record"))
     with suppress(OSError, ValueError):  # no mark, or a broken one
         if json.loads(mark.read_bytes()) == about:
             return
