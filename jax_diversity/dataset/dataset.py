@@ -240,7 +240,14 @@ class Dataset:
     @property
     def families(self) -> tuple[str, ...]:
         """The families that orderings balance."""
-        return tuple(self.counts("characterize")["families"])
+        names = self.counts("characterize")["families"]
+        unknown = [name for name in names if not isinstance(name, str) or name not in self.group_names]
+        if unknown:  # a manifest that was not written by a build
+            raise UserError(
+                f"Expected families among {', '.join(self.group_names)} in {self.root / 'manifest.json'}, found "
+                f"{unknown[0]!r}; restore the file or run `jax-diversity characterize` again."
+            )
+        return tuple(names)
 
     @cached_property
     def group_names(self) -> Mapping[str, tuple[str, ...]]:
