@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, is_as_written, read_array, read_json
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import instance_of, one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
 
@@ -54,6 +54,7 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, me
         >>> dataset.orderings["balance"].indices[:64]   # the sequences of the first batch of 64
         >>> open_dataset("gs://bucket/out")
     """
+    instance_of("path", path, str | os.PathLike, "a dataset's folder or its address")
     if is_address(path):
         remote = RemoteFolder(str(path), cache_folder)
         return Dataset(remote.root, remote, memory_map=memory_map)

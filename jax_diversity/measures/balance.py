@@ -142,6 +142,7 @@ class Measurer:
         targets = {} if targets is None else targets
         self.windows = tuple(whole_number("every window size", size, 1) for size in several(windows))
         self.shares = target_shares(characteristics, targets)
+        instance_of("every_start", every_start, bool | np.bool_, "True or False")
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets

@@ -18,8 +18,13 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import write_array, write_text
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import instance_of, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
+
+
+def check_ordering(name: str, value: Any, kind: Any = None) -> None:
+    """Refuse an argument that is no `Ordering`, or none of some other kinds."""
+    instance_of(name, value, kind or Ordering, "an Ordering; make one with jd.order")
 
 
 def integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:

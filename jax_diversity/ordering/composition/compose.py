@@ -15,14 +15,15 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import instance_of, several, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import order
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics, Ordering, Schedule
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.characteristics import MADE_BY
+from jax_diversity.schema.orderings import check_ordering, integers
 
 _MOST_POSITIONS = 2**48
 """Positions of a schedule: more than a computer's memory holds, but few enough for NumPy to try."""
@@ -44,6 +45,7 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
         >>> shuffle_blocks(Ordering(np.arange(7)), 2, seed=0).indices.tolist()
         [4, 5, 0, 1, 2, 3, 6]
     """
+    check_ordering("ordering", ordering)
     size = whole_number("batch_size", batch_size, 1, len(ordering) or None)
     seed = whole_number("seed", seed, 0)
     # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
@@ -61,6 +63,7 @@ def reverse(ordering: Ordering) -> Ordering:
         >>> reverse(Ordering(np.array([2, 0, 1]))).indices.tolist()
         [1, 0, 2]
     """
+    check_ordering("ordering", ordering)
     return Ordering(ordering.indices[::-1], {"method": "reverse", "of": origin(ordering)})
 
 
@@ -127,6 +130,7 @@ def truncate(
         >>> truncate(Ordering(np.array([2, 0, 1])), num_tokens=11, tokens=np.array([7, 7, 4])).indices.tolist()
         [2, 0]
     """
+    check_ordering("plan", plan, Ordering | Schedule)
     if (num_positions is None) == (num_tokens is None) or (num_tokens is None) != (tokens is None):
         raise UserError("Expected either num_positions, or num_tokens with the tokens of every sequence.")
     # Without tokens each position counts as one.
@@ -160,8 +164,11 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
         >>> concatenate([Ordering(np.array([1, 0])), Ordering(np.array([0, 2, 1]))]).indices.tolist()
         [1, 0, 2, 4, 3]
     """
-    if not len(orderings):
+    orderings, offsets = several(orderings), None if offsets is None else several(offsets)
+    if not orderings:
         raise UserError("Expected at least one ordering to concatenate, found none.")
+    for number, ordering in enumerate(orderings):
+        check_ordering(f"orderings[{number}]", ordering)
     sizes = [len(ordering) for ordering in orderings]
     starts = stacked_offsets(sizes) if offsets is None else _checked_offsets(offsets, sizes)
     indices = np.concatenate([start + ordering.indices for start, ordering in zip(starts, orderings, strict=True)])
@@ -214,6 +221,8 @@ def replan(
         >>> replan(chars, Ordering(np.array([1, 0, 2, 3])), 1, "greedy").indices.tolist()
         [1, 2, 0, 3]
     """
+    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    check_ordering("ordering", ordering)
     place = whole_number("position", position, 0)
     if len(ordering) != characteristics.num_sequences:
         raise UserError(

@@ -14,12 +14,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import instance_of, several, whole_number
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.composition.compose import origin
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.characteristics import MADE_BY
+from jax_diversity.schema.orderings import check_ordering, integers
 
 
 def partition_sequences(
@@ -47,6 +48,7 @@ def partition_sequences(
     """
     from jax_diversity.ordering.halving import balanced_stream  # loads JAX, which merging does not need
 
+    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     num_sequences = characteristics.num_sequences
     num_parts = whole_number("num_parts", num_parts, 1, max(num_sequences, 1))
     seed = whole_number("seed", seed, 0)
@@ -61,6 +63,7 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
     Raises:
         UserError: an index outside the sequences.
     """
+    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     sequences = integers("sequences", sequences, below=characteristics.num_sequences)
     return Characteristics.from_counts(
         {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
@@ -87,10 +90,14 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
         >>> merge_orderings([even, odd]).indices
         array([4, 1, 0, 3, 2])
     """
-    if not len(parts):
+    parts, streams = several(parts), []
+    if not parts:
         raise UserError("Expected at least one part to merge, found none.")
-    streams = []
-    for number, (sequences, ordering) in enumerate(parts):
+    for number, part in enumerate(parts):
+        if not isinstance(part, tuple) or len(part) != 2:
+            raise UserError(f"Expected parts[{number}] to be (sequences, ordering), found {quoted(part)}.")
+        sequences, ordering = part
+        check_ordering(f"parts[{number}]'s ordering", ordering)
         indices = integers(f"part {number}'s sequences", sequences)
         if len(indices) != len(ordering):
             raise UserError(
