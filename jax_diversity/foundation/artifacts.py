@@ -242,7 +242,8 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
             if manifest["sha256"] != signed(manifest)["sha256"]:
                 raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
             for entry in manifest["stages"].values():
-                _ = str(entry["fingerprint"]), dict(entry["inputs"]), dict(entry["counts"])
+                _ = str(entry["fingerprint"]), dict(entry["inputs"])
+                entry["counts"] = _Counts(entry["counts"].items())
             for name, about in manifest_files(manifest).items():
                 path = PurePosixPath(name.encode().decode())  # a lone surrogate has no bytes: a ValueError
                 if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -260,6 +261,16 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
             "upgrade jax-diversity."
         )
     return manifest
+
+
+class _Counts(dict[str, Any]):
+    """What a finished stage counted; one that is not there is a `UserError`."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(
+            f"Expected {name!r} among the counts of every stage in manifest.json, found none; restore the file, or "
+            "delete it and build again."
+        )
 
 
 def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
