@@ -295,7 +295,7 @@ def test_options_of_another_kind_are_named() -> None:
         ([[3]], 4, "one axis of integers, found int64 of shape"),
         (np.array([2**63 + 5], np.uint64), 4, "found 9223372036854775813 at place 0"),
         ([2**61, 2**61, 2**61], 4, "at most 2.62 tokens in all"),
-        ([3], 0, "sequence_length to be a whole number >= 1, found 0"),
+        ([3], 0, "sequence_length to be a whole number >= 1 and <= 36028797018963968, found 0"),
     ],
 )
 def test_what_no_method_could_pack(lengths: Any, length: Any, sentence: str) -> None:

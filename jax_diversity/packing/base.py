@@ -99,7 +99,7 @@ def pack(
     """
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
-    sequence_length = whole_number("sequence_length", sequence_length, least=1, most=2**31 - 1)
+    sequence_length = whole_number("sequence_length", sequence_length, least=1, most=2**55)
     lengths = integers("document_lengths", document_lengths, below=_MOST_TOKENS)
     # In float64: a sum in int64 could wrap around before it is compared.
     if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
