@@ -30,7 +30,7 @@ from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.schema import Ordering
 from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 

@@ -453,7 +453,7 @@ def test_a_manifest_of_the_future_and_one_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match="found a file"):
         OutputFolder(tmp_path / "file")
     with (
-        pytest.raises(jd.UserError, match="Expected an output folder that can be written"),
+        pytest.raises(jd.UserError, match="Expected a folder that can be written"),
         OutputFolder(tmp_path / "file" / "below").lock(),
     ):
         pass

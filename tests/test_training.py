@@ -22,7 +22,7 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.checkpoint_files import find_checkpoints, read_checkpoint, verify_training
 from jax_diversity.lab.metrics import JsonLinesWriter, read_log

@@ -16,7 +16,7 @@ from jax_diversity.export.permutation import document_order, write_permutation
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
 
 

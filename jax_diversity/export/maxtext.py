@@ -22,7 +22,7 @@ from jax_diversity.export.rows import OrderedSequences
 from jax_diversity.foundation.artifacts import remove_leftovers, write_json, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 

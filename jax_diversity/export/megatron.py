@@ -27,7 +27,7 @@ from jaxtyping import Int64, Integer
 from jax_diversity.dataset import Dataset
 from jax_diversity.export.files import Written, new_file
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.packing.split import validation_mask

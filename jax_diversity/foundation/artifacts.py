@@ -27,6 +27,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import locked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,17 +107,6 @@ class HashMemory:
         if self._cache is not None and self._known != self._remembered:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, self._known)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
-    except OSError as error:
-        reason = error.strerror or repr(error)
-    if reason:
-        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
 
 
 @contextmanager
@@ -239,7 +229,7 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
         manifest = json.loads(content)
         version = int(manifest["format_version"])
         if version <= FORMAT_VERSION:  # a newer format may hold anything; it is refused below
-            if manifest["sha256"] != signed(manifest)["sha256"]:
+            if manifest["sha256"] != fingerprint(_unsigned(manifest)):
                 raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
             for entry in manifest["stages"].values():
                 _ = str(entry["fingerprint"]), dict(entry["inputs"])
@@ -280,9 +270,13 @@ def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def signed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with its own SHA-256, which `parse_manifest` compares."""
-    content = {name: value for name, value in manifest.items() if name != "sha256"}
+    content = _unsigned(manifest)
     # As JSON gives it back: numbers as keys become text, which is sorted otherwise.
     return {**content, "sha256": fingerprint(json.loads(json.dumps(content)))}
+
+
+def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in manifest.items() if name != "sha256"}
 
 
 class OutputFolder:
@@ -312,30 +306,7 @@ class OutputFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for writing; the lock ends with the process, however it ends."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            # Mode "w" would erase the holder's number before the lock is taken. The file is never removed: a process
-            # that has opened it could then lock a file without a name, while another one makes and locks a new file.
-            file = (self.root / ".lock").open("a+")
-        except OSError as error:
-            raise UserError(
-                f"Expected an output folder that can be written, found {self.root} ({error.strerror}); "
-                "choose another one."
-            ) from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise UserError(
-                    f"{self.root} is being written by another process (id {holder}); wait for it or choose "
-                    "another output folder."
-                ) from None
-            # The kernel holds the lock; the number only serves the message above.
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with locked(self.root):
             # Read again: another process may have changed it before this one got the lock.
             self.manifest = self._read_manifest()
             for folder in (self.root, self.root / CACHE):

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jax_diversity.foundation.artifacts import make_folder, remove_leftovers
+from jax_diversity.foundation.artifacts import remove_leftovers
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import make_folder
 from jax_diversity.lab.checkpoint_files import (
     DamagedCheckpoint,
     checkpoint_path,

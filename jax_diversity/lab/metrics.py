@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import make_folder, remove_leftovers, write_text
+from jax_diversity.foundation.artifacts import remove_leftovers, write_text
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import make_folder
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Float64, Int64
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank

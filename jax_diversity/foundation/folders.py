@@ -1,4 +1,4 @@
-"""One process at a time writes to a folder."""
+"""Folders that are written to: made, and held by one writer at a time."""
 
 from __future__ import annotations
 
@@ -9,35 +9,55 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from jax_diversity.foundation.artifacts import make_folder
 from jax_diversity.foundation.errors import UserError
 
 _NAME = ".lock"
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-"""The locks that this thread holds."""
+"""The folders that this thread holds."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+    except OSError as error:
+        reason = error.strerror or repr(error)
+    if reason:
+        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder and hold it for writing; the lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another process or thread, or this one already, holds it, or it cannot be written.
+    """
+    make_folder(folder)
+    path = folder.resolve() / _NAME
+    handle = _lock(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # a disk that fails: the lock must end all the same
+            path.unlink()  # before the lock ends: the next holder's file has the same name
+        os.close(handle)
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Make a folder and hold it for writing; the lock ends with the process, however it ends.
-
-    Within such a block the same thread may hold the folder again, so that a function that holds it can call another.
-
-    Raises:
-        UserError: another process or thread holds it, or it cannot be written.
-    """
-    make_folder(folder)
-    path = folder.resolve() / _NAME
+    """As `locked`, but the thread that holds a folder may hold it again: a function can call another that does too."""
+    path = folder.resolve()
     if path in (held := _held.get()):
         yield
         return
-    handle, before = _lock(path), _held.set(held | {path})
-    try:
-        yield
-    finally:
-        _held.reset(before)
-        path.unlink(missing_ok=True)  # before the lock ends: the next holder's file has the same name
-        os.close(handle)
+    with locked(folder):
+        before = _held.set(held | {path})
+        try:
+            yield
+        finally:
+            _held.reset(before)
 
 
 def _lock(path: Path) -> int:

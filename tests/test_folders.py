@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.locks import hold
+from jax_diversity.foundation.folders import hold
 
 
 def test_writers_take_turns_and_leave_nothing(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_holder_may_hold_it_again_and_others_may_not(tmp_path: Path) -> None
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from jax_diversity.foundation.locks import hold\n"
+        "import sys; from pathlib import Path; from jax_diversity.foundation.folders import hold\n"
         "with hold(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     pipe = subprocess.PIPE
