@@ -32,14 +32,30 @@ class Compensated(NamedTuple):
     error: Float32[Array, "..."]
 
 
+class Families(NamedTuple):
+    """The families whose norms a rule adds, one after another in the columns; the norm column is the last.
+
+    `coarse_targets + fine_targets` is τ, the first in multiples of 2^-12.
+    """
+
+    bounds: Int32[Array, " boundary"]
+    weights: Float32[Array, " family"]
+    coarse_targets: Float32[Array, " column"]
+    fine_targets: Float32[Array, " column"]
+
+
 class Rule(NamedTuple):
-    """An objective's weights and the target; the last column is the norms'."""
+    """An objective's weights and the target; the last column is the norms'.
+
+    A rule of the form "norms" has `families`, which hold its weights; its `column_weights` are 1.
+    """
 
     target_pieces: Float32[Array, "piece column"]
     column_weights: Float32[Array, " column"]
     window_sizes: Int32[Array, " window"]
     window_weight: Float32[Array, ""]
     zero: Float32[Array, ""]
+    families: Families | None
 
     @property
     def targets(self) -> Float32[Array, " column"]:
@@ -105,12 +121,28 @@ def build_rule(features: Features, objective: Objective) -> Rule:
     """The rule of an objective over the features' columns."""
     # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
+    column_weights, families = features.column_weights, None
+    if objective.form == "norms":
+        # A norm is weighted after its square root, so the columns are not.
+        column_weights, families = np.ones(len(features.targets)), _build_families(features)
     return Rule(
         target_pieces=jnp.asarray(split_into_pieces(features.targets)),
-        column_weights=jnp.asarray(features.column_weights, jnp.float32),
+        column_weights=jnp.asarray(column_weights, jnp.float32),
         window_sizes=jnp.asarray(sizes, jnp.int32),
         window_weight=jnp.float32(objective.window_weight),
         zero=jnp.float32(0),
+        families=families,
+    )
+
+
+def _build_families(features: Features) -> Families:
+    starts = [*(columns.start for columns in features.family_columns.values()), len(features.targets) - 1]
+    coarse_targets = np.floor(features.targets * 2**12) / 2**12
+    return Families(
+        bounds=jnp.asarray([*starts, len(features.targets)], jnp.int32),
+        weights=jnp.asarray(features.column_weights[starts], jnp.float32),
+        coarse_targets=jnp.asarray(coarse_targets, jnp.float32),
+        fine_targets=jnp.asarray(features.targets - coarse_targets, jnp.float32),
     )
 
 

@@ -14,7 +14,7 @@ the deviation. A score does not depend on the device that computes it: the order
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +53,7 @@ from jax_diversity.ordering.mesh import (
     shared_checkpoint,
     split,
 )
+from jax_diversity.ordering.norms import Gradient, norm_growths, own_squares, split_gradient
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
@@ -110,7 +111,7 @@ class GreedyState(NamedTuple):
     """A run's state; a pytree that can be saved between calls."""
 
     deviation: Deviation
-    costs: tuple[Float32[Array, " _row"], ...]
+    costs: tuple[Float32[Array, "piece _row"], ...]
     order: Int32[Array, " position"]
     # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
     # to it, XLA would copy the whole array in every step.
@@ -121,7 +122,7 @@ class GreedyState(NamedTuple):
 # How the arrays are split over a mesh.
 _ROWS_SPLIT = Rows(starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE)
 _BUCKET_SPLIT = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
-_STATE_SPLIT = GreedyState(EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE, EVERYWHERE)
+_STATE_SPLIT = GreedyState(EVERYWHERE, BY_COLUMN, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
 def _candidates_split(num_buckets: int) -> Candidates:
@@ -161,17 +162,24 @@ class GreedySelector:
             self._mesh, lambda device: _build_candidates(features, groups, device, size), _candidates_split(len(groups))
         )
 
-    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:
-        """The costs `a ||v_s||²` as the buckets hold them; infinite where a sequence is placed or a row is padding."""
-        costs = self._features.own_costs.copy()  # a cached property: the next call reads it again
-        costs[placed] = _UNPLACEABLE
+    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, "piece _row"], ...]:
+        """What the rule needs of a sequence's own excess, `a ||v_s||²` or the families' squares, as the buckets hold it.
+
+        Infinite where a sequence is placed or a row is padding.
+        """
+        norms = self._objective.form == "norms"
+        costs = own_squares(self._features) if norms else self._features.own_costs[None].copy()
+        costs[:, placed] = _UNPLACEABLE
         size = num_devices(self._mesh)
 
-        def build(device: int) -> tuple[Float32[Array, " _row"], ...]:
+        def build(device: int) -> tuple[Float32[Array, "piece _row"], ...]:
             shares = _shares(self._groups, device, size)
-            return tuple(padded(costs[own], num_rows, fill=np.inf) for _, own, num_rows in shares)
+            return tuple(
+                jax.device_put(np.pad(costs[:, own], ((0, 0), (0, num_rows - len(own))), constant_values=np.inf))
+                for _, own, num_rows in shares
+            )
 
-        return split(self._mesh, build, (BY_ROW,) * len(self._groups))
+        return split(self._mesh, build, (BY_COLUMN,) * len(self._groups))
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
@@ -327,7 +335,9 @@ def _step(
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).
     costs = tuple(
-        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(_UNPLACEABLE, mode="drop")
+        costs.at[:, jnp.where(is_own & (bucket_index == index), bucket_row, costs.shape[1])].set(
+            _UNPLACEABLE, mode="drop"
+        )
         for index, costs in enumerate(state.costs)
     )
     return GreedyState(deviation, costs, state.order, chosen, state.num_placed + 1)
@@ -345,12 +355,14 @@ def _best_candidate(
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
     """The smallest score and the lowest sequence index that has it."""
     gradient = state.deviation.gradient
-    # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
-    per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
-    scores = [
-        _scores(rule, bucket, costs, gradient, per_token)
-        for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
-    ]
+    tables = list(zip(candidates.buckets, state.costs, strict=True))
+    if rule.families is None:
+        # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
+        per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
+        scores = [_scores(rule, bucket, costs[0], gradient, per_token) for bucket, costs in tables]
+    else:
+        pieces = split_gradient(rule, gradient)
+        scores = [_norm_scores(rule, bucket, costs, pieces) for bucket, costs in tables]
     # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
@@ -375,11 +387,44 @@ def _scores(
         gathered = gradient.at[bucket.columns[feature]].get(mode="promise_in_bounds")
         return total + rule.times(gathered, bucket.values[feature])
 
+    # Without the barrier, minimum and index search would each compute all scores.
+    return lax.optimization_barrier(_over_features(bucket, add, score))
+
+
+def _norm_scores(
+    rule: Rule, bucket: Bucket, costs: Float32[Array, "piece row"], gradient: Gradient
+) -> Float32[Array, " row"]:
+    assert rule.families is not None
+    bounds = rule.families.bounds
+    # One family and piece after another, the norm column left out; 2 <D, v_s> = 2 <D, c_s> - t_s 2 <D, τ>.
+    start = [
+        -rule.times(per_token[family], bucket.tokens)
+        for family in range(len(bounds) - 2)
+        for per_token in gradient.per_token
+    ]
+
+    def add(feature: int | Int32[Array, ""], totals: list[Array]) -> list[Array]:
+        columns = bucket.columns[feature]
+        products = [
+            rule.times(piece.at[columns].get(mode="promise_in_bounds"), bucket.values[feature])
+            for piece in gradient.columns
+        ]
+        added = []
+        for index, total in enumerate(totals):
+            family, piece = divmod(index, 2)
+            inside = (bounds[family] <= columns) & (columns < bounds[family + 1])
+            added.append(total + jnp.where(inside, products[piece], 0))
+        return added
+
+    totals = _over_features(bucket, add, start)
+    products = list(zip(totals[::2], totals[1::2], strict=True))
+    return lax.optimization_barrier(norm_growths(rule, gradient, products, costs, bucket.norms))
+
+
+def _over_features(bucket: Bucket, add: Callable[[Any, Any], Any], total: Any) -> Any:
+    """`add(feature, total)` over all features of a table."""
     width = bucket.columns.shape[0]
     # Unrolled, the gathers of a row fuse into one loop; very wide rows would make the program too long.
     for feature in range(min(width, _MAX_UNROLLED)):
-        score = add(feature, score)
-    if width > _MAX_UNROLLED:
-        score = lax.fori_loop(_MAX_UNROLLED, width, add, score)
-    # Without the barrier, minimum and index search would each compute all scores.
-    return lax.optimization_barrier(score)
+        total = add(feature, total)
+    return lax.fori_loop(_MAX_UNROLLED, width, add, total) if width > _MAX_UNROLLED else total

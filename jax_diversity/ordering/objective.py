@@ -9,7 +9,8 @@ the smallest
 
 where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
-sequences first.
+sequences first. The form "norms" (module `norms`) adds the families' norms `λ ||D + v_s||` where this rule adds their
+squares.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
-from jax_diversity.foundation.checks import several, weight, whole_number
+from jax_diversity.foundation.checks import one_of, several, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
@@ -32,6 +33,10 @@ EXACT_TOKENS = 65_536
 """Tokens of a sequence up to which the selectors' float32 sums are exact (`deviation` says why)."""
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
+_SQUARES_ONLY = ("balance", "greedy_pool")
+
+Form = Literal["squares", "norms"]
+"""How an objective adds its families: the squares of their deviations, or the deviations."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,19 @@ class Objective:
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
             families past the end; None uses all families with the characteristics' weights.
+        form: "squares" adds `λ ||D + v_s||²` over the families, as the source article writes it; "norms" adds
+            `λ ||D + v_s||` and, for the norm column, λ times its absolute value, as the article's own code does. The
+            method `greedy` alone minimises norms, with the self weight 1 and without windows.
 
     Raises:
-        ValueError: a weight that is negative or not finite, a window below 1.
+        ValueError: a weight that is negative or not finite, a window below 1, an unknown form, norms with windows or
+            another self weight than 1.
 
     Example:
         >>> Objective.f3(0.5).family_weights
         (1.0, 0.5)
+        >>> Objective.f3(0.5, form="norms").form
+        'norms'
     """
 
     norm_weight: float = 1.0
@@ -61,6 +72,7 @@ class Objective:
     windows: tuple[int, ...] = ()
     window_weight: float = 0.5
     family_weights: tuple[float, ...] | None = None
+    form: Form = "squares"
 
     def __post_init__(self) -> None:
         # Stored as plain numbers, also if they were given as NumPy's, so that an ordering's info is JSON.
@@ -76,6 +88,12 @@ class Objective:
         object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
+        one_of("the objective's form", self.form, get_args(Form))
+        if self.form == "norms" and (self.self_weight != 1 or self.windows):
+            raise UserError(
+                "Expected self_weight 1 and no windows with the form 'norms', found self_weight "
+                f"{self.self_weight:g} and the windows {self.windows}; take Objective.f2 or f3, or the form 'squares'."
+            )
 
     @classmethod
     def f1(cls) -> Objective:
@@ -83,19 +101,30 @@ class Objective:
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0,))
 
     @classmethod
-    def f2(cls, norm_weight: float = 1.0) -> Objective:
-        """f1 and the norm column, weighted by λ = `norm_weight`."""
-        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,))
+    def f2(cls, norm_weight: float = 1.0, *, form: Form = "squares") -> Objective:
+        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is that of the article's code."""
+        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), form=form)
 
     @classmethod
-    def f3(cls, length_weight: float = 1.0) -> Objective:
-        """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`."""
-        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight))
+    def f3(cls, length_weight: float = 1.0, *, form: Form = "squares") -> Objective:
+        """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`.
+
+        `form="norms"` is that of the article's code.
+        """
+        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight), form=form)
 
     @property
     def total_self_weight(self) -> float:
         """`(1 + β |windows|) a`: the prefix and every window grow by the same `v_s`."""
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
+
+    def check_method(self, method: str) -> None:
+        """Refuse a method that cannot minimise the objective's form."""
+        if self.form == "norms" and method in _SQUARES_ONLY:
+            raise UserError(
+                f"Expected the objective's form 'squares' with the method {method!r}, found 'norms'; take the method "
+                "'greedy' or the form 'squares'."
+            )
 
     def check_families(self, families: Sequence[str]) -> None:
         """Refuse families that are fewer than the objective weighs."""

@@ -28,6 +28,8 @@ class OrderConfig:
     """Seed of the methods that draw."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
+    form: Literal["squares", "norms"] = "squares"
+    """How f2 and f3 add their terms: `squares`, as the article's text has it, or `norms`, as its code does (`greedy`)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family; 1.0 where not given."""
     windows: tuple[int, ...] = ()
@@ -78,7 +80,9 @@ class OrderConfig:
         METHODS.check_name(self.method)
         try:
             METHODS.check_settings(self.method, self.options)
-            self.resolve_objective().check_families(families)
+            objective = self.resolve_objective()
+            objective.check_families(families)
+            objective.check_method(self.method)
         except UserError as error:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
@@ -101,5 +105,6 @@ class OrderConfig:
             presets[self.objective](),
             windows=self.windows,
             window_weight=self.window_weight,
+            form=self.form,
             **{name: value for name, value in given.items() if value is not None},
         )
