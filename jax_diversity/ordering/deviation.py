@@ -33,21 +33,17 @@ class Compensated(NamedTuple):
 
 
 class Families(NamedTuple):
-    """The families whose norms a rule adds, one after another in the columns; the norm column is the last.
-
-    `coarse_targets + fine_targets` is τ, the first in multiples of 2^-12.
-    """
+    """The families whose norms a rule adds, one after another in the columns: where each begins, the last one's end."""
 
     bounds: Int32[Array, " boundary"]
     weights: Float32[Array, " family"]
-    coarse_targets: Float32[Array, " column"]
-    fine_targets: Float32[Array, " column"]
+    norm_weight: Float32[Array, ""]
 
 
 class Rule(NamedTuple):
     """An objective's weights and the target; the last column is the norms'.
 
-    A rule of the form "norms" has `families`, which hold its weights; its `column_weights` are 1.
+    A rule of the form "norms" has `families`, which hold the weights; its `column_weights` are 1.
     """
 
     target_pieces: Float32[Array, "piece column"]
@@ -136,13 +132,11 @@ def build_rule(features: Features, objective: Objective) -> Rule:
 
 
 def _build_families(features: Features) -> Families:
-    starts = [*(columns.start for columns in features.family_columns.values()), len(features.targets) - 1]
-    coarse_targets = np.floor(features.targets * 2**12) / 2**12
+    starts = [columns.start for columns in features.family_columns.values()]
     return Families(
-        bounds=jnp.asarray([*starts, len(features.targets)], jnp.int32),
+        bounds=jnp.asarray([*starts, len(features.targets) - 1], jnp.int32),
         weights=jnp.asarray(features.column_weights[starts], jnp.float32),
-        coarse_targets=jnp.asarray(coarse_targets, jnp.float32),
-        fine_targets=jnp.asarray(features.targets - coarse_targets, jnp.float32),
+        norm_weight=jnp.float32(features.column_weights[-1]),
     )
 
 

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float32, Int32, Int64
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
+    Families,
     Rows,
     Rule,
     build_rows,
@@ -53,13 +54,13 @@ from jax_diversity.ordering.mesh import (
     shared_checkpoint,
     split,
 )
-from jax_diversity.ordering.norms import Gradient, norm_growths, own_squares, split_gradient
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 _UNPLACEABLE = np.float32(np.inf)
+_SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)
 _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
 # What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
@@ -111,7 +112,7 @@ class GreedyState(NamedTuple):
     """A run's state; a pytree that can be saved between calls."""
 
     deviation: Deviation
-    costs: tuple[Float32[Array, "piece _row"], ...]
+    costs: tuple[Float32[Array, "part _row"], ...]
     order: Int32[Array, " position"]
     # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
     # to it, XLA would copy the whole array in every step.
@@ -162,17 +163,17 @@ class GreedySelector:
             self._mesh, lambda device: _build_candidates(features, groups, device, size), _candidates_split(len(groups))
         )
 
-    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, "piece _row"], ...]:
-        """What the rule needs of a sequence's own excess, `a ||v_s||²` or the families' squares, as the buckets hold it.
+    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, "part _row"], ...]:
+        """The costs `a ||v_s||²` as the buckets hold them, for norms `||v_s||²` of each family.
 
-        Infinite where a sequence is placed or a row is padding.
+        They are infinite where a sequence is placed or a row is padding.
         """
         norms = self._objective.form == "norms"
-        costs = own_squares(self._features) if norms else self._features.own_costs[None].copy()
+        costs = self._features.family_squares if norms else self._features.own_costs[None].copy()
         costs[:, placed] = _UNPLACEABLE
         size = num_devices(self._mesh)
 
-        def build(device: int) -> tuple[Float32[Array, "piece _row"], ...]:
+        def build(device: int) -> tuple[Float32[Array, "part _row"], ...]:
             shares = _shares(self._groups, device, size)
             return tuple(
                 jax.device_put(np.pad(costs[:, own], ((0, 0), (0, num_rows - len(own))), constant_values=np.inf))
@@ -361,8 +362,8 @@ def _best_candidate(
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
         scores = [_scores(rule, bucket, costs[0], gradient, per_token) for bucket, costs in tables]
     else:
-        pieces = split_gradient(rule, gradient)
-        scores = [_norm_scores(rule, bucket, costs, pieces) for bucket, costs in tables]
+        sums = _family_sums(rule, rule.families, gradient)
+        scores = [_norm_scores(rule, rule.families, bucket, costs, gradient, *sums) for bucket, costs in tables]
     # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
@@ -391,34 +392,44 @@ def _scores(
     return lax.optimization_barrier(_over_features(bucket, add, score))
 
 
+def _family_sums(
+    rule: Rule, families: Families, gradient: Float32[Array, " column"]
+) -> tuple[Float32[Array, " family"], Float32[Array, " family"]]:
+    """`2 <D, τ>` and `||D||²` of every family, of the gradient `2 D`."""
+    column = jnp.arange(len(gradient), dtype=jnp.int32)
+    inside = (families.bounds[:-1, None] <= column) & (column < families.bounds[1:, None])
+    products, squares = rule.times(gradient, rule.targets), rule.times(gradient, gradient)
+    return jnp.sum(jnp.where(inside, products, 0), axis=1), 0.25 * jnp.sum(jnp.where(inside, squares, 0), axis=1)
+
+
 def _norm_scores(
-    rule: Rule, bucket: Bucket, costs: Float32[Array, "piece row"], gradient: Gradient
+    rule: Rule,
+    families: Families,
+    bucket: Bucket,
+    costs: Float32[Array, "family row"],
+    gradient: Float32[Array, " column"],
+    per_token: Float32[Array, " family"],
+    squares: Float32[Array, " family"],
 ) -> Float32[Array, " row"]:
-    assert rule.families is not None
-    bounds = rule.families.bounds
-    # One family and piece after another, the norm column left out; 2 <D, v_s> = 2 <D, c_s> - t_s 2 <D, τ>.
-    start = [
-        -rule.times(per_token[family], bucket.tokens)
-        for family in range(len(bounds) - 2)
-        for per_token in gradient.per_token
-    ]
+    """`Σ λ (||D + v_s|| - ||D||)` over the families, and λ times the absolute value of the norm column's sum."""
+    starts, ends = families.bounds[:-1], families.bounds[1:]
 
     def add(feature: int | Int32[Array, ""], totals: list[Array]) -> list[Array]:
         columns = bucket.columns[feature]
-        products = [
-            rule.times(piece.at[columns].get(mode="promise_in_bounds"), bucket.values[feature])
-            for piece in gradient.columns
+        product = rule.times(gradient.at[columns].get(mode="promise_in_bounds"), bucket.values[feature])
+        return [
+            total + jnp.where((start <= columns) & (columns < end), product, 0)
+            for total, start, end in zip(totals, starts, ends, strict=True)
         ]
-        added = []
-        for index, total in enumerate(totals):
-            family, piece = divmod(index, 2)
-            inside = (bounds[family] <= columns) & (columns < bounds[family + 1])
-            added.append(total + jnp.where(inside, products[piece], 0))
-        return added
 
-    totals = _over_features(bucket, add, start)
-    products = list(zip(totals[::2], totals[1::2], strict=True))
-    return lax.optimization_barrier(norm_growths(rule, gradient, products, costs, bucket.norms))
+    own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
+    score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
+    for index, growth in enumerate(_over_features(bucket, add, own)):
+        # ||D + v|| - ||D||, without the difference of two large numbers. The bounds keep rounding from below zero, a
+        # family without any excess from 0/0, and an infinite cost infinite.
+        norm = jnp.sqrt(jnp.clip(squares[index] + growth, _SMALL, _LARGE))
+        score += rule.times(families.weights[index], growth / (jnp.sqrt(squares[index]) + norm))
+    return lax.optimization_barrier(score)
 
 
 def _over_features(bucket: Bucket, add: Callable[[Any, Any], Any], total: Any) -> Any:

@@ -9,8 +9,7 @@ the smallest
 
 where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
-sequences first. The form "norms" (module `norms`) adds the families' norms `λ ||D + v_s||` where this rule adds their
-squares.
+sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` where this rule adds their squares.
 """
 
 from __future__ import annotations
@@ -243,6 +242,17 @@ class Features:
         norm_excess = self.norms.astype(np.float64) - self.targets[-1]
         excess = self.squares - tokens * self.target_products + tokens**2 * length
         return (self.self_weight * (excess + self.column_weights[-1] * norm_excess**2)).astype(np.float32)
+
+    @property
+    def family_squares(self) -> Float32[np.ndarray, "family sequence"]:
+        """`||v_s||²` of every family, without its weight, computed in float64 from integer counts."""
+        squares = []
+        for columns in self.family_columns.values():
+            counts, target = self.counts(columns).astype(np.float64), self.targets[columns]
+            # Expanded over the non-zeros alone: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
+            excess = self.tokens * (self.tokens * (target @ target) - 2.0 * (counts @ target))
+            squares.append(counts.power(2).sum(axis=1) + excess)
+        return np.array(squares, np.float32)
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
         """Σ v_s over some sequences, λ left out; the norm column last."""
