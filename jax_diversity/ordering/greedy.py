@@ -79,8 +79,8 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step; ties go to the lowest index.
 
-    Time grows with the square of the number of sequences. The arguments are those of `base.Method`; the result does
-    not depend on `seed`.
+    Time grows with the square of the number of sequences; the only method that takes an objective of the form "norms".
+    The arguments are those of `base.Method`; the result does not depend on `seed`.
     """
     devices = flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)

@@ -51,9 +51,10 @@ class Objective:
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
             families past the end; None uses all families with the characteristics' weights.
-        form: "squares" adds `λ ||D + v_s||²` over the families, as the source article writes it; "norms" adds
-            `λ ||D + v_s||` and, for the norm column, λ times its absolute value, as the article's own code does. The
-            method `greedy` alone minimises norms, with the self weight 1 and without windows.
+        form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
+            `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
+            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms take the method
+            `greedy`, the self weight 1 and no windows.
 
     Raises:
         ValueError: a weight that is negative or not finite, a window below 1, an unknown form, norms with windows or
@@ -101,14 +102,14 @@ class Objective:
 
     @classmethod
     def f2(cls, norm_weight: float = 1.0, *, form: Form = "squares") -> Objective:
-        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is that of the article's code."""
+        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is that of the authors' code."""
         return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), form=form)
 
     @classmethod
     def f3(cls, length_weight: float = 1.0, *, form: Form = "squares") -> Objective:
         """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`.
 
-        `form="norms"` is that of the article's code.
+        `form="norms"` is that of the authors' code.
         """
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight), form=form)
 

@@ -29,7 +29,7 @@ class OrderConfig:
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
-    """How f2 and f3 add their terms: `squares`, as the article's text has it, or `norms`, as its code does (`greedy`)."""
+    """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family; 1.0 where not given."""
     windows: tuple[int, ...] = ()
