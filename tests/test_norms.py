@@ -186,9 +186,9 @@ def test_bad_forms(given: dict, sentence: str) -> None:
         Objective(**given)
 
 
-@pytest.mark.parametrize("method", ["balance", "greedy_pool"])
+@pytest.mark.parametrize("method", ["balance", "greedy_pool", "uniform_shuffle"])
 def test_other_methods_refuse_norms(method: str) -> None:
-    sentence = f"form 'squares' with the method '{method}', found 'norms'; take the method 'greedy'"
+    sentence = f"the method 'greedy' with the objective's form 'norms', found '{method}'; take that method or"
     with pytest.raises(UserError, match=sentence):
         order(random_characteristics(0), method, objective=F3)
     with pytest.raises(UserError, match=f"Ordering '{method}': .*{sentence}"):

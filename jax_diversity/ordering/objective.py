@@ -32,7 +32,6 @@ EXACT_TOKENS = 65_536
 """Tokens of a sequence up to which the selectors' float32 sums are exact (`deviation` says why)."""
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
-_SQUARES_ONLY = ("balance", "greedy_pool")
 
 Form = Literal["squares", "norms"]
 """How an objective adds its families: the squares of their deviations, or the deviations."""
@@ -119,11 +118,11 @@ class Objective:
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
 
     def check_method(self, method: str) -> None:
-        """Refuse a method that cannot minimise the objective's form."""
-        if self.form == "norms" and method in _SQUARES_ONLY:
+        """Refuse a method that does not minimise the objective's form."""
+        if self.form == "norms" and method != "greedy":
             raise UserError(
-                f"Expected the objective's form 'squares' with the method {method!r}, found 'norms'; take the method "
-                "'greedy' or the form 'squares'."
+                f"Expected the method 'greedy' with the objective's form 'norms', found {method!r}; take that method "
+                "or the form 'squares'."
             )
 
     def check_families(self, families: Sequence[str]) -> None:
