@@ -425,10 +425,12 @@ def _norm_scores(
     own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
     score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
     for index, growth in enumerate(_over_features(bucket, add, own)):
-        # ||D + v|| - ||D||, without the difference of two large numbers. The bounds keep rounding from below zero, a
-        # family without any excess from 0/0, and an infinite cost infinite.
-        norm = jnp.sqrt(jnp.clip(squares[index] + growth, _SMALL, _LARGE))
-        score += rule.times(families.weights[index], growth / (jnp.sqrt(squares[index]) + norm))
+        # ||D + v|| - ||D|| without the difference of two large numbers: that of the squares, by the sum of the norms.
+        # Rounding must not leave less than nothing of a square; a finite divisor above zero keeps an infinite cost
+        # infinite, and a family that does not deviate at all from 0/0.
+        growth = jnp.maximum(growth, -squares[index])
+        sum_of_norms = jnp.sqrt(squares[index]) + jnp.sqrt(jnp.minimum(squares[index] + growth, _LARGE))
+        score += rule.times(families.weights[index], growth / jnp.maximum(sum_of_norms, _SMALL))
     return lax.optimization_barrier(score)
 
 
