@@ -21,7 +21,7 @@ from tests.many_devices import Interrupted
 from tests.synthetic import synthetic_characteristics
 
 F2, F3 = Objective.f2(0.7, form="norms"), Objective.f3(0.5, form="norms")
-ALL = Objective(norm_weight=0.3, self_weight=1.0, form="norms")
+ALL = Objective(norm_weight=0.3, self_weight=1.0, document_weight=0.0, form="norms")
 
 
 def walk(
@@ -180,8 +180,9 @@ def test_the_form_is_in_the_orderings_info() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"form": "norms"}, r"self_weight 1 and no windows with the form 'norms', found self_weight 0.5 .* \(\); take"),
-        ({"form": "norms", "self_weight": 1.0, "windows": (16,)}, r"found self_weight 1 and the windows \(16,\)"),
+        ({"form": "norms"}, r"with the form 'norms', found 0.5, 0.1 and \(\); take Objective.f2 or f3"),
+        ({"form": "norms", "self_weight": 1.0}, r"found 1, 0.1 and \(\)"),
+        ({"form": "norms", "self_weight": 1.0, "document_weight": 0.0, "windows": (16,)}, r"found 1, 0 and \(16,\)"),
     ],
 )
 def test_bad_forms(given: dict, sentence: str) -> None:
