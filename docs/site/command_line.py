@@ -42,7 +42,7 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
     """A verb's options by section, a stage's verb without the other stages'; the first section has no name."""
     verb = all_verbs()[name]
     found: dict[str, list[Option]] = {"": []}
-    for option, kind, held, meaning in list_options(verb.options, verb.flat):
+    for option, kind, held, meaning in list_options(verb.options):
         section, _, field = option[2:].rpartition(".")
         if verb.section not in (None, section, field) and option != "--out":
             continue
