@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.curriculum import shortages
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.stages import ordering_stages
@@ -165,3 +169,129 @@ def named(own: np.ndarray, given: dict[int, float]) -> np.ndarray:
     shares = np.array([given.get(group, 0.0) for group in range(len(own))])
     shares[others] = (1 - sum(given.values())) * own[others] / own[others].sum()
     return shares
+
+
+def test_an_order_says_what_it_was_made_of(from_yaml: Path) -> None:
+    orderings = jd.open_dataset(from_yaml).orderings
+    number = len(orderings["phases"])
+    assert orderings["turned"].info["reverse"] is True
+    assert orderings["phases"].info["targets"]["starts"] == [0, round(number / 4)]
+    assert orderings["phases"].info["targets"]["shares"]["cluster"][0] == MORE
+    later = orderings["later"].info
+    assert (later["of"]["name"], later["replanned_at"]) == ("published", 100)
+    assert later["of"]["fingerprint"] == orderings["published"].fingerprint
+    np.testing.assert_array_equal(orderings["later"][:100], orderings["published"][:100])
+
+
+def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_dataset, tmp_path / "out")
+    program = "import sys; from jax_diversity.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    order = ["order", "--out", str(tmp_path / "out"), "--quiet", "--method", "balance", "--devices", "3"]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    subprocess.run([sys.executable, "-c", program, *order, "--name", "three"], check=True, env=environment)
+    made = (tmp_path / "out" / "orderings" / "three.npy").read_bytes()
+    assert made == (from_yaml / "orderings" / "balance on devices.npy").read_bytes()
+
+
+# What the corpus lacks
+
+
+def test_a_summary_says_what_targets_lack(from_yaml: Path) -> None:
+    stages = jd.open_dataset(from_yaml).manifest["stages"]
+    assert "positions by greedy_pool The targets ask for" in stages["order/constant"]["summary"]
+    assert stages["order/balance"]["summary"].endswith("positions by balance")
+
+
+def phases(starts: list[int], shares: list[list[float]]) -> jd.Targets:
+    return jd.Targets(tuple(starts), {"topic": np.array(shares, float)})
+
+
+def test_a_group_is_used_up_where_the_integral_of_its_target_says() -> None:
+    """Against a walk over the positions."""
+    rng = np.random.default_rng(0)
+    groups = rng.choice(3, 300, p=[0.6, 0.3, 0.1])
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[groups]})
+    targets = phases([0, 90, 200], [[0.7, 0.1, 0.2], [0.2, 0.4, 0.4], [0.4, 0.6, 0.0]])
+    shares = np.repeat(targets.shares["topic"], [90, 110, 100], axis=0)
+    running, has = np.cumsum(8 * shares, axis=0), np.bincount(groups) * 8
+    found = {shortage.group: shortage for shortage in shortages(chars, targets, np.zeros(0, int))}
+    assert set(found) == {int(group) for group in np.flatnonzero(running[-1] > has)} == {1, 2}
+    for group, shortage in found.items():
+        assert shortage.used_up_after == pytest.approx(np.argmax(running[:, group] > has[group]) / 300, abs=1 / 300)
+        assert (shortage.asked, shortage.has) == (pytest.approx(running[-1, group]), has[group])
+    assert [shortage.used_up_after for shortage in shortages(chars, targets, np.zeros(0, int))] == sorted(
+        shortage.used_up_after for shortage in found.values()
+    )
+
+
+def test_targets_of_the_corpus_itself_lack_nothing() -> None:
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[np.arange(90) % 3]})
+    assert shortages(chars, phases([0], [[1, 1, 1]]), np.zeros(0, int)) == []
+    line = jd.Targets.linear({"topic": [1, 0.5, 0]}, {"topic": [0, 0.5, 1]}, 90)
+    assert shortages(chars, line, np.zeros(0, int)) == []
+
+
+def test_what_was_consumed_is_no_longer_there() -> None:
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(2, dtype=int)[np.arange(90) % 2]})
+    even = phases([0], [[1, 1]])
+    (shortage,) = shortages(chars, even, np.arange(0, 40, 2))
+    assert (shortage.group, shortage.has) == (0, 8 * 25)
+    assert shortage.used_up_after == pytest.approx((20 + 50) / 90)
+
+
+def test_a_group_without_tokens_is_told() -> None:
+    chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
+    (shortage,) = shortages(chars, phases([0], [[1, 1]]), np.zeros(0, int))
+    assert shortage.sentence("law", 0) == (
+        "The targets ask for the tokens of topic 'law'; there are none: it is used up after 0% of the run; what comes "
+        "then is what is left."
+    )
+
+
+# Bad input: one sentence, and nothing written
+
+MISTAKES = {
+    "a group that does not exist": ({"targets": {"shares": {"cluster": [{"law": 0.5}]}}}, "found 'law'."),
+    "too few shares": ({"targets": {"shares": {"cluster": [[1, 2]]}}}, "for each of its 4 groups (0, 1, 2, 3), found 2"),
+    "a start beyond the end": (
+        {"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 10**6]}},
+        "Expected targets that start before position",
+    ),
+    "starts that meet": ({"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 0.0]}}, "to ascend from 0"),
+    "a position beyond the end": ({"after": {"order": "balance", "position": 10**6}}, "Expected a position in 0 .. "),
+    "an unknown order": ({"after": {"order": "mine", "position": 3}}, "made before it (uniform_shuffle, balance), found 'mine'"),
+    "more devices than there are": ({"devices": 4096}, "devices, those that JAX finds here (cpu), found 4096"),
+    "a family that the objective does not weigh": (
+        {"objective": "f1", "targets": {"shares": {"length": [[1] * 5]}}},
+        "Targets name the family 'length'; the objective weighs cluster.",
+    ),
+    "an option of another method": ({"options": {"block_size": 3}}, "Method 'balance' has no option 'block_size'"),
+    "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
+    "targets of a shuffle": (
+        {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
+        "cannot follow targets or go on from consumed sequences; expected one of balance, greedy, greedy_pool.",
+    ),
+    "devices for a shuffle": (
+        {"method": "uniform_shuffle", "devices": 1},
+        "cannot share its work among devices; expected one of balance, greedy, greedy_block_shuffle, greedy_pool.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_sentence_and_write_nothing(
+    mistake: str, tiny_dataset: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order, sentence = MISTAKES[mistake]
+    before = {path: path.stat().st_mtime_ns for path in tiny_dataset.rglob("*") if path.is_file()}
+    assert main(["order", "--out", str(tiny_dataset), "--quiet", "--name", "wrong", *words(order)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert sentence in told
+    assert "\n" not in told
+    assert {path: path.stat().st_mtime_ns for path in tiny_dataset.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("text", ["{", "3", "{cluster: 3}", "{cluster: [[x]]}", "[1]"])
+def test_shares_that_are_none(text: str, tiny_dataset: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["order", "--out", str(tiny_dataset), "--targets.shares", text]) == 2
+    assert f"Expected names and values in YAML after --targets.shares, found {text}" in capsys.readouterr().err

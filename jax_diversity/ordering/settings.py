@@ -181,7 +181,12 @@ class OrderConfig:
                 METHODS.check_takes(self.method, "plan", PLANNING)
             if self.devices is not None:
                 METHODS.check_takes(self.method, "mesh", "share its work among devices")
-            self.resolve_objective().check_families(families)
+            objective = self.resolve_objective()
+            objective.check_families(families)
+            weighed = families[: len(objective.family_weights or families)]
+            for family in self.targets.shares:
+                if family not in weighed:
+                    raise UserError(f"Targets name the family {family!r}; the objective weighs {', '.join(weighed)}.")
         except UserError as error:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
