@@ -14,10 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.settings import read_settings
+from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.curriculum import shortages
 from jax_diversity.ordering.settings import OrderConfig
@@ -55,7 +57,10 @@ FURTHER: dict[str, dict[str, Any]] = {
     "turned": {"method": "balance", "reverse": True},
     "constant": {"method": "greedy_pool", "targets": {"shares": {"cluster": [{"0": 0.4}]}}},
     "phases": {"method": "balance", "targets": {"shares": {"cluster": [MORE, {"1": 0.4}]}, "starts": [0, 0.25]}},
-    "line": {"method": "greedy", "targets": {"shares": {"cluster": [EVEN, MORE], "length": [[1] * 5] * 2}, "linear": True}},
+    "line": {
+        "method": "greedy",
+        "targets": {"shares": {"cluster": [EVEN, MORE], "length": [[1] * 5] * 2}, "linear": True},
+    },
     "later": {"method": "greedy_pool", "after": {"order": "published", "position": 100}},
     "change": {
         "method": "balance",
@@ -198,7 +203,7 @@ def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_pat
 
 def test_a_summary_says_what_targets_lack(from_yaml: Path) -> None:
     stages = jd.open_dataset(from_yaml).manifest["stages"]
-    assert "positions by greedy_pool The targets ask for" in stages["order/constant"]["summary"]
+    assert "positions by greedy_pool. The targets ask for" in stages["order/constant"]["summary"]
     assert stages["order/balance"]["summary"].endswith("positions by balance")
 
 
@@ -252,14 +257,20 @@ def test_a_group_without_tokens_is_told() -> None:
 
 MISTAKES = {
     "a group that does not exist": ({"targets": {"shares": {"cluster": [{"law": 0.5}]}}}, "found 'law'."),
-    "too few shares": ({"targets": {"shares": {"cluster": [[1, 2]]}}}, "for each of its 4 groups (0, 1, 2, 3), found 2"),
+    "too few shares": (
+        {"targets": {"shares": {"cluster": [[1, 2]]}}},
+        "for each of its 4 groups (0, 1, 2, 3), found 2",
+    ),
     "a start beyond the end": (
         {"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 10**6]}},
         "Expected targets that start before position",
     ),
     "starts that meet": ({"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 0.0]}}, "to ascend from 0"),
     "a position beyond the end": ({"after": {"order": "balance", "position": 10**6}}, "Expected a position in 0 .. "),
-    "an unknown order": ({"after": {"order": "mine", "position": 3}}, "made before it (uniform_shuffle, balance), found 'mine'"),
+    "an unknown order": (
+        {"after": {"order": "mine", "position": 3}},
+        "made before it (uniform_shuffle, balance), found 'mine'",
+    ),
     "more devices than there are": ({"devices": 4096}, "devices, those that JAX finds here (cpu), found 4096"),
     "a family that the objective does not weigh": (
         {"objective": "f1", "targets": {"shares": {"length": [[1] * 5]}}},
@@ -295,3 +306,77 @@ def test_mistakes_are_one_sentence_and_write_nothing(
 def test_shares_that_are_none(text: str, tiny_dataset: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["order", "--out", str(tiny_dataset), "--targets.shares", text]) == 2
     assert f"Expected names and values in YAML after --targets.shares, found {text}" in capsys.readouterr().err
+
+
+# What is measured
+
+
+def test_targets_are_measured_as_a_walk_over_the_positions_does() -> None:
+    rng = np.random.default_rng(1)
+    counts = rng.integers(0, 4, (50, 3)) * rng.integers(0, 2, (50, 1))  # some positions without tokens
+    starts, shares = (0, 7, 31), rng.dirichlet([1, 1, 1], 3)
+    found = follow(csr_array(counts), starts, shares, (1, 6), 8)
+    wanted = [shares[max(phase for phase in range(3) if starts[phase] <= place)] for place in range(50)]
+    excess = [row - target * row.sum() for row, target in zip(counts, wanted, strict=True)]
+    assert found.prefix_l2_max == pytest.approx(max(np.linalg.norm(np.cumsum(excess, axis=0), axis=1)) / 8)
+    for size in (1, 6):
+        tv = []
+        for first in range(0, 50 - 50 % size, size):
+            tokens = counts[first : first + size].sum()
+            tv.append(np.abs(np.sum(excess[first : first + size], axis=0)).sum() / 2 / max(tokens, 1))
+        assert found.windows[size] == pytest.approx((np.mean(tv), min(tv), max(tv)))
+
+
+def test_a_target_that_does_not_move_is_measured_as_always(from_yaml: Path) -> None:
+    dataset = jd.open_dataset(from_yaml)
+    chars, ordering = dataset.characteristics, dataset.orderings["balance"]
+    usual = jd.measure(chars, ordering, (8,), targets={"cluster": MORE})
+    placed = csr_array(chars.counts["cluster"].toarray()[ordering.indices])
+    found = follow(placed, (0,), np.array([MORE]), (8,), chars.sequence_length)
+    assert found.prefix_l2_max == pytest.approx(usual.prefix_l2["cluster"].max())
+    assert found.windows[8].tv_worst == pytest.approx(usual.window_tv["cluster"][8].max())
+    assert found.windows[8].tv_mean == pytest.approx(usual.window_tv["cluster"][8].mean())
+
+
+def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["measure", "--out", str(from_yaml), "--quiet", "--targets", "phases"]
+    assert main([*arguments, "--orderings", "phases", "balance"]) == 0
+    table = capsys.readouterr().out.split("Against the targets of phases, each window with those of its positions")[1]
+    assert [line.split()[2] for line in table.strip().splitlines()[1:4]] == ["uniform_shuffle", "phases", "balance"]
+    assert main([*arguments, "--orderings", "phases", "--markdown"]) == 0
+    assert "| cluster |      8 | phases " in capsys.readouterr().out
+    assert main([*arguments, "--orderings", "phases", "uniform_shuffle", "--json"]) == 0
+    summaries = json.loads(capsys.readouterr().out)
+    tv = {name: about["targets"]["families"]["cluster"]["windows"]["8"]["tv_mean"] for name, about in summaries.items()}
+    assert tv["phases"] < 0.7 * tv["uniform_shuffle"]
+    assert {about["targets"]["of"] for about in summaries.values()} == {"phases"}
+
+
+def test_measure_takes_any_stored_family(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
+    asked = ["--orderings", "balance", "--families", "source", "length", "--json", "--windows", "8"]
+    assert main(["measure", "--out", str(from_yaml), "--quiet", *asked]) == 0
+    families = json.loads(capsys.readouterr().out)["balance"]["families"]
+    assert list(families) == ["source", "length"]
+    dataset = jd.open_dataset(from_yaml)
+    usual = jd.measure(dataset.characteristics, dataset.orderings["balance"], (8,)).summary()["families"]["length"]
+    assert families["length"]["windows"]["8"]["tv_mean"] == usual["windows"]["8"]["tv_mean"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--families", "law"],
+            "Expected every family to be one of cluster, duplicate, host, language, length, source,",
+        ),
+        (["--targets", "balance"], "Expected --targets to name an ordering that followed targets, found 'balance'"),
+        (["--targets", "mine"], "Unknown ordering 'mine'"),
+        (["--targets", "phases", "--families", "source"], "to measure a family with targets (cluster), found source"),
+        (["--targets", "phases", "--relative-to", "balance"], "Expected --targets or --relative-to, found both"),
+    ],
+)
+def test_measures_that_are_none(
+    arguments: list[str], sentence: str, from_yaml: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["measure", "--out", str(from_yaml), "--quiet", *arguments]) == 2
+    assert sentence in capsys.readouterr().err

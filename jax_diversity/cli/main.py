@@ -276,10 +276,19 @@ def _run_measure(options: MeasureOptions) -> None:
     if options.json and (options.markdown or options.relative_to):
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
-    from jax_diversity.cli.measuring import measures_legend, profile_tables, training_curves
+    if options.targets is not None and options.relative_to is not None:
+        raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
+    from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.dataset import measuring
 
-    chosen = measuring.choose_orderings(_existing(options.out), options.orderings, options.order, options.windows)
+    chosen = measuring.choose_orderings(
+        _existing(options.out),
+        options.orderings,
+        options.order,
+        options.windows,
+        options.families,
+        options.targets,
+    )
     progress = Progress(options.quiet)
     if options.json:
         show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
@@ -290,6 +299,9 @@ def _run_measure(options: MeasureOptions) -> None:
         show(compared.markdown() if options.markdown else compared.table())
     else:
         show(f"{measures_legend(chosen)}\n\n{compared.table()}\n\n{training_curves(curves)}")
+    if chosen.followed is not None:
+        beside = measuring.measure_targets(chosen, chosen.followed, progress)
+        show(f"\n{targets_table(chosen.followed.name, beside, options.markdown)}")
     if options.profile and not options.markdown:
         show(f"\n{profile_tables(measuring.profile_orderings(chosen, progress))}")
 

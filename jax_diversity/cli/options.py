@@ -62,6 +62,11 @@ class MeasureOptions(VerifyOptions):
     windows: tuple[int, ...] = ()
     """Window sizes in sequences, such as your batch size; where none is given, those that the dataset was built
     with and that fit twice into it."""
+    families: tuple[str, ...] = ()
+    """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
+    The norm drift is that of the first."""
+    targets: str | None = None
+    """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
     profile: bool = False
     """Also list the deviation over window sizes: 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None

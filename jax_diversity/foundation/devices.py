@@ -32,5 +32,7 @@ def first_devices(number: int, axis: str) -> Mesh:
     """So many of the devices that JAX finds, as one axis; a `UserError` where there are fewer."""
     found = jax.devices()
     if number > len(found):
-        raise UserError(f"Expected at most {len(found)} devices, those that JAX finds here ({found[0].platform}), found {number}.")
+        raise UserError(
+            f"Expected at most {len(found)} devices, those that JAX finds here ({found[0].platform}), found {number}."
+        )
     return Mesh(np.array(found[:number]), (axis,), axis_types=(AxisType.Auto,))

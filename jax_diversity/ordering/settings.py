@@ -183,7 +183,8 @@ class OrderConfig:
                 METHODS.check_takes(self.method, "mesh", "share its work among devices")
             objective = self.resolve_objective()
             objective.check_families(families)
-            weighed = families[: len(objective.family_weights or families)]
+            weights = objective.family_weights or [self.weights.get(family, 1.0) for family in families]
+            weighed = [family for family, value in zip(families, weights, strict=False) if value]
             for family in self.targets.shares:
                 if family not in weighed:
                     raise UserError(f"Targets name the family {family!r}; the objective weighs {', '.join(weighed)}.")

@@ -96,4 +96,4 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
 
 def summary(counts: Counts) -> str:
     """How many positions were filled by which method, and what targets lack."""
-    return " ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])
+    return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])

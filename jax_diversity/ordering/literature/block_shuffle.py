@@ -39,7 +39,5 @@ def greedy_block_shuffle(
         ValueError: a block size that is no whole number >= 1.
     """
     block_size = whole_number("block_size", block_size, 1)  # before the greedy, which takes long
-    order = greedy(
-        characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh
-    )
+    order = greedy(characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh)
     return shuffle_blocks(Ordering(order), min(block_size, max(len(order), 1)), seed).indices
