@@ -68,7 +68,7 @@ def _group_shares(
 
 
 class Shortage(NamedTuple):
-    """A group of which targets ask for more tokens than there are, and the share of the run after which it is used up."""
+    """A group of which targets ask for more tokens than there are; it is used up after a share of the run."""
 
     family: str
     group: int
