@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "greedy_block_shuffle": {"block_size": 8},
     "greedy_pool": {"pool_size": 16, "shuffle": False},
     "sequence_spacing": {},
-    "stratified": {},
+    "stratified": {"second_family": "length"},
     "uniform_shuffle": {},
     "window_shuffle": {"window_size": 50},
 }
