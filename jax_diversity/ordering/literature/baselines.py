@@ -61,9 +61,9 @@ def stratified(
     """Every group spread evenly over the order, with jitter; in two ways if a second family is named.
 
     A group is the sequences with the same heaviest group in the first family. Its n members get the keys `(i + u) / n`
-    with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. In any interval of keys of width
-    x a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A sequence's
-    other groups are not balanced.
+    with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. In any interval of keys of
+    width x a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A
+    sequence's other groups are not balanced.
 
     Which member is the i-th is random, or decided by a second family: the k sequences of each of its groups get keys
     `(j + u) / k` in the same way, and the members are taken in the order of these. With `second_family="duplicate"`
