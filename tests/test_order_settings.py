@@ -118,6 +118,8 @@ def words(settings: dict[str, Any], prefix: str = "") -> list[str]:
 
 def test_every_method_and_option_is_used() -> None:
     """A new one has to be entered above, and so is used from settings and from the command line."""
+    # What a method takes besides its options: a new name here is a new setting, too.
+    assert METHODS.contract == {"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}
     assert set(OPTIONS) == set(METHODS)
     for method, given in OPTIONS.items():
         by_settings = METHODS.describe(method)[1]
@@ -219,21 +221,21 @@ def test_a_group_is_used_up_where_the_integral_of_its_target_says() -> None:
     targets = phases([0, 90, 200], [[0.7, 0.1, 0.2], [0.2, 0.4, 0.4], [0.4, 0.6, 0.0]])
     shares = np.repeat(targets.shares["topic"], [90, 110, 100], axis=0)
     running, has = np.cumsum(8 * shares, axis=0), np.bincount(groups) * 8
-    found = {shortage.group: shortage for shortage in shortages(chars, targets, np.zeros(0, int))}
+    found = {shortage.group: shortage for shortage in shortages(chars, targets)}
     assert set(found) == {int(group) for group in np.flatnonzero(running[-1] > has)} == {1, 2}
     for group, shortage in found.items():
         assert shortage.used_up_after == pytest.approx(np.argmax(running[:, group] > has[group]) / 300, abs=1 / 300)
         assert (shortage.asked, shortage.has) == (pytest.approx(running[-1, group]), has[group])
-    assert [shortage.used_up_after for shortage in shortages(chars, targets, np.zeros(0, int))] == sorted(
+    assert [shortage.used_up_after for shortage in shortages(chars, targets)] == sorted(
         shortage.used_up_after for shortage in found.values()
     )
 
 
 def test_targets_of_the_corpus_itself_lack_nothing() -> None:
     chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[np.arange(90) % 3]})
-    assert shortages(chars, phases([0], [[1, 1, 1]]), np.zeros(0, int)) == []
+    assert shortages(chars, phases([0], [[1, 1, 1]])) == []
     line = jd.Targets.linear({"topic": [1, 0.5, 0]}, {"topic": [0, 0.5, 1]}, 90)
-    assert shortages(chars, line, np.zeros(0, int)) == []
+    assert shortages(chars, line) == []
 
 
 def test_what_was_consumed_is_no_longer_there() -> None:
@@ -246,10 +248,10 @@ def test_what_was_consumed_is_no_longer_there() -> None:
 
 def test_a_group_without_tokens_is_told() -> None:
     chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
-    (shortage,) = shortages(chars, phases([0], [[1, 1]]), np.zeros(0, int))
+    (shortage,) = shortages(chars, phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
-        "The targets ask for the tokens of topic 'law'; there are none: it is used up after 0% of the run; what comes "
-        "then is what is left."
+        "The targets ask for the tokens of topic 'law', of which there are none, from 0% of the run on; what "
+        "comes then is what is left."
     )
 
 
@@ -350,6 +352,17 @@ def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pyt
     tv = {name: about["targets"]["families"]["cluster"]["windows"]["8"]["tv_mean"] for name, about in summaries.items()}
     assert tv["phases"] < 0.7 * tv["uniform_shuffle"]
     assert {about["targets"]["of"] for about in summaries.values()} == {"phases"}
+
+
+def test_targets_of_a_file_are_followed_too(from_yaml: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "mine.npy"
+    jd.open_dataset(from_yaml).orderings["phases"].save(file)
+    tv = []
+    for name in ("phases", str(file)):
+        arguments = ["measure", "--out", str(from_yaml), "--quiet", "--json"]
+        assert main([*arguments, "--targets", name, "--orderings", name]) == 0
+        tv.append(json.loads(capsys.readouterr().out)[name]["targets"]["families"])
+    assert tv[0] == tv[1]
 
 
 def test_measure_takes_any_stored_family(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:

@@ -78,20 +78,29 @@ class Shortage(NamedTuple):
 
     def sentence(self, name: str, num_others: int) -> str:
         """What to tell of it; the group is called `name`, and so many others are used up later."""
-        what = f"the tokens of {self.family} {name!r}"
-        much = f"{self.asked / self.has:.2f} times {what} that there are" if self.has else f"{what}; there are none"
-        others = f", and {num_others} more before its end" if num_others else ""
-        return (
-            f"The targets ask for {much}: it is used up after {self.used_up_after:.0%} of the run{others}; what "
-            "comes then is what is left."
-        )
+        tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
+        others = f", and {num_others} more groups before its end" if num_others else ""
+        if not self.has:
+            fault = f"{tokens}, of which there are none, from {place} on"
+        else:
+            fault = f"{self.asked / self.has:.2f} times {tokens}: followed exactly, they use them up after {place}"
+        return f"The targets ask for {fault}{others}; what comes then is what is left."
 
 
 def shortages(
-    characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"]
+    characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"] | None = None
 ) -> list[Shortage]:
-    """The groups that are used up before the end of a run which follows the targets, the first first."""
+    """The groups that are used up before the end of a run that follows the targets exactly, the first first.
+
+    The run goes over all sequences once; it begins after those that were `consumed`.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+        >>> shortages(chars, Targets((0,), {"topic": np.array([[1.0, 0.0]])}))
+        [Shortage(family='topic', group=0, asked=8.0, has=4, used_up_after=0.5)]
+    """
     num_positions, tokens = characteristics.num_sequences, characteristics.tokens
+    consumed = np.zeros(0, np.int64) if consumed is None else consumed
     left = np.ones(num_positions, bool)
     left[consumed] = False
     first, per_position = len(consumed), float(tokens[left].sum()) / max(num_positions - len(consumed), 1)
