@@ -22,7 +22,7 @@ from jax_diversity.foundation.settings import read_settings
 from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.curriculum import shortages
-from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.ordering.settings import AfterConfig, OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.stages import ordering_stages
 
@@ -188,6 +188,26 @@ def test_an_order_says_what_it_was_made_of(from_yaml: Path) -> None:
     assert (later["of"]["name"], later["replanned_at"]) == ("published", 100)
     assert later["of"]["fingerprint"] == orderings["published"].fingerprint
     np.testing.assert_array_equal(orderings["later"][:100], orderings["published"][:100])
+
+
+def test_an_order_that_is_made_again_stays_before_those_that_go_on_from_it(tiny_dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(tiny_dataset, out)
+
+    def make(order: OrderConfig) -> jd.Dataset:
+        Build(recorded_config(out)).run_order(order)
+        return jd.open_dataset(out)
+
+    later = OrderConfig("greedy_pool", name="later", after=AfterConfig("base", 50))
+    make(OrderConfig("corpus_order", name="base"))
+    assert make(later).orderings["later"][:50].tolist() == list(range(50))
+    remade = make(OrderConfig("uniform_shuffle", name="base"))
+    assert "later" not in remade.orderings
+    assert [order["name"] for order in remade.settings["orders"][-2:]] == ["base", "later"]
+    np.testing.assert_array_equal(make(later).orderings["later"][:50], remade.orderings["base"][:50])
+    Build(recorded_config(out)).run_stage("report")
+    orders = json.loads((out / "report.json").read_text())["ordering"]["orders"]
+    assert {order["name"]: order["info"].get("replanned_at") for order in orders}["later"] == 50
 
 
 def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_path: Path) -> None:

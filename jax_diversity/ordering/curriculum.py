@@ -79,7 +79,8 @@ class Shortage(NamedTuple):
     def sentence(self, name: str, num_others: int) -> str:
         """What to tell of it; the group is called `name`, and so many others are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
-        others = f", and {num_others} more groups before its end" if num_others else ""
+        groups = "group" if num_others == 1 else "groups"
+        others = f", and {num_others} more {groups} before its end" if num_others else ""
         if not self.has:
             fault = f"{tokens}, of which there are none, from {place} on"
         else:
