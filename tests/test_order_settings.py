@@ -28,15 +28,15 @@ from jax_diversity.pipeline.stages import ordering_stages
 
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "balance": {"pool_size": 16},
+    "balance": {"pool_size": 16, "ties": "lowest"},
     "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1},
     "cluster_sorted": {},
     "corpus_order": {},
     "document_spacing": {},
-    "greedy": {},
-    "greedy_block_shuffle": {"block_size": 8},
-    "greedy_pool": {"pool_size": 16, "shuffle": False},
-    "sequence_spacing": {},
+    "greedy": {"ties": "lowest"},
+    "greedy_block_shuffle": {"block_size": 8, "ties": "lowest"},
+    "greedy_pool": {"pool_size": 16, "shuffle": False, "ties": "lowest"},
+    "sequence_spacing": {"ties": "lowest"},
     "stratified": {"second_family": "length"},
     "uniform_shuffle": {},
     "window_shuffle": {"window_size": 50},
@@ -51,6 +51,7 @@ FURTHER: dict[str, dict[str, Any]] = {
         "window_weight": 0.25,
         "norm_weight": 2.0,
         "self_weight": 1.0,
+        "document_weight": 0.5,
         "seed": 3,
     },
     "published": {"method": "greedy", "objective": "f3"},
@@ -126,6 +127,8 @@ def test_every_method_and_option_is_used() -> None:
         assert set(given) == set(by_settings), method
         assert set(METHODS.options(method)) - set(by_settings) <= {"mesh"}, method
         assert all(value != METHODS.options(method)[option] for option, value in given.items()), method
+    # `family_weights` are the settings' `weights`.
+    assert {each.name for each in dataclasses.fields(jd.Objective)} - {"family_weights"} <= set(vars(OrderConfig()))
     default, used = dataclasses.asdict(OrderConfig()), [*ORDERS.values(), {"name": "x"}]
     for name, value in default.items():
         assert any(order.get(name, value) != value for order in used), name
@@ -148,7 +151,8 @@ def by_python(name: str, dataset: jd.Dataset) -> jd.Ordering:
     number, own = chars.num_sequences, chars.target_share("cluster")
     match name:
         case "weighed":
-            objective = jd.Objective(norm_weight=2.0, self_weight=1.0, windows=(8,), window_weight=0.25)
+            weights = {"norm_weight": 2.0, "self_weight": 1.0, "window_weight": 0.25, "document_weight": 0.5}
+            objective = jd.Objective(windows=(8,), **weights)
             return jd.order(chars.with_weights({"length": 0.5}), "greedy_pool", seed=3, objective=objective)
         case "published":
             return jd.order(chars, "greedy", objective=jd.Objective.f3())

@@ -241,8 +241,16 @@ class Dataset:
         Raises:
             UserError: no family, or one whose file is absent or damaged.
         """
-        matrices = {family: self._read_counts(family) for family in families}
-        return Characteristics.from_counts(matrices, sequence_length=self.sequence_length + self.overlap)
+        return Characteristics.from_counts(
+            {family: self._read_counts(family) for family in families},
+            sequence_length=self.sequence_length + self.overlap,
+            documents=self.sequence_documents,
+        )
+
+    @cached_property
+    def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
+        """The document of every training sequence; -1 where none holds 99 % of its tokens."""
+        return read_array(self.file("characterize", "characteristics/sequence_documents.npy"), "characterize")
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -121,6 +121,8 @@ class OrderConfig:
     """λ of the norm column; None takes the objective's own."""
     self_weight: float | None = None
     """Weight of a sequence's own squared excess; None takes the objective's own."""
+    document_weight: float | None = None
+    """λ of what keeps the sequences of one document apart; None takes the objective's own."""
     reverse: bool = False
     """Turn the order around: last sequence first."""
     devices: int | None = None
@@ -153,7 +155,7 @@ class OrderConfig:
             weight(f"{where}.weights.{family}", value)
         if not any(self.weights.get(family, 1.0) for family in families):
             raise UserError(f"Expected {where}.weights to hold a weight above zero, found only zeros.")
-        for name in ("window_weight", "norm_weight", "self_weight"):
+        for name in ("window_weight", "norm_weight", "self_weight", "document_weight"):
             if getattr(self, name) is not None:
                 weight(f"{where}.{name}", getattr(self, name))
         for size in self.windows:
@@ -205,7 +207,7 @@ class OrderConfig:
                 f"Expected orders.weights with the default objective only, found them with {self.objective!r}, whose "
                 "weights are fixed; take objective=default."
             )
-        given = {"norm_weight": self.norm_weight, "self_weight": self.self_weight}
+        given = {name: getattr(self, name) for name in ("norm_weight", "self_weight", "document_weight")}
         return dataclasses.replace(
             presets[self.objective](),
             windows=self.windows,

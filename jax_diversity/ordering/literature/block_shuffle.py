@@ -24,6 +24,7 @@ def greedy_block_shuffle(
     checkpoint: Checkpoint | None = None,
     block_size: int = 256,
     mesh: Mesh | None = None,
+    ties: str = "random",
 ) -> Int64[np.ndarray, " sequence"]:
     """The exact greedy order, cut into blocks that are put in random order: the source article's third configuration.
 
@@ -35,9 +36,13 @@ def greedy_block_shuffle(
         block_size: sequences of a block, as a rule the batch size of training. A last block that is not full stays
             last; if the corpus fills no block, the greedy order stays.
 
+        ties: as `greedy` takes them.
+
     Raises:
-        ValueError: a block size that is no whole number >= 1.
+        ValueError: a block size that is no whole number >= 1, unknown `ties`.
     """
     block_size = whole_number("block_size", block_size, 1)  # before the greedy, which takes long
-    order = greedy(characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh)
+    order = greedy(
+        characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh, ties=ties
+    )
     return shuffle_blocks(Ordering(order), min(block_size, max(len(order), 1)), seed).indices
