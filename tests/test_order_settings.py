@@ -374,7 +374,7 @@ def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pyt
     assert main([*arguments, "--orderings", "phases", "uniform_shuffle", "--json"]) == 0
     summaries = json.loads(capsys.readouterr().out)
     tv = {name: about["targets"]["families"]["cluster"]["windows"]["8"]["tv_mean"] for name, about in summaries.items()}
-    assert tv["phases"] < 0.7 * tv["uniform_shuffle"]
+    assert tv["phases"] < 0.8 * tv["uniform_shuffle"]
     assert {about["targets"]["of"] for about in summaries.values()} == {"phases"}
 
 

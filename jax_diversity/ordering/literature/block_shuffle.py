@@ -35,7 +35,6 @@ def greedy_block_shuffle(
         seed: of the greedy order and of the order of its blocks.
         block_size: sequences of a block, as a rule the batch size of training. A last block that is not full stays
             last; if the corpus fills no block, the greedy order stays.
-
         ties: as `greedy` takes them.
 
     Raises:
