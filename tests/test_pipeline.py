@@ -262,7 +262,7 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
             "Ordering 'balance': Method 'balance' has no option 'pool_sise': .* did you mean 'pool_size'",
         ),
         ({"options": {"seed": 1}}, "Method 'balance' has no option 'seed'"),
-        ({"method": "stratified", "options": {"pool_size": 64}}, "has no option 'pool_size': it takes none"),
+        ({"method": "cluster_sorted", "options": {"pool_size": 64}}, "has no option 'pool_size': it takes none"),
         ({"name": "mine", "options": {"pool_size": 8.5}}, "Ordering 'mine': .* 'pool_size' to be a whole number"),
         ({"options": {"pool_size": True}}, "the option 'pool_size' to be a whole number, found True"),
         ({"method": "greedy_pool", "options": {"shuffle": "no"}}, "'shuffle' to be True or False, found 'no'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -233,10 +233,16 @@ class Dataset:
     def characteristics(self) -> Characteristics:
         """Token counts of the training sequences in the families that orderings balance."""
         counts = self.counts("characterize")
-        matrices = {family: self._read_counts(family) for family in counts["families"]}
+        return self.count_families(counts["families"]).with_weights(counts["weights"])
+
+    def count_families(self, families: Sequence[str]) -> Characteristics:
+        """Token counts of the training sequences in any stored families, balanced or not, each of weight 1.
+
+        Raises:
+            UserError: no family, or one whose file is absent or damaged.
+        """
         return Characteristics.from_counts(
-            matrices,
-            weights=counts["weights"],
+            {family: self._read_counts(family) for family in families},
             sequence_length=self.sequence_length + self.overlap,
             documents=self.sequence_documents,
         )
