@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, measure, order
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.objective import heaviest_groups
 from tests.synthetic import synthetic_characteristics
 
@@ -229,11 +230,7 @@ def test_cluster_sorted_is_stable_and_puts_empty_sequences_last() -> None:
 def stratified_slowly(groups: list[int], seed: int) -> list[int]:
     rng = np.random.default_rng(seed)
     shuffled, jitter = rng.permutation(len(groups)), rng.random(len(groups))
-    keys = [0.0] * len(groups)
-    for group in set(groups):
-        members = [sequence for sequence in shuffled.tolist() if groups[sequence] == group]
-        for place, sequence in enumerate(members):
-            keys[sequence] = (place + jitter[sequence]) / len(members)
+    keys = spaced_slowly(groups, shuffled.tolist(), jitter)
     return sorted(range(len(groups)), key=lambda sequence: (keys[sequence], sequence))
 
 
@@ -253,6 +250,55 @@ def test_stratified_keeps_every_group_even(groups: list[int], seed: int) -> None
         share = groups.count(group) / len(groups)
         placed = np.cumsum(of_position == group)
         assert np.abs(placed - share * positions).max() <= 1 + num_groups * share + 1e-9
+
+
+def spaced_slowly(groups: list[int], members: list[int], jitter: np.ndarray) -> list[float]:
+    keys = [0.0] * len(groups)
+    for group in set(groups):
+        own = [sequence for sequence in members if groups[sequence] == group]
+        for place, sequence in enumerate(own):
+            keys[sequence] = (place + jitter[sequence]) / len(own)
+    return keys
+
+
+def two_families(first: list[int], second: list[int]) -> Characteristics:
+    return Characteristics.from_counts({"topic": np.eye(5, dtype=int)[first], "copies": np.eye(5, dtype=int)[second]})
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=80), st.integers(0, 2**40))
+def test_stratified_in_two_ways_against_a_slow_reference(pairs: list[tuple[int, int]], seed: int) -> None:
+    first, second = map(list, zip(*pairs, strict=True))
+    rng = np.random.default_rng(seed)
+    members, jitter = rng.permutation(len(first)).tolist(), rng.random(len(first))
+    inner = spaced_slowly(second, members, rng.random(len(first)))
+    members = sorted(range(len(first)), key=lambda sequence: (inner[sequence], sequence))
+    keys = spaced_slowly(first, members, jitter)
+    expected = sorted(range(len(first)), key=lambda sequence: (keys[sequence], sequence))
+    ordering = order(two_families(first, second), "stratified", seed=seed, second_family="copies")
+    assert ordering.indices.tolist() == expected
+
+
+def test_stratified_in_two_ways_keeps_copies_apart_and_clusters_even() -> None:
+    """Four of 2,000 sequences are copies of one another, in one cluster of five."""
+    first, second = (
+        [number % 5 for number in range(2000)],
+        [int(number < 20 and number % 5 == 0) for number in range(2000)],
+    )
+    chars = two_families(first, second)
+    gaps = {"random": [], "spaced": []}
+    for seed in range(100):
+        for name, family in (("random", None), ("spaced", "copies")):
+            made = order(chars, "stratified", seed=seed, second_family=family).indices
+            places = np.flatnonzero(np.array(second)[made])
+            gaps[name].append(np.diff(places).min() / 2000)
+            counts = np.bincount(np.array(first)[made[:1000]], minlength=5)
+            assert abs(counts - 200).max() <= 2
+    assert np.mean(gaps["spaced"]) > 2 * np.mean(gaps["random"])
+
+
+def test_a_second_family_that_there_is_not() -> None:
+    with pytest.raises(UserError, match="Expected second_family to be one of topic, other, found 'copies'"):
+        order(grouped(np.zeros(5, int), 2), "stratified", second_family="copies")
 
 
 def test_stratified_draws_who_comes_first_and_where() -> None:

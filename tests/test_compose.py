@@ -256,3 +256,14 @@ def test_other_hostile_input() -> None:
         jd.shuffle_blocks(permutation(4), 2, -1)
     with pytest.raises(ValueError, match="at least one ordering to concatenate, found none"):
         jd.concatenate([])
+
+
+def test_the_articles_third_configuration_is_the_greedy_with_its_blocks_shuffled() -> None:
+    chars = synthetic_characteristics(90, num_clusters=8, num_bins=3)
+    greedy = jd.order(chars, "greedy", seed=5, objective=jd.Objective.f3())
+    made = jd.order(chars, "greedy_block_shuffle", seed=5, objective=jd.Objective.f3(), block_size=8)
+    np.testing.assert_array_equal(made, jd.shuffle_blocks(greedy, 8, seed=5))
+    one_block = jd.order(chars, "greedy_block_shuffle", seed=5, objective=jd.Objective.f3(), block_size=91)
+    np.testing.assert_array_equal(one_block, greedy)
+    with pytest.raises(jd.UserError, match="Expected block_size to be a whole number >= 1, found 0"):
+        jd.order(chars, "greedy_block_shuffle", block_size=0)

@@ -140,6 +140,42 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("orders: [{window_weight: -1}]", r"orders\[0\].window_weight to be finite and >= 0, found -1.0"),
         ("orders: [{norm_weight: .inf}]", r"orders\[0\].norm_weight to be finite and >= 0, found inf"),
         ("orders: [{self_weight: .nan}]", r"orders\[0\].self_weight to be finite and >= 0, found nan"),
+        ("orders: [{devices: 0}]", r"orders\[0\].devices to be a whole number >= 1, found 0"),
+        (
+            "orders: [{reverse: true, targets: {shares: {cluster: [[1]]}}}]",
+            r"orders\[0\].reverse without targets and after, .* found it with targets; give their phases in reverse",
+        ),
+        ("orders: [{targets: {starts: [0]}}]", r"orders\[0\].targets.shares with .* found none"),
+        ("orders: [{targets: {shares: {host: [[1]]}}}]", r"targets.shares to name families .* found 'host'"),
+        (
+            "orders: [{targets: {shares: {cluster: []}}}]",
+            "targets.shares of 0 phases in every family, found 0 of 'cluster'",
+        ),
+        (
+            "orders: [{targets: {shares: {cluster: [[1], [2]], length: [[1]]}}}]",
+            "targets.shares of 2 phases in every family, found 1 of 'length'",
+        ),
+        ("orders: [{targets: {shares: {cluster: [[-1]]}}}]", "every share .* finite and >= 0, found -1.0"),
+        ("orders: [{targets: {shares: {cluster: [[0]]}}}]", r"shares.cluster\[0\] to hold a share above zero"),
+        ("orders: [{targets: {shares: {cluster: [{a: 0.7, b: 0.5}]}}}]", "add up to at most 1, found 1.2"),
+        (
+            "orders: [{targets: {shares: {cluster: [[1]]}, linear: true}}]",
+            "of two phases, .* found 1 phases and 0 starts",
+        ),
+        ("orders: [{targets: {shares: {cluster: [[1], [2]]}, starts: [0]}}]", "starts of 2 phases, found 1"),
+        (
+            "orders: [{targets: {shares: {cluster: [[1], [2]]}, starts: [0, 1.5]}}]",
+            r"a fraction in \[0, 1\), found 1.5",
+        ),
+        ("orders: [{targets: {shares: {cluster: [[1], [2]]}, starts: [0, -1]}}]", "a whole number >= 0, found -1"),
+        ("orders: [{targets: {shares: {cluster: [[1], [2]]}, starts: [1, 2]}}]", "to ascend from 0, found 1, 2"),
+        (
+            "orders: [{targets: {shares: {cluster: [[1], [2], [1]]}, starts: [0, 0.5, 0.5]}}]",
+            "to ascend from 0, found 0, 0.5, 0.5",
+        ),
+        ("orders: [{after: {order: a}}]", r"orders\[0\].after.position with orders\[0\].after.order, found none"),
+        ("orders: [{after: {position: 3}}]", r"orders\[0\].after.order with orders\[0\].after.position, found none"),
+        ("orders: [{after: {order: b, position: 3}}, {name: b}]", r"made before it \(there is none\), found 'b'"),
         (
             "records: {layout: ordered, ordering: mine}",
             r"one of the orders \(uniform_shuffle, balance\), found 'mine'",

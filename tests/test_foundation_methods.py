@@ -124,10 +124,10 @@ def test_types_reach_options_from_the_command_line_and_from_yaml() -> None:
     from jax_diversity.foundation.settings import settings_from_plain
 
     words = ["--options", "pool_size", "20", "share", "0.5", "shuffle", "False", "how", "fast"]
-    given = parse_options(OrderOptions(), "order", words, "", flat=True)
-    plain = {"order": {"options": {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast"}}}
+    given = parse_options(OrderOptions(), "order", words, "")
+    plain = {"options": {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast"}}
     assert settings_from_plain(OrderOptions, plain) == given
-    assert [type(value) for value in given.order.options.values()] == [int, float, bool, str]
+    assert [type(value) for value in given.options.values()] == [int, float, bool, str]
 
 
 def test_the_checks_load_no_library() -> None:

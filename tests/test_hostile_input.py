@@ -255,7 +255,7 @@ ON_A_DATASET = {
     "as many hosts": (["inspect", "--num-hosts", HUGE, "--rank", "0"], "a number of hosts that divides"),
     "a number beyond 64 bits": (["inspect", "--step", str(2**70)], "at most 64 bits"),
     "a long name": (["order", "--name", LONG], "a plain file name of at most 200 bytes"),
-    "NUL in a name": (["order", "--name", "a\0b"], "order.name to be a text that can name a file"),
+    "NUL in a name": (["order", "--name", "a\0b"], "Expected name to be a text that can name a file"),
     "a long name of a folder": (["measure", "--out", LONG], "too long"),
     "a long name of an ordering": (["inspect", "--ordering", f"{LONG}.npy"], "nnn"),
     "a seed beyond 64 bits": (["order", "--name", "x", "--seed", str(2**64)], "at most 64 bits"),

@@ -21,6 +21,7 @@ from tests.synthetic import synthetic_characteristics
 SEEDED: dict[str, dict[str, Any]] = {
     "balance": {"pool_size": 16},
     "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1},
+    "greedy_block_shuffle": {"block_size": 16},
     "greedy_pool": {"pool_size": 16},
     "stratified": {},
     "uniform_shuffle": {},
@@ -219,11 +220,11 @@ def test_methods_that_follow_no_plan_name_those_that_do(method: str, chars: Char
         assert str(caught.value) == cannot
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - set(PLANNED)))
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {*PLANNED, "greedy_block_shuffle"}))
 def test_methods_that_keep_no_checkpoint_name_those_that_do(method: str, chars: Characteristics, tmp_path) -> None:
     with pytest.raises(UserError) as caught:
         order(chars, method, checkpoint=tmp_path / "run")
-    able = "balance, greedy, greedy_pool"
+    able = "balance, greedy, greedy_block_shuffle, greedy_pool"
     assert str(caught.value) == (f"Method '{method}' cannot keep its state in a checkpoint; expected one of {able}.")
     assert not list(tmp_path.iterdir())
 

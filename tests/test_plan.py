@@ -357,3 +357,20 @@ def test_targets_where_there_are_no_tokens(method: str) -> None:
     chars = Characteristics.from_counts({"topic": np.zeros((5, 2), int)})
     rest = order(chars, method, targets={"topic": [1, 3]}, consumed=[4, 1]).indices
     np.testing.assert_array_equal(np.sort(rest), [0, 2, 3])
+
+
+def test_an_orderings_info_holds_the_targets_that_it_followed() -> None:
+    chars = two_sources()
+    moving = phased((0, 40), source=[[0.9, 0.1], [0.2, 0.8]])
+    assert order(chars, "greedy", targets=moving).info["targets"] == {
+        "starts": [0, 40],
+        "shares": {"source": [[0.9, 0.1], [0.2, 0.8]]},
+    }
+    about = order(chars, "greedy", targets={"source": [1, 2]}).info["targets"]
+    assert about == {"starts": [0], "shares": {"source": [[0.333333, 0.666667]]}}
+    assert "targets" not in order(chars, "greedy", consumed=[3]).info
+    # From a position on: what was consumed has met its target.
+    about = order(chars, "greedy", targets={"source": [1, 1]}, consumed=[0, 1]).info["targets"]
+    seen = np.asarray(chars.counts["source"][[0, 1]].sum(axis=0)).ravel()
+    assert about["starts"] == [0, 2]
+    np.testing.assert_allclose(about["shares"]["source"], [seen / seen.sum(), [0.5, 0.5]], atol=1e-6)

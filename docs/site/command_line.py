@@ -42,7 +42,7 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
     """A verb's options by section, a stage's verb without the other stages'; the first section has no name."""
     verb = all_verbs()[name]
     found: dict[str, list[Option]] = {"": []}
-    for option, kind, held, meaning in list_options(verb.options, verb.flat):
+    for option, kind, held, meaning in list_options(verb.options):
         section, _, field = option[2:].rpartition(".")
         if verb.section not in (None, section, field) and option != "--out":
             continue
@@ -66,9 +66,10 @@ def _kind(hint: Any, held: Any) -> str:
         return " · ".join(choices)
     if typing.get_origin(hint) is tuple:
         (element, *_) = typing.get_args(hint)
-        return f"any of {' · '.join(_choices(element))}" if _choices(element) else LISTS[element]
+        parts = typing.get_args(element) if isinstance(element, types.UnionType) else (element,)
+        return f"any of {' · '.join(_choices(element))}" if _choices(element) else " or ".join(map(LISTS.get, parts))
     if typing.get_origin(hint) is dict:
-        return "`KEY VALUE` ..."
+        return "YAML" if typing.get_origin(typing.get_args(hint)[1]) is tuple else "`KEY VALUE` ..."
     return " or ".join(WORDS.get(part, "`None`") for part in parts)
 
 

@@ -65,7 +65,7 @@ class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
     Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `section` is
-    a stage's own part of the settings, the one that the help shows; `flat` options have no section's name.
+    a stage's own part of the settings, the one that the help shows.
     """
 
     help: str
@@ -73,7 +73,6 @@ class Verb:
     options: Any
     section: str | None = None
     stage: Stage | None = None
-    flat: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,7 +168,7 @@ def all_verbs() -> dict[str, Verb]:
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
         elif stage.verb == "order":  # one ordering's settings, not those of a whole build
-            verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage, flat=True)
+            verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
             verbs[stage.verb] = Verb(stage.help, partial(_run_stage, stage), BuildConfig(), stage.section, stage)
     look = "Show a batch and how good it is, or where a document is used."
@@ -187,7 +186,7 @@ def _run(name: str, arguments: list[str]) -> None:
     asks_help = bool({"-h", "--help"} & set(arguments))
     methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
-        verb.run(parse_options(verb.options, name, arguments, verb.help + methods, flat=verb.flat))
+        verb.run(parse_options(verb.options, name, arguments, verb.help + methods))
         return
     # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
@@ -277,10 +276,19 @@ def _run_measure(options: MeasureOptions) -> None:
     if options.json and (options.markdown or options.relative_to):
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
-    from jax_diversity.cli.measuring import measures_legend, profile_tables, training_curves
+    if options.targets is not None and options.relative_to is not None:
+        raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
+    from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.dataset import measuring
 
-    chosen = measuring.choose_orderings(_existing(options.out), options.orderings, options.order, options.windows)
+    chosen = measuring.choose_orderings(
+        _existing(options.out),
+        options.orderings,
+        options.order,
+        options.windows,
+        options.families,
+        options.targets,
+    )
     progress = Progress(options.quiet)
     if options.json:
         show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
@@ -291,6 +299,9 @@ def _run_measure(options: MeasureOptions) -> None:
         show(compared.markdown() if options.markdown else compared.table())
     else:
         show(f"{measures_legend(chosen)}\n\n{compared.table()}\n\n{training_curves(curves)}")
+    if chosen.followed is not None:
+        beside = measuring.measure_targets(chosen, chosen.followed, progress)
+        show(f"\n{targets_table(chosen.followed.name, beside, options.markdown)}")
     if options.profile and not options.markdown:
         show(f"\n{profile_tables(measuring.profile_orderings(chosen, progress))}")
 

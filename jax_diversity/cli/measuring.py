@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from jax_diversity.cli.tables import end_of, speaks_unicode
+from jax_diversity.cli.tables import end_of, plain_table, printed, speaks_unicode
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.measuring import Chosen, Curves
+    from jax_diversity.measures.followed import FollowedBalance
 
 _BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
@@ -29,6 +30,24 @@ def measures_legend(chosen: Chosen) -> str:
         "bound. Smaller is better, but for the gap closed and the groups per batch.",
         width=80,
     )
+
+
+def targets_table(name: str, measured: Mapping[str, Mapping[str, FollowedBalance]], markdown: bool) -> str:
+    """Orderings (ordering -> family -> measures) beside the targets that the ordering `name` followed."""
+    from rich.box import MARKDOWN
+
+    numbers = ("TV mean", "worst", "prefix L2")
+    table = plain_table("family", "window", "ordering", *numbers, numbers={"window", *numbers})
+    if markdown:
+        table.box, table.pad_edge = MARKDOWN, True
+    for family in next(iter(measured.values())):
+        for size in next(iter(measured.values()))[family].windows:
+            for ordering, families in measured.items():
+                of_family = families[family]
+                tv = of_family.windows[size]
+                cells = (f"{tv.tv_mean:.4f}", f"{tv.tv_worst:.4f}", f"{of_family.prefix_l2_max:.2f}")
+                table.add_row(family, str(size), end_of(ordering, _NAME_WIDTH), *cells)
+    return f"Against the targets of {end_of(name, 30)}, each window with those of its positions\n\n{printed(table)}"
 
 
 def training_curves(curves: Mapping[str, Curves]) -> str:

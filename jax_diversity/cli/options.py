@@ -8,6 +8,7 @@ import difflib
 import inspect
 import io
 import itertools
+import json
 import sys
 import textwrap
 import typing
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.settings import settings_from_plain
+from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -41,10 +42,13 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True)
-class OrderOptions(VerifyOptions):
+class OrderOptions(VerifyOptions, OrderConfig):
     """One more ordering of a built dataset."""
 
-    order: OrderConfig = field(default_factory=OrderConfig)
+    @property
+    def order(self) -> OrderConfig:
+        """The ordering's settings alone."""
+        return OrderConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(OrderConfig)})
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class MeasureOptions(VerifyOptions):
     windows: tuple[int, ...] = ()
     """Window sizes in sequences, such as your batch size; where none is given, those that the dataset was built
     with and that fit twice into it."""
+    families: tuple[str, ...] = ()
+    """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
+    The norm drift is that of the first."""
+    targets: str | None = None
+    """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
     profile: bool = False
     """Also list the deviation over window sizes: 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None
@@ -113,13 +122,12 @@ def parse_options(
     arguments: Sequence[str],
     text: str,
     *,
-    flat: bool = False,
     hidden: Collection[str] = (),
 ) -> _Options:
     """Parse a verb's options; `--help` prints them and ends the process with status 0, a mistake is a `UserError`.
 
-    `default` is a dataclass that holds the options, `text` stands above them in the help, `flat` leaves the sections'
-    names out of theirs, and the help leaves out the top-level fields `hidden`.
+    `default` is a dataclass that holds the options, `text` stands above them in the help, which leaves out the
+    top-level fields `hidden`.
     """
     import tyro
 
@@ -130,7 +138,6 @@ def parse_options(
         prog=f"jax-diversity {verb}",
         default=default,
         description=text,
-        config=(tyro.conf.OmitArgPrefixes,) if flat else (),
         registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
     )
     if asks_help:
@@ -156,7 +163,7 @@ def parse_options(
     if parsed is not None and not parsed[1]:
         # tyro checks types alone; what holds for the values of a settings file holds for these, too.
         return settings_from_plain(type(default), dataclasses.asdict(typing.cast(Any, parsed[0])))
-    known = {option: kind for option, kind, _, _ in list_options(default, flat)}
+    known = {option: kind for option, kind, _, _ in list_options(default)}
     if parsed is not None:
         mistake = f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)}"
     else:
@@ -169,7 +176,7 @@ def parse_options(
     raise UserError(f"{mistake} `jax-diversity {verb} --help` lists all options.")
 
 
-def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
+def list_options(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
     """Every option of a tree of settings: its name, type, default and meaning.
 
     Fields of `settings` may be dataclasses, or tuples of them; `prefix` is their section, such as `packing.`.
@@ -180,9 +187,9 @@ def list_options(settings: Any, flat: bool = False, prefix: str = "") -> Iterato
         parts = {f".{index}": part for index, part in enumerate(held)} if isinstance(held, tuple) else {"": held}
         within = {place: part for place, part in parts.items() if dataclasses.is_dataclass(part)}
         for place, part in within.items():
-            yield from list_options(part, flat, f"{prefix}{each.name}{place}.")
+            yield from list_options(part, f"{prefix}{each.name}{place}.")
         if not within:
-            name = f"--{'' if flat else prefix}{each.name}".replace("_", "-")
+            name = f"--{prefix}{each.name}".replace("_", "-")
             yield name, kinds[each.name], held, texts.get(each.name, "")
 
 
@@ -200,12 +207,17 @@ def _in_words(kind: Any) -> str:
     """What an option of a type takes."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
-        return "pairs of a name and its value"
+        return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
     if origin is tuple:
         return f"values that are each {_in_words(parts[0])}"
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     return " or ".join(_in_words(part) for part in parts) if parts else _WORDS[kind]
+
+
+def _is_nested(kind: Any) -> bool:
+    """Whether settings hold values by names within values by names, which pairs of words cannot give."""
+    return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
@@ -225,6 +237,15 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
 
     registry = tyro.constructors.ConstructorRegistry()
 
+    def as_yaml(kind: Any) -> Any:
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="YAML",
+            instance_from_str=lambda words: settings_from_plain(kind, parse_yaml(words[0])),
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [json.dumps(value)],
+        )
+
     @registry.struct_rule
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
@@ -233,7 +254,9 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
-            if typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
+            if _is_nested(kind):
+                kind = Annotated[Any, as_yaml(kind)]
+            elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
             if info.default is default and each.name in hidden:
                 kind = tyro.conf.Suppress[kind]

@@ -12,15 +12,18 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.measures.balance import Balance, Measurer
 from jax_diversity.measures.comparison import SHUFFLE, Comparison, compare, gap_or_none, is_shuffle
 from jax_diversity.measures.curves import envelope
 from jax_diversity.measures.floors import window_floor
+from jax_diversity.measures.followed import FollowedBalance, follow
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.measures.windows import place, usable_windows, window_deviation
 from jax_diversity.ordering.base import order
+from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics, Ordering
 
 
@@ -35,29 +38,46 @@ Curves = Mapping[str, FamilyCurves]
 """Family -> curves of one ordering."""
 
 
+class Followed(NamedTuple):
+    """The targets of the ordering `name`, position by position."""
+
+    name: str
+    targets: Targets
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Orderings (by name, or by file as it was given), and what they are measured by.
 
     The reference is a uniform shuffle, named, to compare with: among the orderings or made for the purpose.
+    `followed` are targets to measure against besides the corpus's own shares.
     """
 
     characteristics: Characteristics
     orderings: Mapping[str, Ordering]
     reference: tuple[str, Ordering]
     windows: tuple[int, ...]
+    followed: Followed | None = None
 
 
 def choose_orderings(
-    out: str | Path, names: Sequence[str] = (), files: Sequence[str] = (), windows: Sequence[int] = ()
+    out: str | Path,
+    names: Sequence[str] = (),
+    files: Sequence[str] = (),
+    windows: Sequence[int] = (),
+    families: Sequence[str] = (),
+    targets: str | None = None,
 ) -> Chosen:
     """Look up what to measure.
 
     `names` are those of the dataset's orderings or .npy files, `files` more .npy files; without names all of its
-    orderings, without windows the sizes of the dataset's settings that fit twice.
+    orderings, without windows the sizes of the dataset's settings that fit twice, without families those that it
+    balances. `targets` is the ordering whose targets all are measured against besides.
     """
     dataset = open_dataset(out)
-    chars = dataset.characteristics
+    for family in families:
+        one_of("every family", family, dataset.group_names)
+    chars = dataset.count_families(families) if families else dataset.characteristics
     named = {name: dataset.find_ordering(name) for name in names}
     chosen = (named or dict(dataset.orderings)) | {file: dataset.find_ordering(Path(file)) for file in files}
     # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
@@ -65,7 +85,25 @@ def choose_orderings(
     shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]
     reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
     usual = usable_windows(tuple(dataset.settings["windows"]), chars.num_sequences)
-    return Chosen(chars, chosen, reference, tuple(windows) or usual)
+    followed = None if targets is None else _followed(dataset, targets, chars)
+    return Chosen(chars, chosen, reference, tuple(windows) or usual, followed)
+
+
+def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
+    """The targets that an ordering's info holds, in the families that are measured."""
+    about = dataset.find_ordering(name).info.get("targets")
+    if about is None:
+        raise UserError(
+            f"Expected --targets to name an ordering that followed targets, found {name!r}, which has none; make one "
+            "with `jax-diversity order --targets.shares`."
+        )
+    shares = {family: np.array(phases) for family, phases in about["shares"].items() if family in chars.families}
+    if not shares:
+        raise UserError(
+            f"Expected to measure a family with targets ({', '.join(about['shares'])}), found "
+            f"{', '.join(chars.families)}; name it after --families."
+        )
+    return Followed(name, Targets(tuple(about["starts"]), shares))
 
 
 def short_curves(balance: Balance) -> Curves:
@@ -120,7 +158,35 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
                 for size, window in values["windows"].items():
                     shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
                     window["gap_closed"] = gap_or_none(window["tv_mean"], shuffled, window["tv_floor"])
+    if chosen.followed is not None:
+        for name, ordering in chosen.orderings.items():
+            plain = {
+                family: {
+                    "prefix_l2_max": found.prefix_l2_max,
+                    "windows": {str(size): tv._asdict() for size, tv in found.windows.items()},
+                }
+                for family, found in _beside_targets(chosen, chosen.followed, ordering).items()
+            }
+            summaries[name]["targets"] = {"of": chosen.followed.name, "families": plain}
     return {name: summaries[name] for name in chosen.orderings}
+
+
+def measure_targets(chosen: Chosen, followed: Followed, progress: Progress) -> dict[str, dict[str, FollowedBalance]]:
+    """The reference and the chosen orderings beside targets: ordering -> family that has targets -> measures."""
+    together, found = _together(chosen), {}
+    with progress.task("measure targets", len(together), "orderings") as advance:
+        for name, ordering in together.items():
+            found[name] = _beside_targets(chosen, followed, ordering)
+            advance(1)
+    return found
+
+
+def _beside_targets(chosen: Chosen, followed: Followed, ordering: Ordering) -> dict[str, FollowedBalance]:
+    chars, starts, found = chosen.characteristics, followed.targets.starts, {}
+    for family, shares in followed.targets.shares.items():
+        placed = place(chars.counts[family], ordering.indices)
+        found[family] = follow(placed, starts, shares, chosen.windows, chars.sequence_length)
+    return found
 
 
 def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:

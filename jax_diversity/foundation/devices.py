@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jax_diversity.foundation.errors import UserError
@@ -25,3 +26,13 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
         )
     # Auto, whatever the given mesh has: shardings inside a program are the compiler's choice, not a part of types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))
+
+
+def first_devices(number: int, axis: str) -> Mesh:
+    """So many of the devices that JAX finds, as one axis; a `UserError` where there are fewer."""
+    found = jax.devices()
+    if number > len(found):
+        raise UserError(
+            f"Expected at most {len(found)} devices, those that JAX finds here ({found[0].platform}), found {number}."
+        )
+    return Mesh(np.array(found[:number]), (axis,), axis_types=(AxisType.Auto,))

@@ -96,6 +96,12 @@ class Methods(dict[str, str]):
         """Tell whether a method has a parameter, an option or one of the contract."""
         return parameter in self.parameters(name)
 
+    def check_takes(self, name: str, parameter: str, what: str) -> None:
+        """Refuse a method without a parameter, which `what` calls by what it is for: `follow targets`."""
+        if not self.takes(name, parameter):
+            able = ", ".join(sorted(other for other in self if self.takes(other, parameter)))
+            raise UserError(f"Method {name!r} cannot {what}; expected one of {able}.")
+
     def options(self, name: str) -> dict[str, Any]:
         """A method's options and their defaults as values, for which the method is imported."""
         parameters = inspect.signature(self.find(name)).parameters.values()

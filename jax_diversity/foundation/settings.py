@@ -36,7 +36,7 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
     if len(content) > _MOST_BYTES:
         raise UserError(f"Expected a configuration file of at most {_MOST_BYTES} bytes at {path}, found a larger one.")
     try:
-        values = _parse_yaml(content.decode("utf-8-sig"))
+        values = parse_yaml(content.decode("utf-8-sig"))
         values = {} if values is None else values  # an empty file
         if isinstance(values, dict):
             values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
@@ -47,7 +47,7 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         raise UserError(f"{path}: {error}") from None
 
 
-def _parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """The plain values of a YAML text, which settings can hold; a `UserError` says which line is wrong."""
     import yaml
 
@@ -130,9 +130,13 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         if type(value) in arguments:
             return value
         kinds = [item for item in arguments if item is not type(None)]
+        # Of names and values or a list, the one that was given.
+        form = {dict: dict, list: tuple, tuple: tuple}.get(type(value))
+        kinds = [item for item in kinds if typing.get_origin(item) is form is not None] or kinds
         if len(kinds) == 1:
             return settings_from_plain(kinds[0], value, where)
-        expected = ", ".join(item.__name__ for item in kinds)
+        words = {dict: "names and values", tuple: "a list"}
+        expected = ", ".join(words.get(typing.get_origin(item), getattr(item, "__name__", "")) for item in kinds)
         raise UserError(f"Expected {where} to be one of {expected}, found {quoted(value)}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):

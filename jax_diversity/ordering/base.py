@@ -62,6 +62,7 @@ METHODS = Methods(
         "corpus_order": "literature.baselines",
         "document_spacing": "literature.spacing",
         "greedy": "greedy",
+        "greedy_block_shuffle": "literature.block_shuffle",
         "greedy_pool": "pool",
         "sequence_spacing": "literature.spacing",
         "stratified": "literature.baselines",
@@ -71,6 +72,8 @@ METHODS = Methods(
     contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
 """Name -> module below this package. A new method is a function of this name in its module, and one line here."""
+PLANNING = "follow targets or go on from consumed sequences"
+"""What a method with the parameter `plan` can do."""
 
 
 @overload
@@ -184,12 +187,14 @@ def order(
     }
     arguments = dict(options)
     if targets is not None or consumed is not None:
-        _check_takes(method, "plan", "follow targets or go on from consumed sequences")
+        METHODS.check_takes(method, "plan", PLANNING)
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed)
         info["plan"] = plan.fingerprint
+        if targets is not None:
+            info["targets"] = plan.plain_targets(targets.shares if isinstance(targets, Targets) else targets)
     if checkpoint is not None:
         instance_of("checkpoint", checkpoint, str | Path, "the path of a file")
-        _check_takes(method, "checkpoint", "keep its state in a checkpoint")
+        METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")
         # Options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
@@ -197,9 +202,3 @@ def order(
     if consumed is None:
         return Ordering(indices, info)
     return Schedule(indices, characteristics.num_sequences, info)
-
-
-def _check_takes(method: str, parameter: str, what: str) -> None:
-    if not METHODS.takes(method, parameter):
-        able = ", ".join(sorted(name for name in METHODS if METHODS.takes(name, parameter)))
-        raise UserError(f"Method {method!r} cannot {what}; expected one of {able}.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -184,6 +184,13 @@ class Plan:
         """Hash of the targets and of the consumed sequences."""
         parts = (repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    def plain_targets(self, families: Iterable[str]) -> dict[str, Any]:
+        """Starts and some families' shares as JSON holds them, for `Targets`; six digits, more than measures show."""
+        columns = {name: self.features.family_columns[name] for name in families}
+        rows = {name: self.targets[:, its].tolist() for name, its in columns.items()}
+        shares = {name: [[float(f"{share:.6g}") for share in row] for row in phases] for name, phases in rows.items()}
+        return {"starts": list(self.starts), "shares": shares}
 
     @property
     def num_positions(self) -> int:

@@ -3,20 +3,102 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from jax_diversity.foundation.checks import at_least, file_name, weight
+from jax_diversity.foundation.checks import at_least, file_name, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
     from jax_diversity.ordering.objective import Objective
 
+Place = int | float
+"""A position of the run: a whole number, or a fraction of the run in [0, 1) as a number with a point."""
+
+
+@dataclass(frozen=True)
+class TargetsConfig:
+    """Shares of groups that training should hold instead of the corpus's own, in phases: a curriculum."""
+
+    shares: dict[str, tuple[dict[str, float] | tuple[float, ...], ...]] = field(default_factory=dict)
+    """Family -> the shares of its groups in every phase, such as `{source: [{web: 0.9}, {web: 0.5}]}`. By name: groups
+    that are not named divide what is left of 1 as in the corpus. As a list: a share for every group, in their stored
+    order, scaled to a sum of 1. Families that are not named keep the corpus's shares."""
+    starts: tuple[Place, ...] = ()
+    """Where every phase begins, the first at 0: as positions (`1000`) or as fractions of the run (`0.5`). None makes
+    phases of equal length."""
+    linear: bool = False
+    """From the shares of the first phase at the beginning to those of the second at the end of the run, in 64 steps;
+    takes two phases and no starts."""
+
+    @property
+    def num_phases(self) -> int:
+        """How many phases each family has."""
+        return max(map(len, self.shares.values()), default=0)
+
+    def check(self, where: str, families: Sequence[str]) -> None:
+        """Refuse targets that no corpus could satisfy; which groups there are, the corpus decides."""
+        if not self.shares:
+            if self.starts or self.linear:
+                raise UserError(f"Expected {where}.shares with {where}.starts or .linear, found none.")
+            return
+        for family, phases in self.shares.items():
+            _check_family(f"{where}.shares to name", family, families)
+            if not 0 < len(phases) == self.num_phases:
+                raise UserError(
+                    f"Expected {where}.shares of {self.num_phases} phases in every family, found {len(phases)} of "
+                    f"{family!r}."
+                )
+            for number, shares in enumerate(phases):
+                values = list(shares.values() if isinstance(shares, dict) else shares)
+                for value in values:
+                    weight(f"every share of {where}.shares.{family}", value)
+                total = sum(values)
+                if not total > 0 and not isinstance(shares, dict):
+                    raise UserError(f"Expected {where}.shares.{family}[{number}] to hold a share above zero.")
+                if isinstance(shares, dict) and total > 1 + 1e-6:
+                    raise UserError(
+                        f"Expected {where}.shares.{family}[{number}] to add up to at most 1, found {total:g}; scale "
+                        "them."
+                    )
+        if self.linear and (self.num_phases != 2 or self.starts):
+            raise UserError(
+                f"Expected {where}.linear with shares of two phases, the first and the last, and without starts, "
+                f"found {self.num_phases} phases and {len(self.starts)} starts."
+            )
+        if self.starts and len(self.starts) != self.num_phases:
+            raise UserError(f"Expected {where}.starts of {self.num_phases} phases, found {len(self.starts)}.")
+        for start in self.starts:
+            _check_place(f"every start of {where}.starts", start)
+        # How a position and a fraction compare, the number of sequences decides.
+        pairs = [pair for pair in itertools.pairwise(self.starts) if type(pair[0]) is type(pair[1])]
+        if self.starts and (self.starts[0] != 0 or any(before >= after for before, after in pairs)):
+            raise UserError(f"Expected {where}.starts to ascend from 0, found {', '.join(map(str, self.starts))}.")
+
+
+@dataclass(frozen=True)
+class AfterConfig:
+    """Another ordering that this one goes on from: its first positions stay, the rest is ordered again."""
+
+    order: str | None = None
+    """Name of the other ordering, one that is made before this one; None orders all sequences."""
+    position: Place | None = None
+    """The first position that changes, as a number of sequences (`1000`) or as a fraction of the run (`0.5`)."""
+
+    def check(self, where: str) -> None:
+        """Refuse one of the two without the other."""
+        if (self.order is None) != (self.position is None):
+            given, lacking = ("position", "order") if self.order is None else ("order", "position")
+            raise UserError(f"Expected {where}.{lacking} with {where}.{given}, found none.")
+        if self.position is not None:
+            _check_place(f"{where}.position", self.position)
+
 
 @dataclass(frozen=True)
 class OrderConfig:
-    """One ordering: method and its options, seed, objective."""
+    """One ordering: method and its options, seed, objective, what it is made of."""
 
     method: str = "balance"
     """A method's name; `jax-diversity order --help` lists them."""
@@ -41,48 +123,76 @@ class OrderConfig:
     """λ of the norm column; None takes the objective's own."""
     self_weight: float | None = None
     """Weight of a sequence's own squared excess; None takes the objective's own."""
+    document_weight: float | None = None
+    """λ of what keeps the sequences of one document apart; None takes the objective's own."""
+    reverse: bool = False
+    """Turn the order around: last sequence first."""
+    devices: int | None = None
+    """Devices that share the work, for methods that can; the result is that of one device. None takes one."""
+    targets: TargetsConfig = TargetsConfig()
+    after: AfterConfig = AfterConfig()
 
     @property
     def file_name(self) -> str:
         """The ordering's name, which is that of its file."""
         return self.name or self.method
 
-    def check(self, where: str, families: Sequence[str]) -> None:
+    def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
         """Refuse settings that no corpus could satisfy; of options, names and types: values are the method's to check.
 
         Args:
             where: what messages call these settings, such as `orders[0]`.
             families: the families that orderings see.
+            earlier: the orderings that are made before this one.
 
         Raises:
             UserError: the first such setting.
         """
-        from jax_diversity.ordering.base import METHODS
+        from jax_diversity.ordering.base import METHODS, PLANNING
 
         file_name("an ordering's name", self.file_name)
         at_least(0, where, self, "seed")
         for family, value in self.weights.items():
-            if family not in families:
-                raise UserError(
-                    f"Expected {where}.weights to weigh families of characteristics.families ({', '.join(families)}), "
-                    f"found {family!r}; add it there or leave it out here."
-                )
+            _check_family(f"{where}.weights to weigh", family, families)
             weight(f"{where}.weights.{family}", value)
         if not any(self.weights.get(family, 1.0) for family in families):
             raise UserError(f"Expected {where}.weights to hold a weight above zero, found only zeros.")
-        for name in ("window_weight", "norm_weight", "self_weight"):
+        for name in ("window_weight", "norm_weight", "self_weight", "document_weight"):
             if getattr(self, name) is not None:
                 weight(f"{where}.{name}", getattr(self, name))
         for size in self.windows:
             if size < 1:
                 raise UserError(f"Expected {where}.windows >= 1, found {size}.")
+        self.targets.check(f"{where}.targets", families)
+        self.after.check(f"{where}.after")
+        if self.after.order not in (None, *earlier):
+            raise UserError(
+                f"Expected {where}.after.order to name an ordering that is made before it "
+                f"({', '.join(earlier) or 'there is none'}), found {self.after.order!r}."
+            )
+        if self.devices is not None:
+            whole_number(f"{where}.devices", self.devices, 1)
+        if self.reverse and (self.targets.shares or self.after.order):
+            raise UserError(
+                f"Expected {where}.reverse without targets and after, whose positions it would turn around, found it "
+                f"with {'targets; give their phases in reverse' if self.targets.shares else 'after; leave it out'}."
+            )
         # By the method's signature, read from its source: the method itself would load JAX and start the accelerator.
         METHODS.check_name(self.method)
         try:
             METHODS.check_settings(self.method, self.options)
+            if self.targets.shares or self.after.order:
+                METHODS.check_takes(self.method, "plan", PLANNING)
+            if self.devices is not None:
+                METHODS.check_takes(self.method, "mesh", "share its work among devices")
             objective = self.resolve_objective()
             objective.check_families(families)
             objective.check_method(self.method)
+            weights = objective.family_weights or [self.weights.get(family, 1.0) for family in families]
+            weighed = [family for family, value in zip(families, weights, strict=False) if value]
+            for family in self.targets.shares:
+                if family not in weighed:
+                    raise UserError(f"Targets name the family {family!r}; the objective weighs {', '.join(weighed)}.")
         except UserError as error:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
@@ -100,11 +210,31 @@ class OrderConfig:
                 f"Expected orders.weights with the default objective only, found them with {self.objective!r}, whose "
                 "weights are fixed; take objective=default."
             )
-        given = {"norm_weight": self.norm_weight, "self_weight": self.self_weight}
+        given = {name: getattr(self, name) for name in ("norm_weight", "self_weight", "document_weight")}
         return dataclasses.replace(
             presets[self.objective](),
             windows=self.windows,
             window_weight=self.window_weight,
             form=self.form,
             **{name: value for name, value in given.items() if value is not None},
+        )
+
+
+def position_of(place: Place, num_positions: int) -> int:
+    """The position that settings mean by a whole number, or by a fraction of the run."""
+    return place if isinstance(place, int) else round(place * num_positions)
+
+
+def _check_place(name: str, place: Place) -> None:
+    if isinstance(place, int):
+        whole_number(name, place)
+    elif not 0 <= place < 1:
+        raise UserError(f"Expected {name} to be a position (a whole number) or a fraction in [0, 1), found {place}.")
+
+
+def _check_family(what: str, family: str, families: Sequence[str]) -> None:
+    if family not in families:
+        raise UserError(
+            f"Expected {what} families of characteristics.families ({', '.join(families)}), found {family!r}; add it "
+            "there or leave it out here."
         )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
-from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.ordering.settings import OrderConfig, position_of
+
+if TYPE_CHECKING:
+    from jax_diversity.schema import Characteristics
 
 
 def order_stage(config: OrderConfig) -> Stage:
@@ -20,8 +26,10 @@ def order_stage(config: OrderConfig) -> Stage:
         destination="orderings",
         run=lambda context, partial: order_sequences(context, partial, config),
         summary=summary,
-        settings=lambda _: {"order": dataclasses.asdict(config)},
-        inputs=lambda context: ("characterize",),
+        # Without the devices, which do not change the result.
+        settings=lambda _: {"order": {**dataclasses.asdict(config), "devices": None}},
+        inputs=lambda context: ("characterize", *([f"order/{config.after.order}"] if config.after.order else [])),
+        check=lambda context: _mesh(config),  # before the work of other stages
         resumable=True,
         owns_folder=False,
         packages=("jax", "numpy"),
@@ -32,19 +40,60 @@ def order_stage(config: OrderConfig) -> Stage:
 def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Counts:
     """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
+    from jax_diversity.ordering.composition.compose import replan
+    from jax_diversity.schema import Ordering
 
-    chars = context.dataset.characteristics.with_weights(config.weights)
+    dataset = context.dataset
+    chars = dataset.characteristics.with_weights(config.weights)
     checkpoint = partial / "checkpoint"
     settings: dict[str, Any] = {"seed": config.seed, "objective": config.resolve_objective(), **config.options}
     if METHODS.takes(config.method, "checkpoint"):
         settings["checkpoint"] = checkpoint
+    if config.devices is not None:
+        settings["mesh"] = _mesh(config)
+    before = None if config.after.order is None else dataset.orderings[config.after.order]
+    position = position_of(config.after.position or 0, chars.num_sequences)
+    about: Counts = {"name": config.file_name}
+    if config.targets.shares:
+        consumed = () if before is None else before.indices[:position]
+        settings["targets"], about["unmet_targets"] = _targets(dataset, chars, config, consumed)
     with context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance:
-        result = order(chars, config.method, advance=advance, **settings)
+        if before is None:
+            result = order(chars, config.method, advance=advance, **settings)
+        else:
+            result = replan(chars, before, position, config.method, advance=advance, **settings)
+            about["of"] = {"name": config.after.order, "fingerprint": before.fingerprint}
+    if config.reverse:
+        result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
     checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; in any case it is not published
     write_array(partial / f"{config.file_name}.npy", result.indices)
-    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, "name": config.file_name}
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
+
+
+def _mesh(config: OrderConfig) -> Any:
+    """The devices that the settings ask for, as a mesh; None where they ask for none."""
+    from jax_diversity.foundation.devices import first_devices
+
+    return None if config.devices is None else first_devices(config.devices, "sequences")
+
+
+def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed: Any) -> tuple[Any, list[str]]:
+    """What to aim at, and a sentence on what the corpus lacks for it, which is also shown as a warning."""
+    from jax_diversity.ordering.curriculum import named_targets, shortages
+
+    targets = named_targets(config.targets, chars, dataset.group_names)
+    found = shortages(chars, targets, np.asarray(consumed, np.int64))
+    told = []
+    if found:
+        name = dataset.group_names[found[0].family][found[0].group]
+        told = [found[0].sentence(name, len(found) - 1)]
+        warnings.warn(f"Ordering {config.file_name!r}: {told[0]}", stacklevel=2)
+    # After another ordering, one phase is a target from there on; phases count from the first position of all.
+    if config.after.order is not None and config.targets.num_phases == 1:
+        return {family: shares[0] for family, shares in targets.shares.items()}, told
+    return targets, told
 
 
 def summary(counts: Counts) -> str:
-    """How many positions were filled by which method."""
-    return f"{counts['num_sequences']:,} positions by {counts['method']}"
+    """How many positions were filled by which method, and what targets lack."""
+    return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])

@@ -71,8 +71,9 @@ class Build:
         Raises:
             UserError: there are no characteristics yet; bad settings.
         """
-        others = [other for other in self.config.orders if other.file_name != order.file_name]
-        self.config = dataclasses.replace(self.config, orders=(*others, order))
+        # One of the same name is replaced in its place: later ones may go on from it.
+        orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
+        self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))
         return self._run(ordering_stages(order))
 
     @property

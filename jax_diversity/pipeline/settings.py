@@ -72,7 +72,7 @@ class BuildConfig:
             cast(Any, settings).check(*([names] if isinstance(settings, RecordsConfig) else []))
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
-            order.check(f"orders[{index}]", self.characteristics.families)
+            order.check(f"orders[{index}]", self.characteristics.families, names[:index])
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
         for size in self.windows:

@@ -22,6 +22,8 @@ from jax_diversity.report.words import verdict_sentence
 from jax_diversity.schema import Characteristics, Ordering
 
 NUM_SEEDS = 5
+# How an ordering was made, as far as the page shows it.
+_SHOWN = ("seed", "objective", "options", "reverse", "replanned_at", "unmet_targets")
 # Many orderings and families have shorter curves, so that the page stays small enough to be sent by mail.
 FEWEST_POINTS, ALL_POINTS = 60, 14_000
 FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
@@ -78,7 +80,7 @@ def order_values(
         "name": clean_text(about["name"]),
         "method": clean_text(about["method"]),
         "is_baseline": about["method"] == SHUFFLE,
-        "info": as_json({key: about[key] for key in ("seed", "objective", "options") if key in about}),
+        "info": as_json({key: about[key] for key in _SHOWN if key in about}),
         "prefix": [{"family": clean_text(family), **_curve(curve, points)} for family, curve in families.items()],
         "windows": windows,
         "profile": {

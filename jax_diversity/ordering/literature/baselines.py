@@ -7,8 +7,9 @@ The arguments are those of `base.Method`. The shuffles of streams, which see onl
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.schema import Characteristics
@@ -50,29 +51,60 @@ def cluster_sorted(
 
 
 def stratified(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
+    characteristics: Characteristics,
+    *,
+    seed: int = 0,
+    objective: Objective,
+    advance: Advance = ignore,
+    second_family: str | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Every group spread evenly over the order: a two-way jittered interleave.
+    """Every group spread evenly over the order, with jitter; in two ways if a second family is named.
 
-    A group is the sequences with the same heaviest group in the first family. Its n members, in a random order,
-    get the keys `(i + u) / n` with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. Two
-    things are random: which member is the i-th, and where in its stratum it falls. In any interval of keys of width x
-    a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A sequence's
-    other groups are not balanced.
+    A group is the sequences with the same heaviest group in the first family. Its n members get the keys `(i + u) / n`
+    with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. In any interval of keys of
+    width x a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A
+    sequence's other groups are not balanced.
+
+    Which member is the i-th is random, or decided by a second family: the k sequences of each of its groups get keys
+    `(j + u) / k` in the same way, and the members are taken in the order of these. With `second_family="duplicate"`
+    clusters are evenly spaced, and so are the copies of a document: two copies lie half an order apart on average
+    instead of a third, and seldom close together.
 
     One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986). The
-    seed decides the members' order and their places; the objective is not used.
+    seed decides the order of members and their places; the objective is not used.
+
+    Args:
+        seed: of the members' order and of the jitter.
+        second_family: the family of the characteristics whose groups are spaced within those of the first, such as
+            `duplicate`; None takes the members in random order.
+
+    Raises:
+        ValueError: a second family that the characteristics do not have.
     """
-    # The order of the two draws is part of the result: golden orders depend on it.
+    if second_family is not None:
+        one_of("second_family", second_family, characteristics.families)
+    # The order of the draws is part of the result: golden orders depend on it.
     rng = np.random.default_rng(seed)
+    members, jitter = rng.permutation(characteristics.num_sequences), rng.random(characteristics.num_sequences)
+    if second_family is not None:
+        groups = heaviest_groups(characteristics.counts[second_family])
+        members = np.argsort(_spaced(groups, members, rng.random(len(groups))), kind="stable")
     groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
-    shuffled = rng.permutation(len(groups))
-    jitter = rng.random(len(groups))
-    # A stable sort of the shuffled sequences by group: members of a group stand together, in random order.
-    members = shuffled[np.argsort(groups[shuffled], kind="stable")]
+    keys = _spaced(groups, members, jitter)
+    advance(len(groups))
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def _spaced(
+    groups: Int64[np.ndarray, " sequence"],
+    members: Int64[np.ndarray, " sequence"],
+    jitter: Float64[np.ndarray, " sequence"],
+) -> Float64[np.ndarray, " sequence"]:
+    """Every sequence's key `(i + jitter) / n`, where it is the i-th of its group's n in the order `members`."""
+    # A stable sort by group: members of a group stand together, in their order.
+    members = members[np.argsort(groups[members], kind="stable")]
     sizes = np.bincount(groups)
     before = np.cumsum(sizes) - sizes
     keys = np.empty(len(groups))
     keys[members] = (np.arange(len(groups)) - before[groups[members]] + jitter[members]) / sizes[groups[members]]
-    advance(len(groups))
-    return np.argsort(keys, kind="stable").astype(np.int64)
+    return keys
