@@ -70,6 +70,10 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
         same = equal(chars, "greedy", meshes=[devices(number)], **moving)
         yield f"greedy, ties, windows, moving targets, consumed, {number} devices", same
     common = synthetic_characteristics(300, num_clusters=20, num_bins=5)
+    norms = Objective.f3(0.5, form="norms")
+    same = equal(chars, "greedy", meshes=[devices(8)], **{**moving, "objective": norms})
+    yield "greedy, norms, ties, moving targets, consumed, 8 devices", same
+    yield "greedy, norms, a common corpus, 3 devices", equal(common, "greedy", meshes=[devices(3)], objective=norms)
     yield "greedy, a common corpus, 3 devices", equal(common, "greedy", meshes=[devices(3)])
     greedy._REPACK_ABOVE, former = 250, greedy._REPACK_ABOVE
     running.STEPS_PER_CALL = 64

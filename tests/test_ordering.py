@@ -73,6 +73,7 @@ def unchecked() -> Iterator[None]:
         ({"windows": ((1, 2),)}, r"windows to be a whole number >= 1, found \(1, 2\)"),
         ({"windows": None}, "windows to be a whole number >= 1, found None"),
         ({"norm_weight": "much"}, "norm_weight to be finite and >= 0, found 'much'"),
+        ({"form": "norm"}, "the objective's form to be one of squares, norms, found 'norm'"),
     ],
 )
 def test_objectives_of_the_wrong_types(settings: dict, sentence: str) -> None:

@@ -139,7 +139,7 @@ def order(
         a schedule of the remaining sequences.
 
     Raises:
-        ValueError: unknown method or option; a method that takes no targets, consumed sequences or checkpoint;
+        ValueError: unknown method or option; a method that takes no targets, consumed sequences, checkpoint or norms;
             negative seed; an objective or targets that do not fit the characteristics; consumed sequences
             that do not exist or come twice; another run's checkpoint; more sequences or non-zeros than
             32-bit indices can hold.
@@ -164,6 +164,7 @@ def order(
     seed = whole_number("seed", seed)
     # Checked here, because some methods do not read the objective.
     objective.check_families(characteristics.families)
+    objective.check_method(method)
     # Sizes are rounded up and indices added on the accelerator, in int32: half of its range leaves room for both.
     limit = np.iinfo(np.int32).max // 2
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())

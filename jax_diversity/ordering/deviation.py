@@ -32,8 +32,19 @@ class Compensated(NamedTuple):
     error: Float32[Array, "..."]
 
 
+class Families(NamedTuple):
+    """The families whose norms a rule adds, one after another in the columns: where each begins, the last one's end."""
+
+    bounds: Int32[Array, " boundary"]
+    weights: Float32[Array, " family"]
+    norm_weight: Float32[Array, ""]
+
+
 class Rule(NamedTuple):
-    """An objective's weights and the target; the last column is the norms'."""
+    """An objective's weights and the target; the last column is the norms'.
+
+    A rule of the form "norms" has `families`, which hold the weights; its `column_weights` are 1.
+    """
 
     target_pieces: Float32[Array, "piece column"]
     column_weights: Float32[Array, " column"]
@@ -43,6 +54,7 @@ class Rule(NamedTuple):
     apart_shares: Float32[Array, " group"]
     apart_weights: Float32[Array, " group"]
     zero: Float32[Array, ""]
+    families: Families | None
 
     @property
     def targets(self) -> Float32[Array, " column"]:
@@ -130,16 +142,30 @@ def build_rule(features: Features, objective: Objective) -> Rule:
     """The rule of an objective over the features' columns."""
     # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
+    column_weights, families = features.column_weights, None
+    if objective.form == "norms":
+        # A norm is weighted after its square root, so the columns are not.
+        column_weights, families = np.ones(len(features.targets)), _build_families(features)
     apart = features.apart
     num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # one more for sequences without a group
     return Rule(
         target_pieces=jnp.asarray(split_into_pieces(features.targets)),
-        column_weights=jnp.asarray(features.column_weights, jnp.float32),
+        column_weights=jnp.asarray(column_weights, jnp.float32),
         window_sizes=jnp.asarray(sizes, jnp.int32),
         window_weight=jnp.float32(objective.window_weight),
         apart_shares=padded(apart.share.astype(np.float32), num_groups),
         apart_weights=padded(np.full(len(apart.share), apart.weight, np.float32), num_groups),
         zero=jnp.float32(0),
+        families=families,
+    )
+
+
+def _build_families(features: Features) -> Families:
+    starts = [columns.start for columns in features.family_columns.values()]
+    return Families(
+        bounds=jnp.asarray([*starts, len(features.targets) - 1], jnp.int32),
+        weights=jnp.asarray(features.column_weights[starts], jnp.float32),
+        norm_weight=jnp.float32(features.column_weights[-1]),
     )
 
 

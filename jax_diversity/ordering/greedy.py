@@ -14,7 +14,7 @@ the deviation. A score does not depend on the device that computes it: the order
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from jaxtyping import Array, Float32, Int32, Int64
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
+    Families,
     Rows,
     Rule,
     apart_gradient,
@@ -61,6 +62,7 @@ from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 _UNPLACEABLE = np.float32(np.inf)
+_SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)
 _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
 # What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
@@ -80,7 +82,8 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step.
 
-    Time grows with the square of the number of sequences. Other arguments are those of `base.Method`.
+    Time grows with the square of the number of sequences; the only method that takes an objective of the form "norms".
+    Other arguments are those of `base.Method`.
 
     Args:
         seed: of the choice between equal scores.
@@ -122,7 +125,7 @@ class GreedyState(NamedTuple):
     """A run's state; a pytree that can be saved between calls."""
 
     deviation: Deviation
-    costs: tuple[Float32[Array, " _row"], ...]
+    costs: tuple[Float32[Array, "part _row"], ...]
     order: Int32[Array, " position"]
     # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
     # to it, XLA would copy the whole array in every step.
@@ -137,7 +140,7 @@ _ROWS_SPLIT = Rows(
 _BUCKET_SPLIT = Bucket(
     columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, apart=BY_COLUMN, sequence_index=BY_ROW
 )
-_STATE_SPLIT = GreedyState(EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE, EVERYWHERE)
+_STATE_SPLIT = GreedyState(EVERYWHERE, BY_COLUMN, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
 def _candidates_split(num_buckets: int) -> Candidates:
@@ -177,17 +180,24 @@ class GreedySelector:
             self._mesh, lambda device: _build_candidates(features, groups, device, size), _candidates_split(len(groups))
         )
 
-    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, " _row"], ...]:
-        """The costs `a ||v_s||²` as the buckets hold them; infinite where a sequence is placed or a row is padding."""
-        costs = self._features.own_costs.copy()  # a cached property: the next call reads it again
-        costs[placed] = _UNPLACEABLE
+    def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, "part _row"], ...]:
+        """The costs `a ||v_s||²` as the buckets hold them, for norms `||v_s||²` of each family.
+
+        They are infinite where a sequence is placed or a row is padding.
+        """
+        norms = self._objective.form == "norms"
+        costs = self._features.family_squares if norms else self._features.own_costs[None].copy()
+        costs[:, placed] = _UNPLACEABLE
         size = num_devices(self._mesh)
 
-        def build(device: int) -> tuple[Float32[Array, " _row"], ...]:
+        def build(device: int) -> tuple[Float32[Array, "part _row"], ...]:
             shares = _shares(self._groups, device, size)
-            return tuple(padded(costs[own], num_rows, fill=np.inf) for _, own, num_rows in shares)
+            return tuple(
+                jax.device_put(np.pad(costs[:, own], ((0, 0), (0, num_rows - len(own))), constant_values=np.inf))
+                for _, own, num_rows in shares
+            )
 
-        return split(self._mesh, build, (BY_ROW,) * len(self._groups))
+        return split(self._mesh, build, (BY_COLUMN,) * len(self._groups))
 
     def retarget(self, features: Features) -> None:
         """Aim at other targets from the next step on."""
@@ -344,7 +354,9 @@ def _step(
     bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
     # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).
     costs = tuple(
-        costs.at[jnp.where(is_own & (bucket_index == index), bucket_row, len(costs))].set(_UNPLACEABLE, mode="drop")
+        costs.at[:, jnp.where(is_own & (bucket_index == index), bucket_row, costs.shape[1])].set(
+            _UNPLACEABLE, mode="drop"
+        )
         for index, costs in enumerate(state.costs)
     )
     return GreedyState(deviation, costs, state.order, chosen, state.num_placed + 1)
@@ -362,14 +374,16 @@ def _best_candidate(
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
     """The smallest score and the lowest sequence index that has it."""
     gradient = state.deviation.gradient
-    # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
-    per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
-    # As the gradient itself: computed once, not for every row that reads it.
-    of_groups = lax.optimization_barrier(apart_gradient(rule, state.deviation.placed))
-    scores = [
-        _scores(rule, bucket, costs, gradient, of_groups, per_token)
-        for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
-    ]
+    tables = list(zip(candidates.buckets, state.costs, strict=True))
+    if rule.families is None:
+        # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
+        per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
+        # As the gradient itself: computed once, not for every row that reads it.
+        of_groups = lax.optimization_barrier(apart_gradient(rule, state.deviation.placed))
+        scores = [_scores(rule, bucket, costs[0], gradient, of_groups, per_token) for bucket, costs in tables]
+    else:
+        sums = _family_sums(rule, rule.families, gradient)
+        scores = [_norm_scores(rule, rule.families, bucket, costs, gradient, *sums) for bucket, costs in tables]
     # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
@@ -397,11 +411,56 @@ def _scores(
         gathered = gradient.at[bucket.columns[feature]].get(mode="promise_in_bounds")
         return total + rule.times(gathered, bucket.values[feature])
 
+    # Without the barrier, minimum and index search would each compute all scores.
+    return lax.optimization_barrier(_over_features(bucket, add, score))
+
+
+def _family_sums(
+    rule: Rule, families: Families, gradient: Float32[Array, " column"]
+) -> tuple[Float32[Array, " family"], Float32[Array, " family"]]:
+    """`2 <D, τ>` and `||D||²` of every family, of the gradient `2 D`."""
+    column = jnp.arange(len(gradient), dtype=jnp.int32)
+    inside = (families.bounds[:-1, None] <= column) & (column < families.bounds[1:, None])
+    products, squares = rule.times(gradient, rule.targets), rule.times(gradient, gradient)
+    return jnp.sum(jnp.where(inside, products, 0), axis=1), 0.25 * jnp.sum(jnp.where(inside, squares, 0), axis=1)
+
+
+def _norm_scores(
+    rule: Rule,
+    families: Families,
+    bucket: Bucket,
+    costs: Float32[Array, "family row"],
+    gradient: Float32[Array, " column"],
+    per_token: Float32[Array, " family"],
+    squares: Float32[Array, " family"],
+) -> Float32[Array, " row"]:
+    """`Σ λ (||D + v_s|| - ||D||)` over the families, and λ times the absolute value of the norm column's sum."""
+    starts, ends = families.bounds[:-1], families.bounds[1:]
+
+    def add(feature: int | Int32[Array, ""], totals: list[Array]) -> list[Array]:
+        columns = bucket.columns[feature]
+        product = rule.times(gradient.at[columns].get(mode="promise_in_bounds"), bucket.values[feature])
+        return [
+            total + jnp.where((start <= columns) & (columns < end), product, 0)
+            for total, start, end in zip(totals, starts, ends, strict=True)
+        ]
+
+    own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
+    score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
+    for index, growth in enumerate(_over_features(bucket, add, own)):
+        # ||D + v|| - ||D|| without the difference of two large numbers: that of the squares, by the sum of the norms.
+        # Rounding must not leave less than nothing of a square; a finite divisor above zero keeps an infinite cost
+        # infinite, and a family that does not deviate at all from 0/0.
+        growth = jnp.maximum(growth, -squares[index])
+        sum_of_norms = jnp.sqrt(squares[index]) + jnp.sqrt(jnp.minimum(squares[index] + growth, _LARGE))
+        score += rule.times(families.weights[index], growth / jnp.maximum(sum_of_norms, _SMALL))
+    return lax.optimization_barrier(score)
+
+
+def _over_features(bucket: Bucket, add: Callable[[Any, Any], Any], total: Any) -> Any:
+    """`add(feature, total)` over all features of a table."""
     width = bucket.columns.shape[0]
     # Unrolled, the gathers of a row fuse into one loop; very wide rows would make the program too long.
     for feature in range(min(width, _MAX_UNROLLED)):
-        score = add(feature, score)
-    if width > _MAX_UNROLLED:
-        score = lax.fori_loop(_MAX_UNROLLED, width, add, score)
-    # Without the barrier, minimum and index search would each compute all scores.
-    return lax.optimization_barrier(score)
+        total = add(feature, total)
+    return lax.fori_loop(_MAX_UNROLLED, width, add, total) if width > _MAX_UNROLLED else total

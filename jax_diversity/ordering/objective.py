@@ -9,7 +9,7 @@ the smallest
 
 where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
-sequences first.
+sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` where this rule adds their squares.
 
 Sequences of one document are kept *apart*: with P_d the tokens of document d that are placed, τ_d its share of all
 tokens and S all tokens placed, a sequence of d has the further score `2 λ t_s (P_d - τ_d S)`. It is the rule above for
@@ -22,13 +22,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
-from jax_diversity.foundation.checks import several, weight, whole_number
+from jax_diversity.foundation.checks import one_of, several, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
@@ -36,6 +36,9 @@ EXACT_TOKENS = 65_536
 """Tokens of a sequence up to which the selectors' float32 sums are exact (`deviation` says why)."""
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
+
+Form = Literal["squares", "norms"]
+"""How an objective adds its families: the squares of their deviations, or the deviations."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,20 @@ class Objective:
             families past the end; None uses all families with the characteristics' weights.
         document_weight: λ of what keeps the sequences of one document apart (`Characteristics.documents`); 0 leaves
             it out, as the presets do.
+        form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
+            `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
+            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms take the method
+            `greedy`, the self weight 1, the document weight 0 and no windows.
 
     Raises:
-        ValueError: a weight that is negative or not finite, a window below 1.
+        ValueError: a weight that is negative or not finite, a window below 1, an unknown form; norms with windows,
+            documents or another self weight than 1.
 
     Example:
         >>> Objective.f3(0.5).family_weights
         (1.0, 0.5)
+        >>> Objective.f3(0.5, form="norms").form
+        'norms'
     """
 
     norm_weight: float = 1.0
@@ -68,6 +78,7 @@ class Objective:
     window_weight: float = 0.5
     family_weights: tuple[float, ...] | None = None
     document_weight: float = 0.1
+    form: Form = "squares"
 
     def __post_init__(self) -> None:
         # Stored as plain numbers, also if they were given as NumPy's, so that an ordering's info is JSON.
@@ -83,6 +94,13 @@ class Objective:
         object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
+        one_of("the objective's form", self.form, get_args(Form))
+        if self.form == "norms" and (self.self_weight != 1 or self.document_weight or self.windows):
+            raise UserError(
+                "Expected self_weight 1, document_weight 0 and no windows with the form 'norms', found "
+                f"{self.self_weight:g}, {self.document_weight:g} and {self.windows}; take Objective.f2 or f3, or the "
+                "form 'squares'."
+            )
 
     @classmethod
     def f1(cls) -> Objective:
@@ -90,19 +108,31 @@ class Objective:
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0,), document_weight=0.0)
 
     @classmethod
-    def f2(cls, norm_weight: float = 1.0) -> Objective:
-        """f1 and the norm column, weighted by λ = `norm_weight`."""
-        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), document_weight=0.0)
+    def f2(cls, norm_weight: float = 1.0, *, form: Form = "squares") -> Objective:
+        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is that of the authors' code."""
+        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), document_weight=0.0, form=form)
 
     @classmethod
-    def f3(cls, length_weight: float = 1.0) -> Objective:
-        """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`."""
-        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight), document_weight=0.0)
+    def f3(cls, length_weight: float = 1.0, *, form: Form = "squares") -> Objective:
+        """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`.
+
+        `form="norms"` is that of the authors' code.
+        """
+        weights = (1.0, length_weight)
+        return cls(norm_weight=0.0, self_weight=1.0, family_weights=weights, document_weight=0.0, form=form)
 
     @property
     def total_self_weight(self) -> float:
         """`(1 + β |windows|) a`: the prefix and every window grow by the same `v_s`."""
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
+
+    def check_method(self, method: str) -> None:
+        """Refuse a method that does not minimise the objective's form."""
+        if self.form == "norms" and method != "greedy":
+            raise UserError(
+                f"Expected the method 'greedy' with the objective's form 'norms', found {method!r}; take that method "
+                "or the form 'squares'."
+            )
 
     def check_families(self, families: Sequence[str]) -> None:
         """Refuse families that are fewer than the objective weighs."""
@@ -271,6 +301,17 @@ class Features:
         norm_excess = self.norms.astype(np.float64) - self.targets[-1]
         excess = self.squares - tokens * self.target_products + tokens**2 * length
         return (self.self_weight * (excess + self.column_weights[-1] * norm_excess**2)).astype(np.float32)
+
+    @property
+    def family_squares(self) -> Float32[np.ndarray, "family sequence"]:
+        """`||v_s||²` of every family, without its weight, computed in float64 from integer counts."""
+        squares = []
+        for columns in self.family_columns.values():
+            counts, target = self.counts(columns).astype(np.float64), self.targets[columns]
+            # Expanded over the non-zeros alone: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
+            excess = self.tokens * (self.tokens * (target @ target) - 2.0 * (counts @ target))
+            squares.append(counts.power(2).sum(axis=1) + excess)
+        return np.array(squares, np.float32)
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
         """Σ v_s over some sequences, λ left out; the norm column last."""

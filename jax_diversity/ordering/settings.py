@@ -110,6 +110,8 @@ class OrderConfig:
     """Seed of the methods that draw."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
+    form: Literal["squares", "norms"] = "squares"
+    """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family; 1.0 where not given."""
     windows: tuple[int, ...] = ()
@@ -185,6 +187,7 @@ class OrderConfig:
                 METHODS.check_takes(self.method, "mesh", "share its work among devices")
             objective = self.resolve_objective()
             objective.check_families(families)
+            objective.check_method(self.method)
             weights = objective.family_weights or [self.weights.get(family, 1.0) for family in families]
             weighed = [family for family, value in zip(families, weights, strict=False) if value]
             for family in self.targets.shares:
@@ -212,6 +215,7 @@ class OrderConfig:
             presets[self.objective](),
             windows=self.windows,
             window_weight=self.window_weight,
+            form=self.form,
             **{name: value for name, value in given.items() if value is not None},
         )
 
