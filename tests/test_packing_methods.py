@@ -161,10 +161,13 @@ def test_partial_shuffle_rotates_every_row(drawn: tuple[np.ndarray, np.ndarray, 
             offset = int(offsets[epoch * num_rows + row])
             tokens = stream[row * size : (row + 1) * size]
             rotated = tokens[offset:] + tokens[:offset]
-            columns.append(without_unfilled(split(rotated, length), length, options["last_sequence"]))
+            # Each sequence's tokens, and the token after them: all but the rotated row's first are targets.
+            cut = [rotated[start : start + length + 1] for start in range(0, len(rotated) - 1, length)]
+            columns.append(without_unfilled(cut, length + 1, options["last_sequence"]))
         expected += [row[column] for column in range(len(columns[0])) for row in columns]
     segments = pack(lengths, length, **options).segments
     assert tokens_of(segments, lengths) == expected
+    assert (segments.sequence_length, segments.overlap) == (length + 1, 1)
 
 
 def test_rows_go_on_where_the_batch_before_ended() -> None:
@@ -172,8 +175,8 @@ def test_rows_go_on_where_the_batch_before_ended() -> None:
     segments = partial_shuffle(lengths, np.arange(400), 16, num_rows=8)
     stream = {token: place for place, token in enumerate(stream_of(lengths, np.arange(400)))}
     places = [[stream[token] for token in tokens] for tokens in tokens_of(segments, lengths)]
-    goes_on = [later[0] == former[-1] + 1 for former, later in zip(places, places[8:], strict=False)]
-    assert len(goes_on) - sum(goes_on) <= 8  # each row jumps once, back to its beginning
+    # The last token is the next sequence's first, also where the row jumps back to its beginning.
+    assert all(later[0] == former[-1] for former, later in zip(places, places[8:], strict=False))
 
 
 @pytest.mark.parametrize("method", ["best_fit", "first_fit"])
@@ -203,9 +206,10 @@ def test_rows_beyond_the_tokens_take_no_memory() -> None:
 
 
 def test_epochs_are_counted_as_repeats() -> None:
-    done = pack([7, 9, 4, 12], 4, method="partial_shuffle", num_rows=2, num_epochs=3)
+    done = pack([7, 9, 4, 14], 4, method="partial_shuffle", num_rows=2, num_epochs=3)
     assert (done.report.num_sequences, done.report.num_padding_tokens) == (24, 0)
-    assert (done.report.num_tokens_kept, done.report.num_tokens_repeated) == (32, 64)
+    # Sequences of 4 + 1 tokens; the first token of the next one is counted once.
+    assert (done.report.num_tokens_kept, done.report.num_tokens_repeated) == (34, 24 * 5 - 34)
     assert done.report.num_tokens_dropped == 0
     # A document of 4 tokens may lie whole in a sequence; all longer ones are in parts.
     assert done.report.num_documents_cut >= 3
