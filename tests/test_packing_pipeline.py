@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.export.maxtext import write_maxtext
+from jax_diversity.export.rows import OrderedSequences
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.base import METHODS
 from jax_diversity.packing.megatron import megatron_indices, plan_epochs
@@ -117,8 +119,20 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
     ]
     assert page["clusters_per_sequence"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert 1 / 4 < page["largest_cluster_share"] <= 1
-    assert (dataset.segments.length <= 8).all()
+    segments = dataset.segments
+    assert (segments.length <= 8).all()
     assert lengths.max() > 8
+    # Every atom lies at its own place, also in what training reads.
+    np.testing.assert_array_equal(segments.position % 8, 0)
+    held = np.zeros((dataset.num_sequences, 32), bool)
+    for row, place, length in zip(segments.sequence_index, segments.position, segments.length, strict=True):
+        held[row, place : place + length] = True
+    batch = dataset.records.read_sequences(np.arange(dataset.num_sequences))
+    np.testing.assert_array_equal(batch["inputs_segmentation"] > 0, held)
+    assert not batch["inputs"][~held].any()
+    with pytest.raises(jd.UserError, match="padding at their ends only for MaxText.*packing.options.atom_size"):
+        write_maxtext(OrderedSequences(dataset, "uniform_shuffle"), prepared / "maxtext")
+    assert not (prepared / "maxtext").exists()
 
 
 @pytest.mark.parametrize(
