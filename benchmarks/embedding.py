@@ -102,7 +102,8 @@ def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     embedder = hashing_method.hashing(seed=config.seed, max_tokens=config.max_tokens, dimensions=DIMENSIONS)
     embedder.embed(["signs are drawn at the first call"])
     signs = hashing_method.make_signs(DIMENSIONS, config.seed)
-    return lambda: embedder.embed(texts), lambda: hashing_method.make_vectorizer(config.max_tokens).transform(texts) @ signs
+    bare = hashing_method.make_vectorizer(config.max_tokens)
+    return lambda: embedder.embed(texts), lambda: bare.transform(texts) @ signs
 
 
 def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embed, Embed]:

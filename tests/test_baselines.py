@@ -127,7 +127,7 @@ def test_without_a_buffer_the_corpus_order_stays(buffer_size: int | None) -> Non
 
 
 def test_whole_batches_come_from_one_worker() -> None:
-    """46 sequences, batches of 8, three workers: the batches of detectron2's pull request 5035, and the smaller ones."""
+    """46 sequences, batches of 8, three workers: those of detectron2's pull request 5035, and the smaller ones."""
     indices = order(plain(46), "buffer_shuffle", buffer_size=None, num_workers=3, batch_size=8).indices.tolist()
     batches = [indices[start : start + 8] for start in range(0, 32, 8)]
     assert batches == [[worker + 3 * row for row in range(8)] for worker in (0, 1, 2)] + [list(range(24, 46, 3))]

@@ -130,7 +130,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
     batch = dataset.records.read_sequences(np.arange(dataset.num_sequences))
     np.testing.assert_array_equal(batch["inputs_segmentation"] > 0, held)
     assert not batch["inputs"][~held].any()
-    with pytest.raises(jd.UserError, match="padding at their ends only for MaxText.*packing.options.atom_size"):
+    with pytest.raises(jd.UserError, match=r"padding at their ends only for MaxText.*options\.atom_size"):
         write_maxtext(OrderedSequences(dataset, "uniform_shuffle"), prepared / "maxtext")
     assert not (prepared / "maxtext").exists()
 

@@ -194,9 +194,7 @@ def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None
     if method == "tfidf_svd":
         embedder: Any = TfidfSvd.load(Path(config.out) / "embeddings" / "embedding.npz")
     else:
-        embedder = make_embedder(
-            config.embedding.method, config.embedding.options, max_tokens=10, texts=lambda: texts
-        )
+        embedder = make_embedder(config.embedding.method, config.embedding.options, max_tokens=10, texts=lambda: texts)
     np.testing.assert_array_equal(vectors, embedder.embed(texts))
     learns = method.endswith(("svd", "average"))
     assert set(files_of(config)) == {"embeddings.npy"} | ({"embedding.npz"} if learns else set())

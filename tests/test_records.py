@@ -210,7 +210,9 @@ def test_no_sequences_make_no_files(tmp_path):
     assert file_counts(0, 5) == ()
 
 
-@pytest.mark.parametrize(("position", "length"), [([0, 3], [4, 2]), ([0, 5], [4, 0]), ([0, 15], [4, 2]), ([4, 0], [2, 2])])
+@pytest.mark.parametrize(
+    ("position", "length"), [([0, 3], [4, 2]), ([0, 5], [4, 0]), ([0, 15], [4, 2]), ([4, 0], [2, 2])]
+)
 def test_segments_that_overlap_or_leave_their_sequence_are_refused(tmp_path, position, length):
     zeros = np.zeros(2, np.int64)
     segments = Segments(zeros, np.array(position), zeros, zeros, np.array(length), np.zeros(2, bool), 1, L)

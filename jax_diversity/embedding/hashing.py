@@ -81,7 +81,8 @@ def make_vectorizer(max_tokens: int | None = None) -> Any:
     """Scikit-learn's `HashingVectorizer` that counts `split_marks` in buckets, all or a text's first ones."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    settings: Any = {"analyzer": partial(split_marks, most=max_tokens), "n_features": NUM_BUCKETS, "norm": None, "dtype": np.float32}
+    analyzer = partial(split_marks, most=max_tokens)
+    settings: Any = {"analyzer": analyzer, "n_features": NUM_BUCKETS, "norm": None, "dtype": np.float32}
     # Without alternating signs: the projection has signs, and opposite counts of one bucket would cancel.
     return HashingVectorizer(alternate_sign=False, **settings)
 

@@ -96,9 +96,7 @@ class TfidfSvd:
             array.setflags(write=False)  # one embedding serves all files of documents
 
     @classmethod
-    def fit(
-        cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int, max_tokens: int = 1024
-    ) -> TfidfSvd:
+    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int, max_tokens: int = 1024) -> TfidfSvd:
         """Learn terms, weights and directions.
 
         The same texts and settings give the same bits, whatever the number of processor cores.

@@ -65,8 +65,8 @@ def write_maxtext(
     """
     if sequences.dataset.segments.has_gaps:
         raise UserError(
-            "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found some "
-            "with padding between documents; pack with a packing.options.atom_size of the sequence length or more."
+            "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found "
+            "padding between documents; pack with a packing.options.atom_size of the sequence length or more."
         )
     length, group_size = sequences.sequence_length, 1
     per_file = max(len(sequences), 1)

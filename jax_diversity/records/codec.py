@@ -193,9 +193,9 @@ def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64
     return documents, np.diff(starts, append=length)[~bodies.is_padding(starts)]
 
 
-def _padding(dtype: np.dtype) -> np.integer:
+def _padding(dtype: np.dtype) -> np.ndarray:
     """The value where padding starts, no token: ids are not negative, and uint16 holds vocabularies below 65,500."""
-    return np.array(-1).astype(dtype)[()]
+    return np.array(-1).astype(dtype)
 
 
 def _mark(dtype: np.dtype) -> int:

@@ -41,9 +41,10 @@ _MAX_UINT16_VOCAB = 65_500
 class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
-    Long texts are encoded in pieces, no text turns into the start or the end token, and texts may be brought into a Unicode normal
-    form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how its file is
-    written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut (`_cut`).
+    Long texts are encoded in pieces, no text turns into the start or the end token, and texts may be brought into a
+    Unicode normal form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how
+    its file is written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut
+    (`_cut`).
 
     Attributes:
         kind: the setting by which `load_saved` knows how to read the tokenizer's file.

@@ -47,9 +47,7 @@ class SentencePieceModel:
     start_token: str | None = None
 
 
-def read_model(
-    path: str | Path, end_token: str | None = None, start_token: str | None = None
-) -> SentencePieceModel:
+def read_model(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> SentencePieceModel:
     """Read a .model file.
 
     Without an `end_token` documents end with the one that it was trained with (`eos_piece`), or else a usual name.

@@ -51,7 +51,9 @@ class TokenizerConfig:
     )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
     start_token: str | None = _only_for(
-        ("bpe", "bytes", *_FILE_KINDS), None, "leave the setting out: tokens that a corpus brings are stored as they are"
+        ("bpe", "bytes", *_FILE_KINDS),
+        None,
+        "leave the setting out: a corpus's own tokens are stored as they are",
     )
     """The token that starts every document, such as `<s>`; None: documents have an end token alone. `bpe` and `bytes`
     add it to their vocabulary, a tokenizer that `path` names must have it."""

@@ -1,9 +1,9 @@
 """Text -> token ids by the `tokenizers` library: a given tokenizer.json or GPT-2's pair of files, byte-level BPE
 trained here, or plain bytes.
 
-A document's tokens are the start token, if there is one, its text's, and the end token. Text is always text: the letters
-`<|endoftext|>` in a document never become the end token, and what a tokenizer.json says of truncation, padding or tokens to add is
-ignored.
+A document's tokens are the start token, if there is one, its text's, and the end token. Text is always text: the
+letters `<|endoftext|>` in a document never become the end token, and what a tokenizer.json says of truncation, padding
+or tokens to add is ignored.
 
 GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, which tokens join to which. Both are written
 in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
@@ -177,8 +177,8 @@ def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonT
     for mark in marks:
         if backend.token_to_id(mark) is not None:
             raise UserError(
-                f"Expected tokenizer.start_token to be no token of the vocabulary's own, found {mark!r}; choose another "
-                "name, such as '<s>'."
+                f"Expected tokenizer.start_token to be no token of the vocabulary's own, found {mark!r}; choose "
+                "another name, such as '<s>'."
             )
         backend.add_special_tokens([mark])
     return JsonTokenizer(backend.to_str(), END_TOKEN, start_token)
