@@ -23,6 +23,7 @@ from tokenizers import models, pre_tokenizers
 
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
+from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
@@ -374,6 +375,13 @@ def test_start_tokens_belong_to_their_documents(config: BuildConfig) -> None:
     begins = segments.document_offset == 0
     np.testing.assert_array_equal(inputs[segments.sequence_index[begins], segments.position[begins]], 257)
     assert (inputs == 257).sum() == begins.sum()
+    # `inspect` counts them as well.
+    order = Path(config.out).parent / "order.npy"
+    np.save(order, np.arange(dataset.num_sequences))
+    document = int(segments.document_index[0])
+    [about] = dataset.document_store.rows(np.array([document]), ["id"])
+    uses = Inspector(dataset, str(order), 1).uses(about["id"])
+    assert (uses[0].document_offset, sum(use.num_tokens for use in uses)) == (0, lengths[document])
 
 
 @pytest.fixture
