@@ -2,8 +2,8 @@
 
     python benchmarks/embedding.py 'texts/*.jsonl.gz' [--label domain] [--out FOLDER] [--write]
 
-Documents are prepared and tokenised first (a BPE of 16,384; into FOLDER if given, which another run finds again),
-so that every method reads the same first 1,024 tokens. The bare calls, on the same texts in the same process:
+Documents are prepared first (into FOLDER if given, which another run finds again). Every method reads the first 1,024
+tokens of its own. The bare calls, on the same texts in the same process:
 
 - tfidf_svd: `TfidfVectorizer` (the same terms, `sublinear_tf`, two documents at least, 50,000 terms) and
   `TruncatedSVD`(128, two iterations), `fit` on the same documents, then `transform` of all;
@@ -21,6 +21,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from jax_diversity.dataset import open_dataset
 from jax_diversity.embedding import hashing as hashing_method
 from jax_diversity.embedding import precomputed as precomputed_method
 from jax_diversity.embedding import tfidf_svd as tfidf_svd_method
+from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.terms import split_terms
@@ -55,7 +57,7 @@ def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], 
         build.run_stage(stage)
     dataset = open_dataset(out)
     start = time.process_time()
-    beginnings = dataset.beginnings(EmbeddingConfig().max_tokens)
+    beginnings = dataset.beginnings(EmbeddingConfig().max_tokens * CHARACTERS_PER_TOKEN)
     texts = [text for path in beginnings.paths for part in beginnings.of_file(path) for text in part]
     seconds = time.process_time() - start
     table = dataset.document_store.columns(["id", "source", "metadata"])
@@ -79,14 +81,17 @@ def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     from sklearn.pipeline import make_pipeline
 
     part = drawn(texts, config)
-    settings: dict[str, Any] = {"analyzer": split_terms, "sublinear_tf": True, "min_df": 2, "dtype": np.float32}
+    words = partial(split_terms, most=config.max_tokens)
+    settings: dict[str, Any] = {"analyzer": words, "sublinear_tf": True, "min_df": 2, "dtype": np.float32}
     bare = make_pipeline(
         TfidfVectorizer(**settings, max_features=50_000),
         TruncatedSVD(DIMENSIONS, n_iter=5, random_state=config.seed),
     )
 
     def ours() -> np.ndarray:
-        embedder = tfidf_svd_method.tfidf_svd(texts=lambda: part, seed=config.seed, dimensions=DIMENSIONS)
+        embedder = tfidf_svd_method.tfidf_svd(
+            texts=lambda: part, seed=config.seed, max_tokens=config.max_tokens, dimensions=DIMENSIONS
+        )
         return embedder.embed(texts)
 
     return ours, lambda: bare.fit(part).transform(texts)
@@ -94,10 +99,11 @@ def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
 
 def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
     """Ours and the bare one."""
-    embedder = hashing_method.hashing(seed=config.seed, dimensions=DIMENSIONS)
+    embedder = hashing_method.hashing(seed=config.seed, max_tokens=config.max_tokens, dimensions=DIMENSIONS)
     embedder.embed(["signs are drawn at the first call"])
     signs = hashing_method.make_signs(DIMENSIONS, config.seed)
-    return lambda: embedder.embed(texts), lambda: hashing_method.make_vectorizer().transform(texts) @ signs
+    bare = hashing_method.make_vectorizer(config.max_tokens)
+    return lambda: embedder.embed(texts), lambda: bare.transform(texts) @ signs
 
 
 def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embed, Embed]:

@@ -107,7 +107,7 @@ def draw(picture: Picture) -> str:
         x, y = places[segments.sequence_index[row]]
         parts += _segment(segments, row, x + TOKEN * int(segments.position[row]), y, bool(inserted[row]))
     if segments.overlap:
-        for x, y in places[1:]:
+        for x, y in places[max(picture.num_rows, 1) :]:  # all that go on from another
             parts.append(_rect("shared", x, y, segments.overlap))
     bottom = max(y for _, y in places) + HEIGHT
     return _framed(picture.name, parts, caption(done.report), bottom)

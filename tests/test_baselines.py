@@ -73,8 +73,10 @@ def test_degenerate_corpora(method: str, counts: np.ndarray) -> None:
 # Buffers
 
 
-def streamed(num_sequences: int, seed: int, buffer_size: int, num_workers: int, epoch: int) -> list[int]:
-    """A loader, one sequence at a time: an empty buffer is filled and shuffled, workers take turns."""
+def streamed(
+    num_sequences: int, seed: int, buffer_size: int, num_workers: int, batch_size: int, epoch: int
+) -> list[int]:
+    """A loader, one sequence at a time: an empty buffer is filled and shuffled, workers take turns for a batch each."""
     streams = [iter(range(worker, num_sequences, num_workers)) for worker in range(num_workers)]
     buffers: list[list[int]] = [[] for _ in streams]
     draws = [
@@ -83,19 +85,27 @@ def streamed(num_sequences: int, seed: int, buffer_size: int, num_workers: int, 
     out: list[int] = []
     while len(out) < num_sequences:
         for worker, stream in enumerate(streams):
-            if not buffers[worker]:
-                filled = list(islice(stream, max(buffer_size, 1)))
-                buffers[worker] = draws[worker].permuted(filled).tolist() if buffer_size else filled
-            if buffers[worker]:
-                out.append(buffers[worker].pop(0))
+            for _ in range(batch_size):
+                if not buffers[worker]:
+                    filled = list(islice(stream, max(buffer_size, 1)))
+                    buffers[worker] = draws[worker].permuted(filled).tolist() if buffer_size else filled
+                if buffers[worker]:
+                    out.append(buffers[worker].pop(0))
     return out
 
 
-@given(st.integers(0, 60), st.integers(0, 3), st.integers(0, 20), st.integers(1, 9), st.integers(0, 2))
+@given(
+    st.integers(0, 60), st.integers(0, 3), st.integers(0, 20), st.integers(1, 9), st.integers(1, 8), st.integers(0, 2)
+)
 def test_buffer_shuffle_is_what_a_streaming_loader_does(
-    num_sequences: int, seed: int, buffer_size: int, num_workers: int, epoch: int
+    num_sequences: int, seed: int, buffer_size: int, num_workers: int, batch_size: int, epoch: int
 ) -> None:
-    options: dict[str, Any] = {"buffer_size": buffer_size, "num_workers": num_workers, "epoch": epoch}
+    options: dict[str, Any] = {
+        "buffer_size": buffer_size,
+        "num_workers": num_workers,
+        "batch_size": batch_size,
+        "epoch": epoch,
+    }
     indices = order(plain(num_sequences), "buffer_shuffle", seed=seed, **options).indices
     assert indices.tolist() == streamed(num_sequences, seed, **options)
 
@@ -108,10 +118,27 @@ def test_workers_keep_to_their_positions(num_sequences: int, num_workers: int, b
     np.testing.assert_array_equal(indices // reach, np.arange(num_sequences) // reach)
 
 
-def test_a_buffer_of_zero_keeps_the_corpus_order() -> None:
+@pytest.mark.parametrize("buffer_size", [0, None])
+def test_without_a_buffer_the_corpus_order_stays(buffer_size: int | None) -> None:
     for num_workers in (1, 3, 100):
-        indices = order(plain(50), "buffer_shuffle", buffer_size=0, num_workers=num_workers).indices
+        indices = order(plain(50), "buffer_shuffle", buffer_size=buffer_size, num_workers=num_workers).indices
         np.testing.assert_array_equal(indices, np.arange(50))
+    indices = order(plain(50), "buffer_shuffle", buffer_size=buffer_size, batch_size=7).indices  # of one worker
+    np.testing.assert_array_equal(indices, np.arange(50))
+
+
+def test_whole_batches_come_from_one_worker() -> None:
+    """46 sequences, batches of 8, three workers: those of detectron2's pull request 5035, and the smaller ones."""
+    indices = order(plain(46), "buffer_shuffle", buffer_size=None, num_workers=3, batch_size=8).indices.tolist()
+    batches = [indices[start : start + 8] for start in range(0, 32, 8)]
+    assert batches == [[worker + 3 * row for row in range(8)] for worker in (0, 1, 2)] + [list(range(24, 46, 3))]
+    assert indices[32:] == list(range(25, 46, 3)) + list(range(26, 46, 3))
+
+
+def test_workers_and_batches_beyond_the_corpus_change_nothing_more() -> None:
+    for huge in (5, 6, 10**15):
+        indices = order(plain(5), "buffer_shuffle", buffer_size=None, num_workers=huge, batch_size=huge).indices
+        np.testing.assert_array_equal(indices, np.arange(5))
 
 
 def test_a_buffer_beyond_the_corpus_changes_nothing_more() -> None:
@@ -183,6 +210,8 @@ def unchecked() -> Iterator[None]:
         ("buffer_shuffle", {"buffer_size": 1e4}, r"Expected buffer_size to be a whole number >= 0, found 10000\.0"),
         ("buffer_shuffle", {"num_workers": 0}, "Expected num_workers to be a whole number >= 1, found 0"),
         ("buffer_shuffle", {"num_workers": "two"}, "Expected num_workers to be a whole number >= 1, found 'two'"),
+        ("buffer_shuffle", {"batch_size": 0}, "Expected batch_size to be a whole number >= 1, found 0"),
+        ("buffer_shuffle", {"batch_size": None}, "Expected batch_size to be a whole number >= 1, found None"),
         ("buffer_shuffle", {"epoch": -3}, "Expected epoch to be a whole number >= 0, found -3"),
         ("buffer_shuffle", {"epoch": None}, "Expected epoch to be a whole number >= 0, found None"),
         ("window_shuffle", {"window_size": 0}, "Expected window_size to be a whole number >= 1, found 0"),

@@ -100,6 +100,16 @@ def test_a_document_does_not_depend_on_its_neighbours(monkeypatch):
     assert found.embed([]).shape == (0, 4)
 
 
+def test_the_first_words_are_read():
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{number}" for number in rng.integers(10, 40, 60)) for _ in range(30)]
+    beginnings = [" ".join(text.split()[:20]) for text in texts]
+    fitted = tfidf_svd(texts=lambda: texts, dimensions=4, max_tokens=20)
+    expected = tfidf_svd(texts=lambda: beginnings, dimensions=4)
+    np.testing.assert_array_equal(fitted.components, expected.components)
+    np.testing.assert_array_equal(fitted.embed(texts), expected.embed(beginnings))
+
+
 def test_a_corpus_too_small_is_padded_with_zeros():
     found = fit(["ship and sail", "sail and rope"], dimensions=64)
     vectors = found.embed(["ship and sail", "sail and rope", "anchor"])
@@ -197,6 +207,7 @@ def test_files_that_are_no_embedding_are_named(tmp_path):
         terms=np.frombuffer(b"a\nb", np.uint8),
         weights=np.zeros(3, np.float32),
         components=np.zeros((2, 2), np.float32),
+        max_tokens=np.int64(1024),
     )
     with pytest.raises(UserError, match="found 2 terms, weights"):
         TfidfSvd.load(path)

@@ -119,15 +119,15 @@ def test_of_python_any_value_is_the_methods_own_to_check(methods: Methods) -> No
 
 
 def test_types_reach_options_from_the_command_line_and_from_yaml() -> None:
-    """Both give whole numbers, numbers, switches and texts their types; a table of methods checks them alike."""
+    """Both give whole numbers, numbers, switches, texts and None their types; a table of methods checks them alike."""
     from jax_diversity.cli.options import OrderOptions, parse_options
     from jax_diversity.foundation.settings import settings_from_plain
 
-    words = ["--options", "pool_size", "20", "share", "0.5", "shuffle", "False", "how", "fast"]
+    words = ["--options", "pool_size", "20", "share", "0.5", "shuffle", "False", "how", "fast", "buffer", "None"]
     given = parse_options(OrderOptions(), "order", words, "")
-    plain = {"options": {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast"}}
-    assert settings_from_plain(OrderOptions, plain) == given
-    assert [type(value) for value in given.options.values()] == [int, float, bool, str]
+    options = {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast", "buffer": None}
+    assert settings_from_plain(OrderOptions, {"order": {"options": options}}) == given
+    assert [type(value) for value in given.order.options.values()] == [int, float, bool, str, type(None)]
 
 
 def test_the_checks_load_no_library() -> None:

@@ -84,6 +84,14 @@ def test_a_vector_depends_on_its_text_alone(monkeypatch):
     assert not np.array_equal(embedder(seed=1).embed(texts), whole)
 
 
+def test_the_first_tokens_are_read():
+    words = [f"word{number}," for number in range(50)]  # a word and a comma: two tokens
+    whole, beginning = " ".join(words), " ".join(words[:10])
+    np.testing.assert_array_equal(hashing(max_tokens=20).embed([whole]), hashing().embed([beginning]))
+    assert (hashing(max_tokens=21).embed([whole]) != hashing().embed([beginning])).any()
+    np.testing.assert_array_equal(hashing(max_tokens=100).embed([whole]), hashing().embed([whole]))
+
+
 def test_another_process_makes_the_same_vectors(tmp_path):
     script = (
         "import sys, numpy as np; from jax_diversity.embedding.hashing import hashing;"

@@ -29,7 +29,7 @@ from jax_diversity.pipeline.stages import ordering_stages
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
 OPTIONS: dict[str, dict[str, Any]] = {
     "balance": {"pool_size": 16, "ties": "lowest"},
-    "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1},
+    "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1, "batch_size": 4},
     "cluster_sorted": {},
     "corpus_order": {},
     "document_spacing": {},
@@ -54,7 +54,7 @@ FURTHER: dict[str, dict[str, Any]] = {
         "document_weight": 0.5,
         "seed": 3,
     },
-    "published": {"method": "greedy", "objective": "f3"},
+    "published": {"method": "greedy", "objective": "f3", "form": "norms"},
     "turned": {"method": "balance", "reverse": True},
     "constant": {"method": "greedy_pool", "targets": {"shares": {"cluster": [{"0": 0.4}]}}},
     "phases": {"method": "balance", "targets": {"shares": {"cluster": [MORE, {"1": 0.4}]}, "starts": [0, 0.25]}},
@@ -155,7 +155,7 @@ def by_python(name: str, dataset: jd.Dataset) -> jd.Ordering:
             objective = jd.Objective(windows=(8,), **weights)
             return jd.order(chars.with_weights({"length": 0.5}), "greedy_pool", seed=3, objective=objective)
         case "published":
-            return jd.order(chars, "greedy", objective=jd.Objective.f3())
+            return jd.order(chars, "greedy", objective=jd.Objective.f3(form="norms"))
         case "turned":
             return jd.reverse(jd.order(chars))
         case "constant":

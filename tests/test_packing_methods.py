@@ -43,7 +43,7 @@ def test_concat_shuffles_atoms(drawn: tuple[np.ndarray, np.ndarray, int, dict[st
     stream = stream_of(lengths, order)
     atoms = split(stream, atom_size)
     full = [atom for atom in atoms if len(atom) == atom_size]
-    if atom_size != length:
+    if options["atom_size"] is not None:
         mixed = np.random.default_rng(options["seed"]).permutation(len(full))
         atoms = [full[index] for index in mixed] + atoms[len(full) :]
     sequences = split([token for atom in atoms for token in atom], length)
@@ -66,7 +66,7 @@ def test_pad_gives_every_document_atoms_of_its_own(
         if end is not None:
             parts = split(text, atom_size - 1) or [[]]
             atoms += [[*part, (document, INSERTED)] for part in parts[:-1]] + [[*parts[-1], end]]
-    if atom_size != length:
+    if options["atom_size"] is not None:
         atoms = [atoms[index] for index in np.random.default_rng(options["seed"]).permutation(len(atoms))]
     if atom_size > length:
         expected = [part for atom in atoms for part in split(atom, length)]
@@ -75,9 +75,34 @@ def test_pad_gives_every_document_atoms_of_its_own(
         expected = [[token for atom in several for token in atom] for several in together]
     done = pack(lengths, length, **options)
     assert tokens_of(done.segments, lengths) == expected
+    assert (done.segments.position % min(atom_size, length) == 0).all()  # each at its own atom's first place
     assert done.segments.ends_with_eos.sum() == sum(
         token[1] in (INSERTED, lengths[token[0]] - 1) for tokens in expected for token in tokens
     )
+
+
+def test_atoms_lie_where_the_study_has_them() -> None:
+    """Two documents of 21 tokens in atoms of 16 (Chen et al., 2024, https://arxiv.org/abs/2408.09621)."""
+    segments = pack([21, 21], 64, method="pad", atom_size=16, seed=0).segments
+    assert segments.position.tolist() == [0, 16, 32, 48]
+    assert sorted(zip(segments.document_index.tolist(), segments.length.tolist(), strict=True)) == [
+        *((0, 6), (0, 16)),  # 15 tokens and an inserted end, then the other six with the document's own
+        *((1, 6), (1, 16)),
+    ]
+    assert segments.has_gaps
+    assert not pack([21, 21], 16, method="pad", atom_size=16).segments.has_gaps  # one atom a sequence
+
+
+@pytest.mark.parametrize("method", ["concat", "pad"])
+@pytest.mark.parametrize("times", [0.25, 0.5, 1, 2, 4])
+def test_atoms_of_all_sizes_are_shuffled_by_one_rule(method: str, times: float) -> None:
+    size = int(16 * times)
+    # Every document fills one atom but for its end, so that a document is an atom in both methods.
+    segments = pack([size] * 40, 16, method=method, atom_size=size, seed=3).segments
+    begins = segments.document_index[segments.document_offset == 0]
+    assert begins.tolist() == np.random.default_rng(3).permutation(40).tolist()
+    unshuffled = pack([size] * 40, 16, method=method, seed=3).segments.document_index
+    assert (np.diff(unshuffled) >= 0).all()
 
 
 def pieces_of(lengths: np.ndarray, order: np.ndarray, length: int) -> list[list[Token]]:
@@ -161,10 +186,13 @@ def test_partial_shuffle_rotates_every_row(drawn: tuple[np.ndarray, np.ndarray, 
             offset = int(offsets[epoch * num_rows + row])
             tokens = stream[row * size : (row + 1) * size]
             rotated = tokens[offset:] + tokens[:offset]
-            columns.append(without_unfilled(split(rotated, length), length, options["last_sequence"]))
+            # Each sequence's tokens, and the token after them: all but the rotated row's first are targets.
+            cut = [rotated[start : start + length + 1] for start in range(0, len(rotated) - 1, length)]
+            columns.append(without_unfilled(cut, length + 1, options["last_sequence"]))
         expected += [row[column] for column in range(len(columns[0])) for row in columns]
     segments = pack(lengths, length, **options).segments
     assert tokens_of(segments, lengths) == expected
+    assert (segments.sequence_length, segments.overlap) == (length + 1, 1)
 
 
 def test_rows_go_on_where_the_batch_before_ended() -> None:
@@ -172,8 +200,8 @@ def test_rows_go_on_where_the_batch_before_ended() -> None:
     segments = partial_shuffle(lengths, np.arange(400), 16, num_rows=8)
     stream = {token: place for place, token in enumerate(stream_of(lengths, np.arange(400)))}
     places = [[stream[token] for token in tokens] for tokens in tokens_of(segments, lengths)]
-    goes_on = [later[0] == former[-1] + 1 for former, later in zip(places, places[8:], strict=False)]
-    assert len(goes_on) - sum(goes_on) <= 8  # each row jumps once, back to its beginning
+    # The last token is the next sequence's first, also where the row jumps back to its beginning.
+    assert all(later[0] == former[-1] for former, later in zip(places, places[8:], strict=False))
 
 
 @pytest.mark.parametrize("method", ["best_fit", "first_fit"])
@@ -203,9 +231,10 @@ def test_rows_beyond_the_tokens_take_no_memory() -> None:
 
 
 def test_epochs_are_counted_as_repeats() -> None:
-    done = pack([7, 9, 4, 12], 4, method="partial_shuffle", num_rows=2, num_epochs=3)
+    done = pack([7, 9, 4, 14], 4, method="partial_shuffle", num_rows=2, num_epochs=3)
     assert (done.report.num_sequences, done.report.num_padding_tokens) == (24, 0)
-    assert (done.report.num_tokens_kept, done.report.num_tokens_repeated) == (32, 64)
+    # Sequences of 4 + 1 tokens; the first token of the next one is counted once.
+    assert (done.report.num_tokens_kept, done.report.num_tokens_repeated) == (34, 24 * 5 - 34)
     assert done.report.num_tokens_dropped == 0
     # A document of 4 tokens may lie whole in a sequence; all longer ones are in parts.
     assert done.report.num_documents_cut >= 3

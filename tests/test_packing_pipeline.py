@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.export.maxtext import write_maxtext
+from jax_diversity.export.rows import OrderedSequences
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.base import METHODS
 from jax_diversity.packing.megatron import megatron_indices, plan_epochs
@@ -72,8 +74,30 @@ def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
     np.testing.assert_array_equal(dataset.segments.document_offset, expected.document_offset)
     # Validation documents are packed once.
     counts = dataset.manifest["stages"]["pack"]["counts"]
-    assert counts["num_tokens_repeated"] == dataset.segments.length.sum() // 2
-    assert dataset.validation_segments.num_sequences > 0
+    validation = dataset.validation_segments
+    own = lengths[np.setdiff1d(np.arange(len(lengths)), order)].sum()
+    assert validation.num_sequences == -(-(own - 1) // 32)  # one row, whose first token is no target
+    places = dataset.segments.length.sum() + validation.length.sum()
+    assert counts["num_tokens_repeated"] == places - counts["num_tokens_kept"]
+
+
+def test_rows_of_a_batch_go_on_in_the_next_batch_without_a_masked_target(corpus: Path, prepared: Path) -> None:
+    options = {"num_rows": 4}
+    config = config_of(corpus, prepared, method="partial_shuffle", options=options)
+    for stage in ("pack", "write"):
+        Build(config).run_stage(stage)
+    dataset = jd.open_dataset(prepared)
+    assert (dataset.sequence_length, dataset.overlap) == (32, 1)
+    num_rows = dataset.num_sequences // 4 * 4
+    batch = dataset.records.read_sequences(np.arange(num_rows))
+    assert batch["inputs"].shape == (num_rows, 32)
+    inputs, targets, mask = (batch[name] for name in ("inputs", "targets", "targets_segmentation"))
+    ends = inputs == dataset.manifest["stages"]["tokenize"]["counts"]["end_id"]
+    # Where a row jumps back to its beginning, one document is cut off without its end token.
+    jumps = (mask == 0) & ~ends
+    assert jumps.sum() <= 4
+    np.testing.assert_array_equal(targets[:-4, -1][mask[:-4, -1] > 0], inputs[4:, 0][mask[:-4, -1] > 0])
+    assert (mask[:, -1] > 0).mean() > 0.8
 
 
 def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) -> None:
@@ -95,8 +119,20 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
     ]
     assert page["clusters_per_sequence"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert 1 / 4 < page["largest_cluster_share"] <= 1
-    assert (dataset.segments.length <= 8).all()
+    segments = dataset.segments
+    assert (segments.length <= 8).all()
     assert lengths.max() > 8
+    # Every atom lies at its own place, also in what training reads.
+    np.testing.assert_array_equal(segments.position % 8, 0)
+    held = np.zeros((dataset.num_sequences, 32), bool)
+    for row, place, length in zip(segments.sequence_index, segments.position, segments.length, strict=True):
+        held[row, place : place + length] = True
+    batch = dataset.records.read_sequences(np.arange(dataset.num_sequences))
+    np.testing.assert_array_equal(batch["inputs_segmentation"] > 0, held)
+    assert not batch["inputs"][~held].any()
+    with pytest.raises(jd.UserError, match=r"padding at their ends only for MaxText.*options\.atom_size"):
+        write_maxtext(OrderedSequences(dataset, "uniform_shuffle"), prepared / "maxtext")
+    assert not (prepared / "maxtext").exists()
 
 
 @pytest.mark.parametrize(

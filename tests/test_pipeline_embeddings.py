@@ -17,7 +17,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore
-from jax_diversity.embedding.base import check_method, make_embedder
+from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN, check_method, make_embedder
 from jax_diversity.embedding.hashing import hashing
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.embedding.tfidf_svd import TfidfSvd
@@ -107,7 +107,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> BuildConfig:
     config = tiny_config(write_corpus(folder / "corpus", num_documents=300), folder / "out")
     for stage in ("prepare", "tokenize"):
         Build(config).run_stage(stage)
-    return with_embedding(config, max_tokens=30)
+    return with_embedding(config, max_tokens=10)
 
 
 @pytest.fixture
@@ -130,8 +130,12 @@ def vectors_of(config: BuildConfig) -> np.ndarray:
     return np.load(Path(config.out) / "embeddings" / "embeddings.npy")
 
 
+def texts_of(config: BuildConfig) -> list[str]:
+    return jd.open_dataset(config.out).documents.to_table(columns=["text"])["text"].to_pylist()
+
+
 def beginnings_of(config: BuildConfig) -> list[str]:
-    beginnings = jd.open_dataset(config.out).beginnings(config.embedding.max_tokens)
+    beginnings = jd.open_dataset(config.out).beginnings(config.embedding.max_tokens * CHARACTERS_PER_TOKEN)
     return [text for path in beginnings.paths for texts in beginnings.of_file(path) for text in texts]
 
 
@@ -140,23 +144,36 @@ def files_of(config: BuildConfig) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_beginnings_are_the_first_tokens(config: BuildConfig) -> None:
+def test_beginnings_are_the_first_characters(config: BuildConfig) -> None:
     run(config)
     dataset = jd.open_dataset(config.out)
     texts = dataset.documents.to_table(columns=["text"])["text"].to_pylist()
-    found = beginnings_of(config)
-    assert len(found) == len(texts) == dataset.tokens.num_documents
-    lengths = dataset.tokens.document_lengths
-    assert 0 < (lengths > 30).sum() < len(lengths)
-    for text, beginning, length in zip(texts, found, lengths, strict=True):
-        assert text.startswith(beginning)
-        assert (beginning == text) == (length <= 31)  # the last token is the end token
-    assert found == beginnings_of(config)
+    assert 0 < sum(len(text) > 160 for text in texts) < len(texts)
+    assert beginnings_of(config) == [text[:160] for text in texts]
+
+
+@pytest.mark.parametrize("method", ["tfidf_svd", "hashing"])
+def test_embedders_read_the_first_tokens_of_their_own(config: BuildConfig, method: str) -> None:
+    config = with_embedding(config, method=method, options={"dimensions": 8})
+    run(config)
+    found = vectors_of(config)
+    if method == "tfidf_svd":
+        embedder: Any = TfidfSvd.load(Path(config.out) / "embeddings" / "embedding.npz")
+        assert embedder.max_tokens == 10
+    else:
+        embedder = hashing(dimensions=8, max_tokens=10)
+    # Ten of the embedder's own, whatever the dataset's tokens are: that texts arrive cut changes nothing.
+    np.testing.assert_array_equal(found, embedder.embed(texts_of(config)))
+
+
+def test_a_text_of_a_megabyte_is_not_read_whole(config: BuildConfig) -> None:
+    run(with_embedding(config, method=f"{__name__}:Lengths", options={}, max_tokens=5))
+    assert vectors_of(config)[:, 0].max() == 5 * CHARACTERS_PER_TOKEN
 
 
 def test_beginnings_of_chosen_documents(config: BuildConfig) -> None:
     run(config)
-    beginnings = jd.open_dataset(config.out).beginnings(30)
+    beginnings = jd.open_dataset(config.out).beginnings(160)
     assert len(beginnings.paths) > 1
     wanted = np.arange(beginnings.num_documents) % 7 == 2
     chosen = [text for path in beginnings.paths for texts in beginnings.of_file(path, wanted) for text in texts]
@@ -177,7 +194,7 @@ def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None
     if method == "tfidf_svd":
         embedder: Any = TfidfSvd.load(Path(config.out) / "embeddings" / "embedding.npz")
     else:
-        embedder = make_embedder(config.embedding.method, config.embedding.options, texts=lambda: texts)
+        embedder = make_embedder(config.embedding.method, config.embedding.options, max_tokens=10, texts=lambda: texts)
     np.testing.assert_array_equal(vectors, embedder.embed(texts))
     learns = method.endswith(("svd", "average"))
     assert set(files_of(config)) == {"embeddings.npy"} | ({"embedding.npz"} if learns else set())
@@ -418,8 +435,8 @@ def test_tokens_without_a_tokenizer_are_words(token_config: BuildConfig, method:
     texts = beginnings_of(config)
     tokens = jd.open_dataset(config.out).tokens
     for index, text in enumerate(texts):
-        ids = tokens.document(index)[:20].tolist()
-        assert text == " ".join(f"t{token}" for token in ids if token != 0)
+        words = " ".join(f"t{token}" for token in tokens.document(index).tolist() if token != 0)
+        assert text == words[: 20 * CHARACTERS_PER_TOKEN]
     vectors = vectors_of(config)
     similarity = vectors @ vectors.T
     np.fill_diagonal(similarity, -1)
@@ -435,7 +452,7 @@ def test_tokens_with_a_tokenizer_are_decoded(config: BuildConfig, token_config: 
     path.write_text("\n".join(json.dumps({"id": str(index), "tokens": row}) for index, row in enumerate(rows)))
     tokenizer = TokenizerConfig(kind="stored", path=str(Path(config.out) / "tokens" / "tokenizer.json"))
     decoding = dataclasses.replace(token_config, tokenizer=tokenizer, out=str(path.parent / "decoded"))
-    decoding = with_embedding(decoding, max_tokens=30)
+    decoding = with_embedding(decoding, max_tokens=10)
     run(decoding)
     assert beginnings_of(decoding) == beginnings_of(config)
     np.testing.assert_array_equal(vectors_of(decoding), vectors_of(config))
@@ -453,4 +470,4 @@ def test_tokens_of_other_documents_are_refused(config: BuildConfig, monkeypatch:
 def test_hashing_needs_nothing_stored(config: BuildConfig) -> None:
     config = with_embedding(config, method="hashing")
     run(config)
-    np.testing.assert_array_equal(vectors_of(config), hashing(dimensions=8).embed(beginnings_of(config)))
+    np.testing.assert_array_equal(vectors_of(config), hashing(dimensions=8, max_tokens=10).embed(beginnings_of(config)))

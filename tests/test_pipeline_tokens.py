@@ -23,6 +23,7 @@ from tokenizers import models, pre_tokenizers
 
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
+from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
@@ -345,7 +346,42 @@ def test_the_stored_folder_holds_its_tokenizer(config: BuildConfig) -> None:
     assert [tokenizer.decode(dataset.tokens.document(index)) for index in range(5)] == texts[:5]
 
 
-# End tokens
+# Start and end tokens
+
+
+def test_start_tokens_belong_to_their_documents(config: BuildConfig) -> None:
+    for start_token in (None, "<s>"):
+        build = Build(with_tokenizer(config, kind="bytes", start_token=start_token))
+        for stage in ("tokenize", "embed", "cluster", "pack", "characterize", "write"):
+            counts = build.run_stage(stage).counts
+        dataset = open_dataset(config.out)
+        counts = dataset.manifest["stages"]["tokenize"]["counts"]
+        texts = dataset.documents.to_table(columns=["text"])["text"].to_pylist()
+        lengths = [len(text.encode()) + 1 + (start_token is not None) for text in texts]
+        assert dataset.tokens.document_lengths.tolist() == lengths
+        assert (counts["start_token"], counts["num_tokens"]) == (start_token, sum(lengths))
+        assert ("documents start with <s>" in repr(dataset)) == (start_token is not None)
+        # Every group has the tokens of its documents, the start tokens among them.
+        segments = dataset.segments
+        for family in ("cluster", "length"):
+            totals = np.asarray(dataset.characteristics.counts[family].sum(axis=0))
+            assert totals.sum() == segments.length.sum()
+    assert counts["start_id"] == 257
+    of_length = np.bincount(dataset.assignments("cluster")[segments.document_index], weights=segments.length)
+    np.testing.assert_array_equal(
+        np.asarray(dataset.characteristics.counts["cluster"].sum(axis=0))[: len(of_length)], of_length
+    )
+    inputs = dataset.records.read_sequences(np.arange(dataset.num_sequences))["inputs"]
+    begins = segments.document_offset == 0
+    np.testing.assert_array_equal(inputs[segments.sequence_index[begins], segments.position[begins]], 257)
+    assert (inputs == 257).sum() == begins.sum()
+    # `inspect` counts them as well.
+    order = Path(config.out).parent / "order.npy"
+    np.save(order, np.arange(dataset.num_sequences))
+    document = int(segments.document_index[0])
+    [about] = dataset.document_store.rows(np.array([document]), ["id"])
+    uses = Inspector(dataset, str(order), 1).uses(about["id"])
+    assert (uses[0].document_offset, sum(use.num_tokens for use in uses)) == (0, lengths[document])
 
 
 @pytest.fixture

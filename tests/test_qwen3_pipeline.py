@@ -9,7 +9,6 @@ import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.pipeline.build import Build
-from jax_diversity.tokenization.settings import TokenizerConfig
 from tests.tiny_corpus import tiny_config, write_corpus
 from tests.tiny_qwen3 import END_TOKEN, byte_tokenizer, make_checkpoint, reference_vectors
 
@@ -20,7 +19,6 @@ def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: P
     embedding = EmbeddingConfig(method="qwen3", max_tokens=48, options=options)
     config = dataclasses.replace(
         tiny_config(write_corpus(tmp_path / "corpus", 24), tmp_path / "out"),
-        tokenizer=TokenizerConfig(kind="bytes"),
         embedding=embedding,
     )
     build = Build(config)
@@ -31,7 +29,7 @@ def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: P
     texts = build.run_stage("embed").kept and _texts(tmp_path / "out")
     assert vectors.shape == (24, 48)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    # A build's tokens are bytes here, as the checkpoint's are: 48 of them, of which its end token takes one.
+    # The checkpoint's tokens are bytes, those of the build are not: 48 of its own, of which its end token takes one.
     end = byte_tokenizer().token_to_id(END_TOKEN)
     rows = [[*byte_tokenizer(appends_end=False).encode(text[:48]).ids[:47], end] for text in texts[:3]]
     np.testing.assert_allclose(vectors[:3], reference_vectors(tensors, rows), atol=1e-5)

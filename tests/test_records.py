@@ -58,15 +58,26 @@ def open_reader(folder: Path, counts: tuple[int, ...], dtype: str = "uint16", le
     return RecordReader(record_paths(folder, "train", len(counts)), counts, sequence_length=length, dtype=dtype)
 
 
+def with_gaps(segments: Segments, longest: int, seed: int) -> Segments:
+    """Tokens left out at both ends of segments: padding before, between and behind them."""
+    front, back = np.random.default_rng(seed).integers(0, longest + 1, (2, len(segments)))
+    length = segments.length - front - back
+    moved = (segments.sequence_index, segments.position + front, segments.document_index)
+    columns = (*moved, segments.document_offset + front, length, segments.ends_with_eos & (back == 0))
+    rows = length > 0
+    return Segments(*(column[rows] for column in columns), segments.num_sequences, segments.sequence_length)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20),
     length=st.integers(2, 21),
     dtype=st.sampled_from(["uint16", "int32"]),
     seed=st.integers(0, 9),
+    longest_gap=st.integers(0, 3),
 )
-def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, seed):
-    segments, store = pack(lengths, length), make_store(lengths, dtype)
+def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, seed, longest_gap):
+    segments, store = with_gaps(pack(lengths, length), longest_gap, seed), make_store(lengths, dtype)
     folder = tmp_path_factory.mktemp("records")
     order = np.random.default_rng(seed).permutation(segments.num_sequences)
     counts = write(segments, store, order, folder, dtype=dtype, sequences_per_file=3)
@@ -78,6 +89,20 @@ def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, s
     for row, sequence in enumerate(order[places]):
         for field, expected in reference_row(segments, store, int(sequence)).items():
             np.testing.assert_array_equal(batch[field][row], expected, err_msg=field)
+        tokens = reader.read_tokens(places[row : row + 1])[0]
+        np.testing.assert_array_equal(tokens, batch["inputs"][row])
+        np.testing.assert_array_equal(
+            reader.read_batch(places[row : row + 1], fields=("inputs",))["inputs"][0], batch["inputs"][row]
+        )
+    merged = reader.read_batch(places, merge_segments=True)
+    held = batch["inputs_segmentation"] > 0
+    # A target is the next token, if one follows without padding between.
+    has_next = held & np.pad(held, ((0, 0), (0, 1)))[:, 1:]
+    followed = np.pad(batch["inputs"], ((0, 0), (0, 1)))[:, 1:] * has_next
+    expected = {"inputs": batch["inputs"], "inputs_segmentation": held, "inputs_position": np.arange(length) * held}
+    expected |= {"targets": followed, "targets_segmentation": has_next}
+    for field, rows in expected.items():
+        np.testing.assert_array_equal(merged[field], rows, err_msg=field)
     record = reader.read(places[:1])[0]
     mine = segments.sequence_index == order[places[0]]
     documents, sizes = record_segments(record)
@@ -185,14 +210,21 @@ def test_no_sequences_make_no_files(tmp_path):
     assert file_counts(0, 5) == ()
 
 
-@pytest.mark.parametrize("position", [[0, 3], [1, 4], [0, 5]])
-def test_segments_with_gaps_or_overlaps_are_refused(tmp_path, position):
-    length = np.array([4, 2]) if position != [0, 5] else np.array([4, 0])
+@pytest.mark.parametrize(
+    ("position", "length"), [([0, 3], [4, 2]), ([0, 5], [4, 0]), ([0, 15], [4, 2]), ([4, 0], [2, 2])]
+)
+def test_segments_that_overlap_or_leave_their_sequence_are_refused(tmp_path, position, length):
     zeros = np.zeros(2, np.int64)
-    segments = Segments(zeros, np.array(position), zeros, zeros, length, np.zeros(2, bool), 1, L)
-    with pytest.raises(ValueError, match="follow one another"):
+    segments = Segments(zeros, np.array(position), zeros, zeros, np.array(length), np.zeros(2, bool), 1, L)
+    with pytest.raises(ValueError, match="one behind another, within 16 places"):
         write(segments, make_store([9]), np.array([0]), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_mark_of_padding_is_refused_as_a_token(tmp_path):
+    segments, store = pack([5], L), ListStore([np.array([1, 2, 65_535, 4, 5], np.uint16)])
+    with pytest.raises(ValueError, match="none of them the value that marks padding"):
+        write(segments, store, np.array([0]), tmp_path)
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_no_file(tmp_path):
@@ -364,8 +396,8 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
     ("change", "reason"),
     [
         (lambda record: b"XX" + record[2:], "checksum does not fit"),
-        (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 3, uint16 tokens"),
-        (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 3, uint16 tokens"),
+        (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 4, uint16 tokens"),
+        (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 4, uint16 tokens"),
         (lambda record: damaged(record, 4, 0), "checksum does not fit"),
         (lambda record: damaged(record, 12, 32), "checksum does not fit"),
         (lambda record: record[:-8] + bytes(8), None),  # a document's index is no part of the body

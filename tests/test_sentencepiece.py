@@ -122,7 +122,21 @@ def test_saved_and_loaded_it_is_the_same(folder: Path, tmp_path: Path) -> None:
         assert np.array_equal(one, other)
 
 
-# End tokens
+# Start and end tokens
+
+
+def test_a_start_token_of_a_model(folder: Path, tmp_path: Path) -> None:
+    config = TokenizerConfig(kind="sentencepiece", path=str(folder / "bpe.model"), start_token="<s>")
+    tokenizer, plain = make_tokenizer(config), tokenizer_of(folder / "bpe.model")
+    texts = [*TEXTS, "<s> is text"]
+    for text, document, ids in zip(texts, *(one.encode_documents(texts) for one in (tokenizer, plain)), strict=True):
+        assert document.tolist() == [1, *ids.tolist()]  # the library's own id of `<s>`
+        assert tokenizer.decode(document) == plain.decode(ids), text
+    tokenizer.save(tmp_path)
+    assert load_saved(tmp_path).fingerprint == tokenizer.fingerprint != plain.fingerprint
+    for token, sentence in (("<unk>", "a start token that no text turns into, found '<unk>'"), ("</s>", "the same")):
+        with pytest.raises(UserError, match=sentence):
+            make_tokenizer(TokenizerConfig(kind="sentencepiece", path=config.path, start_token=token))
 
 
 def test_the_end_token_that_a_model_was_trained_with(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +32,30 @@ pytestmark = pytest.mark.core
 )
 def test_terms_of_many_scripts(text, terms):
     assert split_terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "terms"),
+    [
+        ("a wide, wide_world", 2, ["wide", "wide"]),
+        ("Grüße an alle Welt", 3, ["grüße", "an", "alle"]),
+        ("用Python写code。好", 3, ["python", "用", "写"]),
+        ("明月光 two", 2, ["明", "月", "明月"]),
+        ("明月光 two", 0, []),
+    ],
+)
+def test_terms_of_the_first_words(text, most, terms):
+    assert split_terms(text, most) == terms
+
+
+@given(st.text(st.sampled_from("ab _,明月ไเ\u093eé"), max_size=40), st.integers(0, 40))
+def test_the_first_words_are_a_beginning_of_the_text(text, most):
+    found = split_terms(text, most)
+    beginnings = [split_terms(text[:length]) for length in range(len(text) + 1)]
+    assert found in beginnings
+    # Pairs of neighbours are no words of their own.
+    num_words = len(re.findall("[明月ไเ]|[abé\u093e]{2,}", text))
+    assert found == split_terms(text) if most >= num_words else len(found) >= most
 
 
 @given(st.text(max_size=80))

@@ -17,6 +17,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.tokenization import cutting
 from jax_diversity.tokenization.base import Tokenizer, token_dtype
+from jax_diversity.tokenization.factory import load_saved, make_tokenizer
+from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, load_tokenizer, spread_texts, train_bpe
 
 TEXTS = [
@@ -115,6 +117,62 @@ def test_saved_and_loaded_it_is_the_same(bpe: Tokenizer, tmp_path: Path) -> None
     assert loaded.fingerprint == bpe.fingerprint
     for one, other in zip(loaded.encode_documents(TEXTS), bpe.encode_documents(TEXTS), strict=True):
         assert one.tolist() == other.tolist()
+
+
+# Start tokens
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bytes"])
+def test_a_start_token_stands_before_every_document(kind: str, tmp_path: Path) -> None:
+    plain = make_tokenizer(TokenizerConfig(kind=kind, vocab_size=400), TEXTS)  # type: ignore[arg-type]
+    config = TokenizerConfig(kind=kind, vocab_size=401, start_token="<s>")  # type: ignore[arg-type]
+    tokenizer = make_tokenizer(config, TEXTS)
+    assert (tokenizer.start_token, tokenizer.start_id) == ("<s>", plain.vocab_size)
+    assert (tokenizer.vocab_size, tokenizer.end_id) == (plain.vocab_size + 1, plain.end_id)
+    texts = [*TEXTS[:4], "", "<s>", "a<s><|endoftext|>b</s><s>"]
+    documents = tokenizer.encode_documents(texts)
+    assert [tokenizer.decode(document) for document in documents] == texts
+    for text, document in zip(texts, documents, strict=True):
+        assert (document[0], document[-1]) == (tokenizer.start_id, tokenizer.end_id)
+        assert not np.isin(document[1:-1], [tokenizer.start_id, tokenizer.end_id]).any()
+        if "<s>" not in text:
+            assert document[1:].tolist() == plain.encode_documents([text])[0].tolist()
+    tokenizer.save(tmp_path)
+    loaded = load_saved(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint != plain.fingerprint
+    assert loaded.settings == tokenizer.settings
+    assert loaded.encode_documents(["a"])[0].tolist() == tokenizer.encode_documents(["a"])[0].tolist()
+
+
+def test_a_start_token_of_a_given_vocabulary(tmp_path: Path) -> None:
+    model = word_level("</s>", "<s>")
+    tokenizer = load_tokenizer(save(tmp_path / "t.json", definition(model)), start_token="<s>")
+    (document,) = tokenizer.encode_documents([""])
+    assert document.tolist() == [tokenizer.start_id, tokenizer.end_id]
+    with pytest.raises(UserError, match=r"start token '<b>' in .*; name one of them in tokenizer\.start_token"):
+        load_tokenizer(tmp_path / "t.json", start_token="<b>")
+    with pytest.raises(UserError, match="start token besides the end token '</s>', found the same"):
+        load_tokenizer(tmp_path / "t.json", start_token="</s>")
+
+
+@pytest.mark.parametrize("name", ["a", "<|endoftext|>"])
+def test_a_start_token_that_is_a_token_already_is_refused(name: str) -> None:
+    for make in (byte_tokenizer, lambda start: train_bpe(TEXTS, 400, start)):
+        with pytest.raises(UserError, match="to be no token of the vocabulary's own, found"):
+            make(name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"start_token": ""}, "tokenizer.start_token to be the name of a token, such as '<s>', found no letter"),
+        ({"start_token": "<s>", "vocab_size": 257}, r">= 258 \(256 bytes and the start and the end token\)"),
+        ({"kind": "stored", "start_token": "<s>"}, "tokenizer.start_token with tokenizer.kind=bpe or .* with stored"),
+    ],
+)
+def test_start_tokens_that_no_corpus_could_have(settings: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        TokenizerConfig(**settings).check()
 
 
 # Hostile text

@@ -1,7 +1,7 @@
 """Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix a family.
 
 A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
-none, an end token to its document.
+none, a start token and an end token to their document.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _TITLE_CHARACTERS = 80
 _NUM_TITLES = 3
-_NAMING_TOKENS = 600
 _NAMING_CHARACTERS = 3000
 _TRAINED = "trained.json"
 """Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
@@ -133,7 +132,7 @@ def _name_clusters(
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
     """The wanted documents' first page or so; decoded from its tokens where the corpus holds nothing else."""
     if not context.counts("prepare")["has_text"]:
-        beginnings = context.dataset.beginnings(_NAMING_TOKENS)
+        beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:
             for texts in beginnings.of_file(path, wanted):
                 yield from texts

@@ -1,9 +1,8 @@
 """Documents' beginnings as text: what embeddings and clusters' names are made from.
 
-Beginnings are measured in the dataset's own tokens. A document that is no longer than asked for comes as its own
-text; of a longer one the first tokens are decoded. A corpus that was given as tokens may lack the texts: all of its
-documents are decoded then. Where it came without a tokenizer too, token ids stand for words (`t17 t4 ...`), and
-texts, if there are any, are cut at the same share of their characters.
+A document comes as its own text, cut after so many characters. A corpus that was given as tokens may lack the texts:
+its documents' first tokens are decoded then. Where it came without a tokenizer too, token ids stand for words
+(`t17 t4 ...`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from jax_diversity.foundation.errors import UserError
 
@@ -23,29 +22,31 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
 
 
+_CHARACTERS_PER_TOKEN = 4
+
+
 class Beginnings:
-    """The first `max_tokens` tokens of documents as text, a stored file at a time."""
+    """The first characters of documents, at most `max_characters`, a stored file at a time."""
 
     def __init__(
         self,
         documents: DocumentStore,
         tokens: TokenStore,
-        max_tokens: int,
+        max_characters: int,
         *,
         has_text: bool,
         end_id: int,
         tokenizer: Callable[[], Tokenizer | None],
     ) -> None:
-        self.max_tokens = max_tokens
+        self.max_characters = max_characters
         self._documents, self._tokens, self._has_text, self._end_id = documents, tokens, has_text, end_id
-        self._tokenizer = tokenizer  # asked for when a document is longer than its beginning: loading it takes time
-        self._lengths: Int64[np.ndarray, " document"] = tokens.document_lengths
+        self._tokenizer = tokenizer  # asked for when a document is decoded: loading it takes time
         # The stored files of documents, and the number of documents in all of them.
-        self.paths, self.num_documents = self._documents.paths, len(self._lengths)
-        if self._documents.num_documents != len(self._lengths):
+        self.paths, self.num_documents = self._documents.paths, self._documents.num_documents
+        if self.num_documents != tokens.num_documents:
             raise UserError(
-                f"Expected tokens of {self._documents.num_documents} stored documents, found tokens "
-                f"of {len(self._lengths)}; run `jax-diversity tokenize` again."
+                f"Expected tokens of {self.num_documents} stored documents, found tokens of {tokens.num_documents}; "
+                "run `jax-diversity tokenize` again."
             )
         self._first_documents = dict(zip(self.paths, self._documents.first_documents[:-1].tolist(), strict=True))
 
@@ -56,20 +57,20 @@ class Beginnings:
     def of_file(self, path: Path, wanted: Bool[np.ndarray, " document"] | None = None) -> Iterator[list[str]]:
         """The beginnings of one file's documents, in lists of at most 1,000; `wanted` is over the whole corpus."""
         first = self._first_documents[path]
-        for texts in self._documents.texts(path):
+        for texts in self._documents.texts(path, self.max_characters):
             places = np.arange(len(texts)) if wanted is None else np.flatnonzero(wanted[first : first + len(texts)])
-            yield [self._beginning(texts[place], first + place) for place in places.tolist()]
+            yield [texts[place] if self._has_text else self._decoded(first + place) for place in places.tolist()]
             first += len(texts)
 
-    def _beginning(self, text: str, document_index: int) -> str:
-        num_tokens = int(self._lengths[document_index])
-        # The text itself, not its decoded tokens: a tokenizer may have normalized it, which loses characters.
-        if self._has_text and num_tokens <= self.max_tokens:
-            return text
-        tokenizer = self._tokenizer()
-        if self._has_text and tokenizer is None:
-            return text[: len(text) * self.max_tokens // num_tokens]
-        tokens = self._tokens.document(document_index)[: self.max_tokens]
-        if tokenizer is not None:
-            return tokenizer.decode(tokens)
-        return " ".join([f"t{token}" for token in tokens.tolist() if token != self._end_id])
+    def _decoded(self, document_index: int) -> str:
+        tokens, tokenizer = self._tokens.document(document_index), self._tokenizer()
+        num_tokens = self.max_characters // _CHARACTERS_PER_TOKEN + 1
+        while True:  # most often once: not more of a long document is decoded than it takes
+            part = tokens[:num_tokens]
+            if tokenizer is None:
+                text = " ".join([f"t{token}" for token in part.tolist() if token != self._end_id])
+            else:
+                text = tokenizer.decode(part)
+            if len(text) >= self.max_characters or num_tokens >= len(tokens):
+                return text[: self.max_characters]
+            num_tokens *= 2

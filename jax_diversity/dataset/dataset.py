@@ -168,14 +168,14 @@ class Dataset:
         self._files("tokenize", "tokens/", ".bin")
         return TokenStore([path.with_suffix("") for path in self._files("tokenize", "tokens/", ".idx")])
 
-    def beginnings(self, max_tokens: int) -> Beginnings:
-        """The documents' first tokens as text."""
+    def beginnings(self, max_characters: int) -> Beginnings:
+        """The documents' first characters."""
         from jax_diversity.dataset.beginnings import Beginnings
 
         return Beginnings(
             self.document_store,
             self.tokens,
-            max_tokens,
+            max_characters,
             has_text=self.counts("prepare")["has_text"],
             end_id=self.end_id,
             tokenizer=lambda: self.tokenizer,

@@ -37,6 +37,9 @@ METHODS = Methods(
     contract=frozenset({"texts", "stored", "document_ids", "max_tokens", "seed"}),
 )
 """Name -> module below this package."""
+CHARACTERS_PER_TOKEN = 16
+"""Characters of a text that embedders get for each token that they read. Few tokens are longer in the mean of a text's
+beginning: of ruled lines and tables of blanks a little less is read. Nothing reads, or holds, a text of megabytes."""
 MOST_DIMENSIONS = 8192
 """With more, the directions of the terms alone would take gigabytes; a few hundred describe a document's topic."""
 
@@ -58,7 +61,7 @@ class Embedder(Protocol):
         """A vector a text, of any length; zeros where nothing is known of a text, never NaN or infinity.
 
         Args:
-            texts: documents' beginnings.
+            texts: documents' beginnings, at least as long as the first `max_tokens` tokens of the embedder's own.
         """
         ...
 
@@ -121,7 +124,7 @@ def make_embedder(
     Args:
         method: a name of `METHODS`, or `module:name` of your own.
         options: the method's own.
-        max_tokens: first tokens of a document that are read.
+        max_tokens: first tokens of a document that are read, tokens of the embedder's own.
         seed: of what is drawn.
         texts: gives the texts that an embedder learns from; called only if they are needed.
         stored: the file that keeps what was learnt; None keeps nothing.

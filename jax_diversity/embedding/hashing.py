@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,12 @@ _ASCII = re.compile(r"[^\W_]{2,}|[^\w\s]|_")
 _ANY = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[{MARKS}]){{2,}}|[^\w\s]|_")
 
 
-def hashing(*, seed: int = 0, dimensions: int = 128) -> HashingEmbedder:
+def hashing(*, seed: int = 0, max_tokens: int = 1024, dimensions: int = 128) -> HashingEmbedder:
     """Hashed beginnings of words and punctuation marks, projected by random signs; learns nothing.
 
     Args:
         seed: of the signs.
+        max_tokens: words, characters and punctuation marks of a text that are read, the first ones.
         dimensions: width of the vectors, at most 8192.
 
     Raises:
@@ -48,20 +49,20 @@ def hashing(*, seed: int = 0, dimensions: int = 128) -> HashingEmbedder:
         >>> hashing(dimensions=64).embed(["wind and sail", "1 2 3"]).shape
         (2, 64)
     """
-    return HashingEmbedder(whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS), seed)
+    return HashingEmbedder(whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS), seed, max_tokens)
 
 
 class HashingEmbedder:
     """The embedder: stateless, a document's vector depends on that document alone."""
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        self.dimensions, self._seed = dimensions, seed
+    def __init__(self, dimensions: int, seed: int, max_tokens: int) -> None:
+        self.dimensions, self._seed, self._max_tokens = dimensions, seed, max_tokens
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
         """Vectors of length one, a row a text; zeros for a text without a term."""
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
-            counts = csr_array(make_vectorizer().transform(texts[start : start + _BLOCK_DOCUMENTS]))
+            counts = csr_array(make_vectorizer(self._max_tokens).transform(texts[start : start + _BLOCK_DOCUMENTS]))
             # Ten occurrences of a word say more about the topic than one does, but not ten times as much.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
@@ -76,11 +77,12 @@ class HashingEmbedder:
 
 
 @cache
-def make_vectorizer() -> Any:
-    """Scikit-learn's `HashingVectorizer` that counts `split_marks` in buckets."""
+def make_vectorizer(max_tokens: int | None = None) -> Any:
+    """Scikit-learn's `HashingVectorizer` that counts `split_marks` in buckets, all or a text's first ones."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    settings: Any = {"analyzer": split_marks, "n_features": NUM_BUCKETS, "norm": None, "dtype": np.float32}
+    analyzer = partial(split_marks, most=max_tokens)
+    settings: Any = {"analyzer": analyzer, "n_features": NUM_BUCKETS, "norm": None, "dtype": np.float32}
     # Without alternating signs: the projection has signs, and opposite counts of one bucket would cancel.
     return HashingVectorizer(alternate_sign=False, **settings)
 
@@ -92,9 +94,9 @@ def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimen
     return (2 * bits - 1).astype(np.float32)
 
 
-def split_marks(text: str) -> list[str]:
-    """What is counted of a text, repeated as it comes: "Recipes: 明月!" gives recip, :, 明, 月 and !."""
+def split_marks(text: str, most: int | None = None) -> list[str]:
+    """What is counted of a text, repeated as it comes, the first `most`: "Recipes: 明月!" gives recip, :, 明, 月, !."""
     text = text.lower()
     # Most texts are ASCII, for which the simpler pattern gives the same terms in a fraction of the time.
     found = (_ASCII if text.isascii() else _ANY).findall(text)
-    return [term[:PREFIX_CHARACTERS] for term in found]
+    return [term[:PREFIX_CHARACTERS] for term in found[:most]]

@@ -20,6 +20,7 @@ import tokenizers
 from jaxtyping import Shaped
 from tokenizers import processors
 
+from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
@@ -40,7 +41,6 @@ _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
 # The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
-_CHARACTERS_PER_TOKEN = 32  # longer tokens are runs of blanks and the like
 
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 
@@ -218,7 +218,7 @@ class TokenReader:
             raise UserError(
                 f"Expected a tokenizer of the `tokenizers` library in {path}, found: {error}; download it again."
             ) from None
-        self._num_characters = max_tokens * _CHARACTERS_PER_TOKEN
+        self._num_characters = max_tokens * CHARACTERS_PER_TOKEN
         largest = max(self._tokenizer.get_vocab().values(), default=-1)
         if largest >= vocab_size:
             raise UserError(

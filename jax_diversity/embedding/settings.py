@@ -17,7 +17,7 @@ class EmbeddingConfig:
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `dimensions 256` or `path vectors.npy`; their defaults where not given."""
     max_tokens: int = 1024
-    """Only a document's first tokens are read."""
+    """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or what the model's tokenizer makes."""
     fit_documents: int = 20_000
     """Documents that an embedder learns from, if it learns (tfidf_svd: the vocabulary, its weights and the SVD)."""
     seed: int = 0

@@ -23,11 +23,11 @@ _BLOCK_ROWS = 65_536
 
 def embed(context: Context, partial: Path) -> Counts:
     """Give every document its vector: from its beginning, or from files with `embedding.method=precomputed`."""
-    from jax_diversity.embedding.base import learns, make_embedder
+    from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN, learns, make_embedder
     from jax_diversity.embedding.precomputed import PrecomputedVectors
 
     config, dataset = context.config.embedding, context.dataset
-    beginnings = dataset.beginnings(config.max_tokens)
+    beginnings = dataset.beginnings(config.max_tokens * CHARACTERS_PER_TOKEN)
     num_fitted = min(config.fit_documents, beginnings.num_documents)
     fits = learns(config.method, config.options)
     shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)

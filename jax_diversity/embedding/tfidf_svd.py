@@ -41,6 +41,7 @@ def tfidf_svd(
     texts: Callable[[], Sequence[str]],
     stored: Path | None = None,
     seed: int = 0,
+    max_tokens: int = 1024,
     dimensions: int = 128,
     max_terms: int = 50_000,
 ) -> TfidfSvd:
@@ -50,6 +51,7 @@ def tfidf_svd(
         texts: gives the documents to fit on; called where `stored` is not there yet.
         stored: the file that keeps the embedding; loaded where it is there, written otherwise. None keeps nothing.
         seed: of the randomised SVD.
+        max_tokens: words of a text that are read, the first ones; characters in scripts without spaces.
         dimensions: width of the vectors, at most 8192; a corpus that is too small for them gets zeros at the end.
         max_terms: terms kept, the most frequent first.
 
@@ -66,7 +68,7 @@ def tfidf_svd(
     whole_number("max_terms", max_terms, 1)
     if stored is not None and stored.exists():
         return TfidfSvd.load(stored)
-    embedder = TfidfSvd.fit(texts(), seed, dimensions, max_terms)
+    embedder = TfidfSvd.fit(texts(), seed, dimensions, max_terms, max_tokens)
     if stored is not None:
         embedder.save(stored)
     return embedder
@@ -81,18 +83,20 @@ class TfidfSvd:
         weights: inverse document frequency of every term.
         components: orthonormal directions, the heaviest first; zero rows where the fitted texts span fewer
             dimensions than were asked for, so that vectors always have the width asked for.
+        max_tokens: words of a text that are read.
     """
 
     terms: tuple[str, ...] = field(repr=False)
     weights: Float32[np.ndarray, " term"] = field(repr=False)
     components: Float32[np.ndarray, "dimension term"] = field(repr=False)
+    max_tokens: int = 1024
 
     def __post_init__(self) -> None:
         for array in (self.weights, self.components):
             array.setflags(write=False)  # one embedding serves all files of documents
 
     @classmethod
-    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int) -> TfidfSvd:
+    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int, max_tokens: int = 1024) -> TfidfSvd:
         """Learn terms, weights and directions.
 
         The same texts and settings give the same bits, whatever the number of processor cores.
@@ -101,7 +105,7 @@ class TfidfSvd:
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
         found = _Places()
         found.most = MOST_CANDIDATES  # a fitted embedding's `_places` has `most` 0: it learns no terms
-        counts = _count_terms(texts, found)
+        counts = _count_terms(texts, found, max_tokens)
         frequency = np.bincount(counts.indices, minlength=len(found))
         # A term of one document connects it with no other one: it is noise to the SVD.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
@@ -111,7 +115,7 @@ class TfidfSvd:
         names = list(found)
         weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
         components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)
-        return cls(tuple(names[term] for term in kept), weights, components)
+        return cls(tuple(names[term] for term in kept), weights, components, max_tokens)
 
     @property
     def dimensions(self) -> int:
@@ -137,7 +141,7 @@ class TfidfSvd:
             return vectors
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             block = texts[start : start + _BLOCK_DOCUMENTS]
-            rows = _weighted_rows(_count_terms(block, self._places), self.weights)
+            rows = _weighted_rows(_count_terms(block, self._places, self.max_tokens), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
             # A text outside the directions' span has a projection of rounding errors: not a topic, so zeros.
@@ -151,7 +155,8 @@ class TfidfSvd:
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             terms = np.frombuffer(lines, np.uint8)
-            np.savez(file, terms=terms, weights=self.weights, components=self.components)
+            about = {"weights": self.weights, "components": self.components, "max_tokens": np.int64(self.max_tokens)}
+            np.savez(file, terms=terms, **about)
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
@@ -160,6 +165,7 @@ class TfidfSvd:
             with np.load(path, allow_pickle=False) as stored:
                 lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
                 weights, components = stored["weights"], stored["components"]
+                max_tokens = int(stored["max_tokens"])
         except FileNotFoundError:
             raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
         except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
@@ -172,7 +178,7 @@ class TfidfSvd:
                 f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
-        return cls(terms, weights, components)
+        return cls(terms, weights, components, max_tokens)
 
 
 class _Places(dict[str, int]):
@@ -187,11 +193,11 @@ class _Places(dict[str, int]):
         return place
 
 
-def _count_terms(texts: Sequence[str], places: _Places) -> csr_array:
-    """Sparse counts (document, term), columns of a row ascending; unknown terms are left out."""
+def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_array:
+    """Sparse counts (document, term) of the texts' beginnings, columns of a row ascending, without unknown terms."""
     parts = [np.empty(0, np.int32)]
     for text in texts:
-        terms = split_terms(text)
+        terms = split_terms(text, max_tokens)
         found = np.fromiter(map(places.__getitem__, terms), np.int32, len(terms))
         parts.append(found[found >= 0])
     starts, indices = np.cumsum([len(part) for part in parts]), np.concatenate(parts)

@@ -57,12 +57,17 @@ def write_maxtext(
         advance: called with the number of sequences done.
 
     Raises:
-        UserError: the folder holds another ordering's files, or others that this would mix with; another process
-            writes to it.
+        UserError: sequences with padding between documents; the folder holds another ordering's files, or others that
+            this would mix with; another process writes to it.
 
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
     """
+    if sequences.dataset.segments.has_gaps:
+        raise UserError(
+            "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found "
+            "padding between documents; pack with a packing.options.atom_size of the sequence length or more."
+        )
     length, group_size = sequences.sequence_length, 1
     per_file = max(len(sequences), 1)
     if sequences_per_file is not None:

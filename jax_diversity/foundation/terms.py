@@ -8,6 +8,7 @@ neighbours instead.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from operator import add
 
 UNSPACED = (
@@ -22,17 +23,22 @@ MARKS = (
 r"""Combining marks: words of Indic, Arabic, Hebrew and Tibetan scripts contain them, but `\w` does not match them."""
 _RUN = re.compile(f"[{UNSPACED}]+")
 _WORD = re.compile(f"[\\w{MARKS}]{{2,}}")
+_WORD_OR_CHARACTER = re.compile(f"[{UNSPACED}]|(?:[^\\W{UNSPACED}]|[{MARKS}]){{2,}}")
 
 
-def split_terms(text: str) -> list[str]:
-    """A text's terms, fewer than two a character: `get_user(明月)` gives get, user, 明, 月, 明月."""
+def split_terms(text: str, most: int | None = None) -> list[str]:
+    """A text's terms, fewer than two a character: `get_user(明月)` gives get, user, 明, 月, 明月.
+
+    With `most`, those of its first so many words; in a script without spaces a character is a word.
+    """
     text = text.lower().replace("_", " ")
     # Most texts are ASCII, in which there is no script without spaces to search for.
-    if text.isascii():
-        return _WORD.findall(text)
-    runs = _RUN.findall(text)
-    if not runs:
-        return _WORD.findall(text)
+    if text.isascii() or not (runs := _RUN.findall(text)):
+        return _WORD.findall(text)[:most]
+    if most is not None:  # terms of runs come after the others: the text is cut, not the list
+        beyond = next(islice(_WORD_OR_CHARACTER.finditer(text), most, None), None)
+        text = text if beyond is None else text[: beyond.start()]
+        runs = _RUN.findall(text)
     terms = _WORD.findall(_RUN.sub(" ", text))
     for run in runs:
         terms += run  # each character

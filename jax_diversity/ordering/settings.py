@@ -102,7 +102,7 @@ class OrderConfig:
 
     method: str = "balance"
     """A method's name; `jax-diversity order --help` lists them."""
-    options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `pool_size 8192`; their defaults where not given."""
     name: str | None = None
     """Name of the ordering; None takes the method's."""

@@ -11,7 +11,15 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.pieces import checked_atom_size, cut_stream, end_to_end, fill, num_filled, whole_documents
+from jax_diversity.packing.pieces import (
+    atom_order,
+    checked_atom_size,
+    cut_stream,
+    end_to_end,
+    fill,
+    num_filled,
+    whole_documents,
+)
 from jax_diversity.schema import Segments
 
 
@@ -26,12 +34,12 @@ def concat(
 ) -> Segments:
     """Pack the documents of `document_order`, in that order.
 
-    With an atom size other than L, the documents' stream is cut into *atoms*, which are shuffled; then L tokens at
-    a time make a sequence, out of several small atoms or a part of a large one. The unfilled last atom stays last.
+    With an atom size the documents' stream is cut into *atoms*, which are shuffled, all by one permutation drawn from
+    `seed`; then L tokens at a time make a sequence, out of several small atoms or a part of a large one. The unfilled
+    last atom stays last.
 
     Args:
-        atom_size: tokens of an atom, a fraction or a multiple of L; None takes L. Atoms of L stay in their order:
-            to shuffle them would be to shuffle sequences, which is the ordering's to do.
+        atom_size: tokens of an atom, a fraction or a multiple of L, L included; None shuffles nothing.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it.
@@ -41,18 +49,17 @@ def concat(
         >>> segments.document_index.tolist(), segments.length.tolist()
         ([1, 0], [2, 2])
     """
-    atom_size = checked_atom_size(atom_size, sequence_length)
+    size = None if atom_size is None else checked_atom_size(atom_size, sequence_length)
     pieces = whole_documents(document_lengths, document_order)
     total = int(pieces.length.sum())
-    if atom_size != sequence_length:
-        atoms = np.arange(-(-total // atom_size))
-        full = atoms[: total // atom_size]  # a view: the unfilled last atom keeps its place
-        full[:] = np.random.default_rng(seed).permutation(len(full))
+    if size is not None:
+        atoms = np.arange(-(-total // size))
+        atoms[: total // size] = atom_order(total // size, seed)  # the unfilled last atom keeps its place
         # Atoms that follow one another as before are one run: a document is not cut between them. Before the first atom
         # comes -2, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
-        start = atoms[begins] * atom_size
-        length = np.minimum(np.diff(begins, append=len(atoms)) * atom_size, total - start)
+        start = atoms[begins] * size
+        length = np.minimum(np.diff(begins, append=len(atoms)) * size, total - start)
         pieces, _ = cut_stream(pieces, start, length)
     num_sequences = num_filled(total, sequence_length, last_sequence)
     return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)

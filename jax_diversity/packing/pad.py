@@ -10,7 +10,15 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.pieces import Pieces, checked_atom_size, end_to_end, expand, fill, num_filled
+from jax_diversity.packing.pieces import (
+    Pieces,
+    atom_order,
+    checked_atom_size,
+    end_to_end,
+    expand,
+    fill,
+    num_filled,
+)
 from jax_diversity.schema import Segments
 
 
@@ -25,15 +33,13 @@ def pad(
 ) -> Segments:
     """Give every document atoms of its own: A - 1 of its tokens and an end token each, the last one padded.
 
-    A document's last atom ends with its own end token; in the others one is inserted. Where A <= L, atoms are
-    padded to A and L / A of them make a sequence; where A > L, the last atom is padded to the next multiple of L
-    only, so that no sequence is padding alone, and atoms are split to L. Atoms of a size other than L are shuffled.
-
-    A record has no gaps: a sequence's padding is stored at its end, after its atoms' tokens, and positions run on
-    from atom to atom. What a sequence holds is the same.
+    A document's last atom ends with its own end token; in the others one is inserted. Where A <= L, an atom takes A
+    places, padding behind its tokens, and L / A atoms make a sequence; where A > L, the last atom is padded to the next
+    multiple of L only, so that no sequence is padding alone, and atoms are split to L.
 
     Args:
-        atom_size: A, a fraction or a multiple of L, at least 2; None takes L.
+        atom_size: A, a fraction or a multiple of L, at least 2: atoms of A are shuffled, all by one permutation drawn
+            from `seed`. None takes L, and leaves the atoms in the documents' order.
         last_sequence: what becomes of the last sequence where it has fewer than L / A atoms.
 
     Raises:
@@ -45,27 +51,18 @@ def pad(
         >>> segments.document_offset.tolist(), segments.length.tolist()   # an end token inserted in the first
         ([0, 3, 0], [4, 2, 2])
     """
-    if atom_size is None and sequence_length == 1:
-        atom_size = 2  # an atom of one token has room for an end token only; larger atoms are split to L
-    atom_size = checked_atom_size(atom_size, sequence_length, least=2)
+    # At L = 1 an atom of one token would have room for an end token only; larger atoms are split to L.
+    size = max(sequence_length, 2) if atom_size is None else checked_atom_size(atom_size, sequence_length, least=2)
     # Every document's tokens in pieces of A - 1, its own end token aside.
     lengths = document_lengths[document_order]
-    place, offset = expand(np.maximum(-(-(lengths - 1) // (atom_size - 1)), lengths > 0))
-    offset *= atom_size - 1
-    length = np.minimum(lengths[place] - offset, atom_size)
+    place, offset = expand(np.maximum(-(-(lengths - 1) // (size - 1)), lengths > 0))
+    offset *= size - 1
+    length = np.minimum(lengths[place] - offset, size)
     atoms = Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))
-    if atom_size != sequence_length:
-        atoms = atoms.take(np.random.default_rng(seed).permutation(len(atoms.length)))
-    if atom_size > sequence_length:
+    if atom_size is not None:
+        atoms = atoms.take(atom_order(len(length), seed))
+    if size > sequence_length:
         taken = -(-atoms.length // sequence_length)  # sequences of an atom
         return fill(atoms, end_to_end(taken) * sequence_length, int(taken.sum()), sequence_length)
-    per_sequence = sequence_length // atom_size
-    num_sequences = num_filled(len(atoms.length), per_sequence, last_sequence)
-    # The tokens of a sequence's atoms follow one another without gaps. In place, for few columns of this length.
-    before = end_to_end(atoms.length)
-    first = np.arange(len(before)) // per_sequence  # the atom's sequence
-    start = first * sequence_length
-    start += before
-    first *= per_sequence  # the sequence's first atom
-    start -= before[first]
-    return fill(atoms, start, num_sequences, sequence_length)
+    num_sequences = num_filled(len(length), sequence_length // size, last_sequence)
+    return fill(atoms, np.arange(len(length)) * size, num_sequences, sequence_length)

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
+from jax_diversity.packing.pieces import cut_stream, end_to_end, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
 
@@ -29,9 +29,10 @@ def partial_shuffle(
     """Lay the documents' stream out in rows, rotate each by a random offset every epoch, cut them every L tokens.
 
     Sequence `(epoch * num_columns + column) * num_rows + row` is followed, `num_rows` sequences later, by the one
-    that goes on where it ends: batches of `num_rows` sequences, read as packed, are contiguous. All rows have as
-    many tokens as they can be given equally; the fewer than `num_rows` that are left over are dropped. A row's last
-    sequence, where it is padded, makes a gap in its stream.
+    that goes on where it ends: batches of `num_rows` sequences, read as packed, are contiguous. A sequence holds
+    L + 1 tokens, the last of which is the first of the one that goes on: every token but a rotated row's first is a
+    target, as in the article. All rows have as many tokens as they can be given equally; the fewer than `num_rows`
+    that are left over are dropped. A row's last sequence, where it is padded, makes a gap in its stream.
 
     Args:
         num_rows: rows, which is the batch size of training.
@@ -42,9 +43,11 @@ def partial_shuffle(
         UserError: fewer than one row or epoch, or more rows than tokens.
 
     Example:
-        >>> segments = partial_shuffle(np.array([12]), np.array([0]), 3, num_rows=2)
-        >>> segments.num_sequences, segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
-        (4, [5, 0])
+        >>> segments = partial_shuffle(np.array([12]), np.array([0]), 2, num_rows=2)
+        >>> segments.num_sequences, segments.sequence_length   # 6 tokens a row: two sequences of two targets
+        (4, 3)
+        >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
+        [5, 0]
     """
     num_rows = whole_number("num_rows", num_rows, least=1)
     num_epochs = whole_number("num_epochs", num_epochs, least=1)
@@ -56,24 +59,21 @@ def partial_shuffle(
             f"{num_rows}; choose the batch size of training."
         )
     row_length = total // num_rows
-    num_columns = num_filled(row_length, sequence_length, last_sequence)
+    # A row's first token is no target, so that it counts in no sequence.
+    num_columns = num_filled(max(row_length - 1, 0), sequence_length, last_sequence)
     if not num_columns:
         num_rows = 0  # without tokens any number of rows is allowed: no arrays of that size
-    row_start = np.tile(np.arange(num_rows), num_epochs) * row_length
-    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=len(row_start))
-    # A row is two runs of the stream: from its offset to its end, then from its beginning to its offset.
-    row_places = num_columns * sequence_length
-    kept = min(row_length, row_places)
-    head = np.minimum(row_length - offset, kept)
-    run_start = np.stack([row_start + offset, row_start], axis=1).reshape(-1)
-    run_length = np.stack([head, kept - head], axis=1).reshape(-1)
-    run_place = np.stack([np.zeros_like(head), head], axis=1) + np.arange(len(head))[:, None] * row_places
+    # Arrays (epoch, column, row), the order of training.
+    offset = np.random.default_rng(seed).integers(max(row_length, 1), size=(num_epochs, 1, num_rows))
+    begin = np.arange(num_columns)[:, None] * sequence_length  # in the rotated row
+    length = np.broadcast_to(np.minimum(sequence_length + 1, row_length - begin), (num_epochs, num_columns, num_rows))
+    # A rotated row is two runs of the stream: from its offset to its end, then from its beginning to its offset.
+    row_start, turn = np.arange(num_rows) * row_length, row_length - offset
+    head = np.clip(turn - begin, 0, length)
+    run_start = np.stack([row_start + offset + begin, row_start + np.maximum(begin - turn, 0)], axis=-1).reshape(-1)
+    run_length = np.stack([head, length - head], axis=-1).reshape(-1)
     used = np.flatnonzero(run_length)
     pieces, run = cut_stream(documents, run_start[used], run_length[used])
-    # Where in its run a piece begins: after the run's pieces before it.
-    within = end_to_end(pieces.length) - end_to_end(run_length[used])[run]
-    start = run_place.reshape(-1)[used][run] + within
-    segments = fill(pieces, start, len(head) * num_columns, sequence_length)
-    # `fill` numbers a row's sequences one after another; training reads a column of all rows at a time.
-    by_row = np.arange(segments.num_sequences).reshape(num_epochs, num_rows, num_columns)
-    return reorder_sequences(segments, by_row.swapaxes(1, 2).reshape(-1))
+    sequence = used[run] // 2
+    position = end_to_end(pieces.length) - end_to_end(length.reshape(-1))[sequence]
+    return joined_segments([[sequence, position, *pieces]], length.size, sequence_length + 1, overlap=1)

@@ -33,9 +33,7 @@ class Pieces(NamedTuple):
 
 
 def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
-    """The number of tokens of an atom: `sequence_length` where it is None."""
-    if atom_size is None:
-        return sequence_length
+    """The number of tokens of an atom, refused where it does not fit."""
     size = whole_number("atom_size", atom_size, least)
     if size % sequence_length and sequence_length % size:
         raise UserError(
@@ -43,6 +41,11 @@ def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> i
             f"found {size}."
         )
     return size
+
+
+def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
+    """The order of atoms that are shuffled, the same for every method, atom size and corpus of as many atoms."""
+    return np.random.default_rng(seed).permutation(num_atoms)
 
 
 def whole_documents(

@@ -8,14 +8,17 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
 | 8 | identity, uint64: which build's sequences these are, so that a later build's are not taken for them |
-| L x 2 or 4 | tokens, padding 0 |
-| ceil(L / 8) | one bit a token, lowest first: where a segment starts |
+| L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
+| ceil(L / 8) | one bit a place, lowest first: where a segment or a run of padding starts |
 | 8 | XXH3 (64 bits) of all of the above |
 | 8 a segment | the segments' document indices, int64 |
 
 All but the last part, the *body*, has one size, so a batch of bodies is a matrix, which is checked and decoded
 without a Python loop over tokens or segments. A body has a checksum of its own because it is read from a memory map:
 ArrayRecord's checksums are of whole records and are only compared by its own reader.
+
+Padding may lie between segments as well as at the end. What tells it from a segment is the value at its first place,
+which is no token's: it costs no byte, and records without padding are read without a look for it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, Integer, UInt8
+from jaxtyping import Bool, Int64, Integer, UInt8
 from xxhash import xxh3_64_intdigest
 
 _HEADER = np.dtype(
@@ -37,7 +40,7 @@ _HEADER = np.dtype(
     ]
 )
 HEADER_BYTES = _HEADER.itemsize  # where in a record the tokens begin
-_VERSION = 3
+_VERSION = 4
 _CHECKSUM_BYTES = 8
 
 
@@ -58,7 +61,21 @@ class Bodies(NamedTuple):
 
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
-    starts: UInt8[np.ndarray, "row byte"]  # one bit a token, lowest first: where a segment starts
+    starts: UInt8[np.ndarray, "row byte"]  # one bit a place, lowest first: where a segment or a run of padding starts
+
+    def is_padding(self, places: Int64[np.ndarray, " run"]) -> Bool[np.ndarray, " run"]:
+        """Whether the runs that start at some places of the rows end to end are padding."""
+        row, column = np.divmod(places, self.tokens.shape[1])
+        return self.tokens[row, column] == _padding(self.tokens.dtype)
+
+    def plain_tokens(self) -> Integer[np.ndarray, "row token"]:
+        """The tokens, padding 0 everywhere; in place."""
+        padded = np.flatnonzero(self.num_tokens < self.tokens.shape[1])
+        if len(padded):
+            rows = self.tokens[padded]
+            rows[rows == _padding(rows.dtype)] = 0
+            self.tokens[padded] = rows
+        return self.tokens
 
 
 def identity_number(identity: str) -> int:
@@ -92,19 +109,21 @@ def encode(
 ) -> list[bytes]:
     """The records of some sequences, from their segments' tokens end to end (uint16 or int32).
 
-    A ValueError refuses empty segments, and segments that do not follow one another from their sequence's start.
+    A ValueError refuses empty segments, segments that are not one behind another within their sequence, and the value
+    that marks padding.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
-    ends = np.cumsum(length)
     # bincount adds float64: exact, for a row has far fewer than 2^53 tokens.
     num_tokens = np.bincount(row, weights=length, minlength=num_rows).astype(np.int64)
-    row_offset = np.cumsum(num_tokens) - num_tokens
-    # Where a segment begins when those before it lie end to end, counted from the start of its row.
-    if (length < 1).any() or not np.array_equal(ends - length - row_offset[row], position):
-        raise ValueError("Segments must be non-empty and follow one another from their sequence's start.")
-    if (num_tokens > sequence_length).any() or len(tokens) != num_tokens.sum():
-        raise ValueError(f"Segments of one sequence must hold at most {sequence_length} tokens, all of them given.")
+    # Places of the rows end to end: a segment lies within its row, and behind the segment before it.
+    first = row * sequence_length
+    start, end = first + position, first + position + length
+    free = np.maximum(first, np.concatenate([[0], end])[:-1])
+    if (length < 1).any() or (start < free).any() or (end > first + sequence_length).any():
+        raise ValueError(f"Segments must be non-empty, one behind another, within {sequence_length} places.")
+    if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
+        raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
     bodies = np.zeros((num_rows, body_bytes(sequence_length, tokens.dtype)), np.uint8)
     header = bodies[:, :HEADER_BYTES].view(_HEADER)[:, 0]
@@ -113,10 +132,16 @@ def encode(
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
     stored, starts = _tokens_and_starts(bodies, sequence_length, tokens.dtype)
-    # The true places of the mask are in the order of the tokens: row by row, the first `num_tokens` of each.
-    stored[np.arange(sequence_length) < num_tokens[:, None]] = tokens
-    bits = np.zeros((num_rows, sequence_length), np.bool_)
-    bits[row, position] = True
+    # 1 where a segment starts, -1 behind its end: the running sum is 1 on segments, 0 on padding.
+    edges = np.zeros(num_rows * sequence_length + 1, np.int8)
+    edges[start] += 1
+    edges[end] -= 1
+    held = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_).reshape(num_rows, sequence_length)
+    stored[held] = tokens  # the true places of a mask are in the order of the tokens: row by row
+    bits = ~held
+    bits[:, 1:] &= held[:, :-1]
+    stored[bits] = _padding(tokens.dtype)
+    bits.reshape(-1)[start] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     documents = document_index.astype("<i8").tobytes()
@@ -162,9 +187,15 @@ def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64
     length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] == 2 else "<i4")
     num_bytes = body_bytes(length, dtype)
     body = np.frombuffer(record, np.uint8, num_bytes)[None]
-    starts = np.flatnonzero(np.unpackbits(_tokens_and_starts(body, length, dtype)[1], bitorder="little"))
+    bodies = Bodies(np.array([header["num_tokens"]], np.int64), *_tokens_and_starts(body, length, dtype))
+    starts = np.flatnonzero(np.unpackbits(bodies.starts, bitorder="little"))
     documents = np.frombuffer(record, "<i8", offset=num_bytes).astype(np.int64)
-    return documents, np.diff(starts, append=int(header["num_tokens"]))
+    return documents, np.diff(starts, append=length)[~bodies.is_padding(starts)]
+
+
+def _padding(dtype: np.dtype) -> np.ndarray:
+    """The value where padding starts, no token: ids are not negative, and uint16 holds vocabularies below 65,500."""
+    return np.array(-1).astype(dtype)
 
 
 def _mark(dtype: np.dtype) -> int:

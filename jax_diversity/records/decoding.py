@@ -64,7 +64,8 @@ def decode(
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
     `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; where
     there is none, 0 and `targets_segmentation` 0, which masks it. `merge_segments` makes one segment of all of a
-    sequence's, so that documents see those before them. Without a pool, memory is fresh.
+    sequence's, so that documents see those before them: positions are then places in the sequence, and a token
+    before padding has no target. Without a pool, memory is fresh.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
         raise ValueError(f"Expected fields among {', '.join(FIELDS)}, found {', '.join(map(repr, unknown))}.")
@@ -87,17 +88,19 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     byte = np.flatnonzero(bodies.starts != 0)
     bit = np.flatnonzero(np.unpackbits(bodies.starts.reshape(-1)[byte], bitorder="little").view(np.bool_))
     row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
-    if merge_segments:  # only the starts at the beginning of a row remain
-        row, column = row[column == 0], column[column == 0]
-    num_segments = np.bincount(row, minlength=num_rows)
-    # Segments are counted over all rows, less those in the rows before.
-    number = np.arange(1, len(row) + 1) - (np.cumsum(num_segments) - num_segments)[row]
     start = row * length + column
-    padded = np.flatnonzero(bodies.num_tokens < length)
-    if len(padded):  # padding is one more run
-        start = np.concatenate([start, padded * length + bodies.num_tokens[padded]])
-        by_start = np.argsort(start, kind="stable")
-        start, number = start[by_start], np.concatenate([number, np.zeros(len(padded), np.int64)])[by_start]
+    held = ~bodies.is_padding(start) if (bodies.num_tokens < length).any() else np.ones(len(start), np.bool_)
+    if merge_segments:  # a segment that follows another is one with it
+        apart = (column == 0) | ~held
+        apart[1:] |= ~held[:-1]
+        start, held = start[apart], held[apart]
+        number = np.ones(len(start), np.int64)
+    else:
+        number = np.cumsum(held)
+        # Segments are counted over all rows, less those in the rows before. Every row begins with a run.
+        first = np.flatnonzero(column == 0)
+        number -= (number - held)[first][row]
+    number[~held] = 0
     return start, np.diff(start, append=num_rows * length), number
 
 
@@ -105,9 +108,11 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
     tokens = bodies.tokens
     if "inputs" in batch:
         batch["inputs"][:] = tokens
-    if batch.keys() == {"inputs"}:
+    if batch.keys() == {"inputs"} and not (bodies.num_tokens < tokens.shape[1]).any():
         return
     run_start, run_length, run_number = _runs(bodies, merge_segments)
+    if "inputs" in batch:
+        batch["inputs"].reshape(-1)[run_start[run_number == 0]] = 0  # where padding starts, no token is stored
     if "targets" in batch:  # shifted within every row; the places without a next token are set last
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
@@ -117,7 +122,9 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        place = np.repeat((run_start % length).astype(narrow), run_length).reshape(tokens.shape)
+        # Merged segments are counted from their sequence's first place, also behind padding.
+        origin = np.zeros(len(run_start), narrow) if merge_segments else (run_start % length).astype(narrow)
+        place = np.repeat(origin, run_length).reshape(tokens.shape)
         np.subtract(np.arange(length, dtype=narrow), place, out=place)
         if not run_number.all():  # there is padding
             place *= np.repeat(run_number > 0, run_length).reshape(tokens.shape)

@@ -153,7 +153,7 @@ class RecordReader:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
             (64, 512)
         """
-        return self._bodies(places, expected).tokens
+        return self._bodies(places, expected).plain_tokens()
 
     def read(self, places: Rows, *, expected: Rows | None = None) -> list[bytes]:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).

@@ -26,8 +26,8 @@ class Document:
 class Segments:
     """Which tokens of which document are where: the result of packing, as columns of one table.
 
-    Rows are sorted by (`sequence_index`, `position`). A sequence's tokens are its segments' tokens one after
-    another; the rest up to the sequence length is padding and belongs to no document.
+    Rows are sorted by (`sequence_index`, `position`). The places of a sequence that no segment takes are padding,
+    which belongs to no document.
 
     Attributes:
         sequence_index: the sequence that holds the segment.
@@ -57,6 +57,13 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.sequence_index)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some sequence has padding before its last segment."""
+        begins = np.diff(self.sequence_index, prepend=-1) != 0
+        before = np.concatenate([[0], self.position + self.length])[:-1]
+        return bool((self.position != np.where(begins, 0, before)).any())
 
     def inserted_ends(self, document_lengths: Int64[np.ndarray, " document"]) -> Bool[np.ndarray, " segment"]:
         """Which segments end with an end token that packing inserted and the document does not have there.

@@ -1,10 +1,15 @@
-"""What a tokenizer is, whichever library makes the ids: text -> token ids, the end token last, and back."""
+"""What a tokenizer is, whichever library makes the ids: text -> token ids, the end token last, and back.
+
+A document may have a start token too, as documents of Megatron and Llama have.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +41,18 @@ _MAX_UINT16_VOCAB = 65_500
 class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
-    Long texts are encoded in pieces, no text turns into the end token, and texts may be brought into a Unicode normal
-    form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how its file is
-    written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut (`_cut`).
+    Long texts are encoded in pieces, no text turns into the start or the end token, and texts may be brought into a
+    Unicode normal form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how
+    its file is written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut
+    (`_cut`).
 
     Attributes:
         kind: the setting by which `load_saved` knows how to read the tokenizer's file.
         vocab_size: number of ids; all are below it.
         end_id: the token that ends every document and stands nowhere else in it.
         end_token: its name in the vocabulary.
+        start_id: the token that starts every document and stands nowhere else in it; None where there is none.
+        start_token: its name.
         unknown_id: what text becomes that the vocabulary cannot write; None where there is no such text.
         dtype: the type that ids are stored in.
         implementation: the library that makes the ids, with its version, such as `tokenizers 0.23.1`.
@@ -52,15 +60,31 @@ class Tokenizer:
     """
 
     def __init__(
-        self, kind: str, vocab_size: int, end_token: str, end_id: int, unknown_id: int | None, implementation: str
+        self,
+        kind: str,
+        vocab_size: int,
+        end_token: str,
+        end_id: int,
+        unknown_id: int | None,
+        implementation: str,
+        start_token: str | None = None,
+        start_id: int | None = None,
     ) -> None:
+        if start_id == end_id:
+            raise UserError(
+                f"Expected a start token besides the end token {end_token!r}, found the same; name another one in "
+                "tokenizer.start_token, or none."
+            )
         self.kind = kind
         self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
         self.end_token, self.end_id = end_token, end_id
+        self.start_token, self.start_id = start_token, start_id
         self.unknown_id, self.implementation = unknown_id, implementation
         self.normalization = "none"
+        self._start = np.array([] if start_id is None else [start_id], self.dtype)
         self._end = np.array([end_id], self.dtype)
-        self._text_may_hold_end = True  # False, where a subclass knows better, saves a search in all ids
+        # Ids that text may turn into but must not; where a subclass knows better, fewer save a search in all ids.
+        self._forbidden = [token for token in (start_id, end_id) if token is not None]
 
     def with_normalization(self, form: str) -> Tokenizer:
         """The same tokenizer, its texts brought into a normal form first by tensorflow-text; `none` changes nothing."""
@@ -75,15 +99,18 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hash of all that decides the ids, except the library's version."""
         form = "" if self.normalization == "none" else f"-{self.normalization}"
-        return hashlib.sha256(self._identity()).hexdigest() + form
+        start = b"" if self.start_token is None else b"\0start " + self.start_token.encode()
+        return hashlib.sha256(self._identity() + start).hexdigest() + form
 
     @property
     def settings(self) -> dict[str, Any]:
         """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
-        return {name: getattr(self, name) for name in ("kind", "end_token", "implementation", "normalization")}
+        names = ("kind", "end_token", "implementation", "normalization")
+        start = {} if self.start_token is None else {"start_token": self.start_token}
+        return {name: getattr(self, name) for name in names} | start
 
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Tokens of every text, each ending in `end_id`.
+        """Tokens of every text, each ending in `end_id`, and beginning with `start_id` where there is one.
 
         Texts longer than a piece are cut where a new word begins anyway, so that memory stays a small multiple of a
         piece and the ids are those of the whole; each subclass states the exceptions.
@@ -95,7 +122,7 @@ class Tokenizer:
             One array of `dtype` for each text.
 
         Raises:
-            UserError: the end token stands for other text too.
+            UserError: the start or the end token stands for other text too.
         """
         if self.normalization != "none":
             texts = tensorflow_text.normalize_texts(texts, self.normalization)
@@ -104,19 +131,21 @@ class Tokenizer:
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
-                # Looked for in the ids, since only the library knows which texts turn into the end token.
-                if self._text_may_hold_end and (ids == self.end_id).any():
+                # Looked for in the ids, since only the library knows which texts turn into these tokens.
+                if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
                 parts.append(ids)
                 if is_last:
                     # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
                     # all ids below `vocab_size`.
-                    documents.append(np.concatenate((*parts, self._end), dtype=self.dtype, casting="unsafe"))
+                    documents.append(
+                        np.concatenate((self._start, *parts, self._end), dtype=self.dtype, casting="unsafe")
+                    )
                     parts = []
         return documents
 
     def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
-        """Text of token ids, end tokens left out; it stays normalised, and half a character becomes U+FFFD.
+        """Text of token ids, start and end tokens left out; it stays normalised, and half a character becomes U+FFFD.
 
         Raises:
             UserError: an id that the vocabulary does not have.
@@ -125,7 +154,7 @@ class Tokenizer:
         if len(ids) and (ids.min() < 0 or ids.max() >= self.vocab_size):
             bad = ids[(ids < 0) | (ids >= self.vocab_size)][0]
             raise UserError(f"Expected token ids of 0 .. {self.vocab_size - 1}, found {bad}.")
-        return self._decode(ids[ids != self.end_id].tolist())
+        return self._decode(ids[~np.isin(ids, [*self._start, *self._end])].tolist())
 
     def save(self, folder: Path) -> None:
         """Write what `load_saved` makes the same tokenizer of: its file, then `tokenizer.meta.json`."""
@@ -143,11 +172,11 @@ class Tokenizer:
         raise NotImplementedError
 
     def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
-        """The ids of every piece, without end tokens."""
+        """The ids of every piece, without start and end tokens."""
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
-        """The text of ids, none of which is the end token."""
+        """The text of ids, none of which is the start or the end token."""
         raise NotImplementedError
 
     def _cut(self, text: str) -> Iterator[str]:
@@ -155,18 +184,18 @@ class Tokenizer:
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str) -> np.ndarray:
-        """Tokens of text that contains the end token's letters: these are cut in two."""
-        half = len(self.end_token) // 2
-        head, tail = self.end_token[:half], self.end_token[half:]
+        """Tokens of text that contains the letters of the start or the end token: these are cut in two."""
+        names = [name for name in (self.start_token, self.end_token) if name is not None]
+        found = re.finditer("|".join(map(re.escape, names)), piece)
         # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
-        parts = piece.split(self.end_token)
-        parts = [tail * (index > 0) + part + head * (index < len(parts) - 1) for index, part in enumerate(parts)]
-        ids = np.concatenate([*self._encode(parts)])
-        if (ids == self.end_id).any():
-            raise UserError(
-                f"Expected an end token that no text turns into, found {self.end_token!r}; "
-                "name another one in tokenizer.end_token."
-            )
+        cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
+        ids = np.concatenate([*self._encode([piece[start:stop] for start, stop in pairwise(cuts)])])
+        for which, name, token in (("start", self.start_token, self.start_id), ("end", self.end_token, self.end_id)):
+            if token is not None and (ids == token).any():
+                raise UserError(
+                    f"Expected {'a' if which == 'start' else 'an'} {which} token that no text turns into, found "
+                    f"{name!r}; name another one in tokenizer.{which}_token."
+                )
         return ids
 
 
@@ -186,15 +215,28 @@ def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> 
     Messages call the tokenizer by `name`.
     """
     tokens = set(vocabulary)
-    for token in USUAL_END_TOKENS if wanted is None else (wanted,):
+    if wanted is not None:
+        return _in_vocabulary("end", wanted, tokens, name)
+    for token in USUAL_END_TOKENS:
         if token in tokens:
             return token
-    if wanted is None:
-        raise UserError(
-            f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; name it in "
-            "tokenizer.end_token."
-        )
     raise UserError(
-        f"Expected the end token {wanted!r} in {name}, found no such token among its {len(tokens)}; "
-        "name one of them in tokenizer.end_token."
+        f"Expected an end token in {name}, found none of {', '.join(USUAL_END_TOKENS)}; name it in tokenizer.end_token."
     )
+
+
+def find_start_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str | None:
+    """The `wanted` start-of-document token, refused where the vocabulary has no such token; None: documents have none.
+
+    Messages call the tokenizer by `name`.
+    """
+    return None if wanted is None else _in_vocabulary("start", wanted, set(vocabulary), name)
+
+
+def _in_vocabulary(which: str, wanted: str, tokens: set[str], name: str) -> str:
+    if wanted not in tokens:
+        raise UserError(
+            f"Expected the {which} token {wanted!r} in {name}, found no such token among its {len(tokens)}; "
+            f"name one of them in tokenizer.{which}_token."
+        )
+    return wanted

@@ -29,13 +29,14 @@ def make_tokenizer(
         from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, train_bpe
 
         if config.kind == "bytes":
-            tokenizer: Tokenizer = byte_tokenizer()
+            tokenizer: Tokenizer = byte_tokenizer(config.start_token)
         else:
             form = config.normalization
             texts = training_texts if form == "none" else (normalize_texts([text], form)[0] for text in training_texts)
-            tokenizer = train_bpe(texts, config.vocab_size)
+            tokenizer = train_bpe(texts, config.vocab_size, config.start_token)
     else:
-        tokenizer = _read(config.kind, Path(config.path or ""), config.end_token, config.cut_at, num_threads)
+        marks = (config.end_token, config.start_token)
+        tokenizer = _read(config.kind, Path(config.path or ""), marks, config.cut_at, num_threads)
     return tokenizer.with_normalization(config.normalization)
 
 
@@ -59,7 +60,8 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
             "upgrade jax-diversity."
         )
     path = folder / _FILE_NAMES[settings["kind"]]
-    tokenizer = _read(settings["kind"], path, settings["end_token"], settings.get("cut_at", "blanks"), num_threads)
+    marks = (settings["end_token"], settings.get("start_token"))
+    tokenizer = _read(settings["kind"], path, marks, settings.get("cut_at", "blanks"), num_threads)
     return tokenizer.with_normalization(settings["normalization"])
 
 
@@ -89,12 +91,15 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
     return settings
 
 
-def _read(kind: str, path: Path, end_token: str | None, cut_at: str, num_threads: int | None) -> Tokenizer:
+def _read(
+    kind: str, path: Path, marks: tuple[str | None, str | None], cut_at: str, num_threads: int | None
+) -> Tokenizer:
+    """The tokenizer of a file; `marks` are the end token and the start token."""
     if kind == "file":
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
-        return load_tokenizer(path, end_token)
+        return load_tokenizer(path, *marks)
     from jax_diversity.tokenization import sentencepiece_model as models
 
     make = models.SentencePieceTokenizer if kind == "sentencepiece" else models.TensorflowTextTokenizer
-    return make(models.read_model(path, end_token), num_threads, cut_at)
+    return make(models.read_model(path, *marks), num_threads, cut_at)

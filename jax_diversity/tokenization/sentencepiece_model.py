@@ -21,7 +21,7 @@ from jaxtyping import Int64, Integer
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.protobuf import read_fields
-from jax_diversity.tokenization.base import Tokenizer, find_end_token
+from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_start_token
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
@@ -44,12 +44,14 @@ class SentencePieceModel:
     end_id: int
     adds_blank: bool  # before every text
     name: str
+    start_token: str | None = None
 
 
-def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceModel:
+def read_model(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> SentencePieceModel:
     """Read a .model file.
 
     Without an `end_token` documents end with the one that it was trained with (`eos_piece`), or else a usual name.
+    Without a `start_token` they have none.
     """
     name = str(path)
     try:
@@ -65,13 +67,15 @@ def read_model(path: str | Path, end_token: str | None = None) -> SentencePieceM
     if end_token is None and trained_end in pieces:
         end_token = trained_end
     end_token = find_end_token(pieces, end_token, name)
+    start_token = find_start_token(pieces, start_token, name)
+    for which, token in (("end", end_token), ("start", start_token)):
+        if token is not None and types[pieces.index(token)] == _UNKNOWN:
+            raise UserError(
+                f"Expected {'an' if which == 'end' else 'a'} {which} token that no text turns into, found {token!r}, "
+                f"which {name} writes for unknown text; name another one in tokenizer.{which}_token."
+            )
     end_id = pieces.index(end_token)
-    if types[end_id] == _UNKNOWN:
-        raise UserError(
-            f"Expected an end token that no text turns into, found {end_token!r}, which {name} writes for "
-            "unknown text; name another one in tokenizer.end_token."
-        )
-    return SentencePieceModel(content, pieces, types, end_token, end_id, adds_blank, name)
+    return SentencePieceModel(content, pieces, types, end_token, end_id, adds_blank, name, start_token)
 
 
 def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
@@ -121,10 +125,13 @@ class ModelTokenizer(Tokenizer):
 
     def __init__(self, model: SentencePieceModel, kind: str, implementation: str, cut_at: str) -> None:
         unknown_id = model.types.index(_UNKNOWN) if _UNKNOWN in model.types else None
-        super().__init__(kind, len(model.pieces), model.end_token, model.end_id, unknown_id, implementation)
+        start = model.start_token
+        start_id = None if start is None else model.pieces.index(start)
+        marks = (model.end_token, model.end_id, unknown_id, implementation, start, start_id)
+        super().__init__(kind, len(model.pieces), *marks)
         self.model, self.cut_at = model, cut_at
-        # Libraries never turn text into a control or unused piece: ids need no search for an end token of these types.
-        self._text_may_hold_end = model.types[model.end_id] not in (_CONTROL, _UNUSED)
+        # Libraries never turn text into a control or unused piece: ids need no search for tokens of these types.
+        self._forbidden = [token for token in self._forbidden if model.types[token] not in (_CONTROL, _UNUSED)]
 
     @property
     def settings(self) -> dict[str, Any]:

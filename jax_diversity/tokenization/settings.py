@@ -50,12 +50,19 @@ class TokenizerConfig:
         (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes bring an end token of their own"
     )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
+    start_token: str | None = _only_for(
+        ("bpe", "bytes", *_FILE_KINDS),
+        None,
+        "leave the setting out: a corpus's own tokens are stored as they are",
+    )
+    """The token that starts every document, such as `<s>`; None: documents have an end token alone. `bpe` and `bytes`
+    add it to their vocabulary, a tokenizer that `path` names must have it."""
     end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
     """The end-of-document token's id (kind `stored`); None takes what all documents end with."""
     vocab_size: int = _only_for(
         ("bpe",), 16_384, "leave the setting out: only a tokenizer that is trained has a size to choose"
     )
-    """Vocabulary of a trained BPE, the end token included."""
+    """Vocabulary of a trained BPE, the end token included, and the start token, where there is one."""
     train_bytes: int = _only_for(("bpe",), 16 * 2**20, "leave the setting out: only bpe is trained")
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
@@ -83,9 +90,13 @@ class TokenizerConfig:
                     f"Expected tokenizer.{setting.name} with tokenizer.kind={' or '.join(kinds)} only, found {value!r} "
                     f"with {self.kind}; {setting.metadata['advice']}."
                 )
-        if not 257 <= self.vocab_size <= _LARGEST_VOCABULARY:
+        if self.start_token == "":
+            raise UserError("Expected tokenizer.start_token to be the name of a token, such as '<s>', found no letter.")
+        least = 257 + (self.start_token is not None)
+        if not least <= self.vocab_size <= _LARGEST_VOCABULARY:
+            marks = "the end token" if self.start_token is None else "the start and the end token"
             raise UserError(
-                f"Expected tokenizer.vocab_size >= 257 (256 bytes and the end token) and <= {_LARGEST_VOCABULARY}, "
+                f"Expected tokenizer.vocab_size >= {least} (256 bytes and {marks}) and <= {_LARGEST_VOCABULARY}, "
                 f"found {self.vocab_size}."
             )
         if self.kind in _MODEL_KINDS:

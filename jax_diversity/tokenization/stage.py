@@ -40,6 +40,8 @@ def tokenize(context: Context, partial: Path) -> Counts:
             "vocab_size": tokenizer.vocab_size,
             "end_id": tokenizer.end_id,
             "end_token": tokenizer.end_token,
+            "start_id": tokenizer.start_id,
+            "start_token": tokenizer.start_token,
             "token_dtype": str(tokenizer.dtype),
             "implementation": tokenizer.implementation,
         }
@@ -102,7 +104,7 @@ def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> 
 
 
 def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
-    """Counts of all tokens, end tokens included; those of text only where there is text."""
+    """Counts of all tokens, start and end tokens included; those of text only where there is text."""
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths
@@ -149,6 +151,8 @@ def summary(counts: Counts) -> str:
     text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes a token"
+    if counts.get("start_token") is not None:
+        text += f", documents start with {counts['start_token']}"
     return f"{text}, by {counts['implementation']}"
 
 

@@ -59,6 +59,8 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
         "vocab_size": vocab_size,
         "end_id": end_id,
         "end_token": None if tokenizer is None else tokenizer.end_token,
+        "start_id": None,
+        "start_token": None,
         "token_dtype": str(dtype),
         "implementation": "stored",
         "num_ends_appended": TokenStore([prefix for _, prefix in pairs]).num_tokens - prepared["num_tokens"],

@@ -1,9 +1,9 @@
 """Text -> token ids by the `tokenizers` library: a given tokenizer.json or GPT-2's pair of files, byte-level BPE
 trained here, or plain bytes.
 
-A document's tokens are its text's, then the end token. Text is always text: the letters `<|endoftext|>` in a
-document never become the end token, and what a tokenizer.json says of truncation, padding or tokens to add is
-ignored.
+A document's tokens are the start token, if there is one, its text's, and the end token. Text is always text: the
+letters `<|endoftext|>` in a document never become the end token, and what a tokenizer.json says of truncation, padding
+or tokens to add is ignored.
 
 GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, which tokens join to which. Both are written
 in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
@@ -23,7 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.tokenization.base import Tokenizer, find_end_token
+from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_start_token
 from jax_diversity.tokenization.cutting import lines_and_blanks
 from jax_diversity.tokenization.settings import tokenizer_files
 
@@ -43,10 +43,17 @@ class JsonTokenizer(Tokenizer):
     place are cut after the million. `definition` is the content of a tokenizer.json.
     """
 
-    def __init__(self, definition: str, end_token: str | None = None, name: str = "The tokenizer") -> None:
+    def __init__(
+        self,
+        definition: str,
+        end_token: str | None = None,
+        start_token: str | None = None,
+        name: str = "The tokenizer",
+    ) -> None:
         self.definition = definition
         vocabulary = _parse(definition, name).get_vocab(with_added_tokens=True)
         end_token = find_end_token(vocabulary, end_token, name)
+        start_token = find_start_token(vocabulary, start_token, name)
         content = json.loads(definition)
         self._is_bytes = _is_byte_tokenizer(content)
         model = content["model"]  # of the kind Unigram if it has an `unk_id`
@@ -58,11 +65,13 @@ class JsonTokenizer(Tokenizer):
             end_id=vocabulary[end_token],
             unknown_id=None if unknown is None else vocabulary.get(unknown),
             implementation="UTF-8 bytes" if self._is_bytes else f"tokenizers {tokenizers.__version__}",
+            start_token=start_token,
+            start_id=None if start_token is None else vocabulary[start_token],
         )
         # The library finds special tokens before it splits words. With `encode_special_tokens` it treats their
-        # letters as text; the end token has to be special for that.
+        # letters as text; the start and the end token have to be special for that.
         for token in content.get("added_tokens") or []:
-            token["special"] = token["special"] or token["content"] == end_token
+            token["special"] = token["special"] or token["content"] in (start_token, end_token)
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(content))
         self._backend.encode_special_tokens = True
         self._backend.no_truncation()
@@ -87,35 +96,38 @@ class JsonTokenizer(Tokenizer):
         return self._backend.decode(ids, skip_special_tokens=False)
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> JsonTokenizer:
+def train_bpe(texts: Iterable[str], vocab_size: int, start_token: str | None = None) -> JsonTokenizer:
     """Byte-level BPE (GPT-2's words, no normalisation); the same texts in the same order give the same tokenizer.
 
-    The vocabulary is 256 bytes, merges (fewer where the texts have fewer to merge) and the end token, the last id.
+    The vocabulary is 256 bytes, merges (fewer where the texts have fewer to merge), the end token and the start token,
+    if there is one, as the last ids.
     """
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,  # the end token is added afterwards, so that it gets the last id
+        vocab_size=vocab_size - 1 - (start_token is not None),  # these are added afterwards, to get the last ids
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     pieces = (piece for text in texts for piece in lines_and_blanks(text))
     backend.train_from_iterator(pieces, trainer)
-    return _with_end_token(backend)
+    return _with_marks(backend, start_token)
 
 
-def byte_tokenizer() -> JsonTokenizer:
-    """UTF-8 bytes as ids 0 .. 255, and 256 for the end of a document."""
-    return _with_end_token(_byte_level(models.BPE(vocab=_byte_letters(), merges=[])))
+def byte_tokenizer(start_token: str | None = None) -> JsonTokenizer:
+    """UTF-8 bytes as ids 0 .. 255, 256 for the end of a document, and 257 for its start, where that has a token."""
+    return _with_marks(_byte_level(models.BPE(vocab=_byte_letters(), merges=[])), start_token)
 
 
-def load_tokenizer(path: str | Path, end_token: str | None = None) -> JsonTokenizer:
+def load_tokenizer(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> JsonTokenizer:
     """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` beside it."""
     files = tokenizer_files(path)
     if len(files) == 1:
-        return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, str(path))
+        return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, start_token, str(path))
     backend = _read_pair(*files)
     backend.add_special_tokens([find_end_token(backend.get_vocab(), end_token, str(path))])
-    return JsonTokenizer(backend.to_str(), end_token, str(path))
+    if start_token is not None and start_token in backend.get_vocab():
+        backend.add_special_tokens([start_token])
+    return JsonTokenizer(backend.to_str(), end_token, start_token, str(path))
 
 
 def token_name(path: str | Path, token: int) -> str | None:
@@ -159,9 +171,17 @@ def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
     return backend
 
 
-def _with_end_token(backend: tokenizers.Tokenizer) -> JsonTokenizer:
-    backend.add_special_tokens([END_TOKEN])
-    return JsonTokenizer(backend.to_str(), END_TOKEN)
+def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonTokenizer:
+    """The tokenizer with an end token of its own, and a start token where one is asked for."""
+    marks = [END_TOKEN] if start_token is None else [END_TOKEN, start_token]
+    for mark in marks:
+        if backend.token_to_id(mark) is not None:
+            raise UserError(
+                f"Expected tokenizer.start_token to be no token of the vocabulary's own, found {mark!r}; choose "
+                "another name, such as '<s>'."
+            )
+        backend.add_special_tokens([mark])
+    return JsonTokenizer(backend.to_str(), END_TOKEN, start_token)
 
 
 def _is_byte_tokenizer(content: dict[str, Any]) -> bool:

@@ -22,36 +22,44 @@ def buffer_shuffle(
     seed: int = 0,
     objective: Objective,
     advance: Advance = ignore,
-    buffer_size: int = 10_000,
+    buffer_size: int | None = 10_000,
     num_workers: int = 1,
+    batch_size: int = 1,
     epoch: int = 0,
 ) -> Int64[np.ndarray, " sequence"]:
     """The order of a loader with workers: each fills a buffer, shuffles it and empties it before it reads on.
 
     Sequence i goes to worker i mod W. A worker shuffles each bufferful of its sequences, also the last, smaller one,
-    and the workers are read in turn: position p comes from worker p mod W. If W does not divide the number of
-    sequences, the first workers have one more than the others; they are also read first, so that all workers end in the
-    same, last round.
+    and puts them into batches of B in that order. The workers are read in turn, a whole batch at a time, as PyTorch's
+    `DataLoader` reads the workers of an iterable dataset: batch r of worker w comes after batch r of worker w - 1. A
+    worker's last batch may be smaller; it comes in its turn of the last round, since nothing is dropped. (With
+    `drop_last=True` PyTorch's loader drops it, one of every worker: https://github.com/pytorch/pytorch/issues/33413.)
+    With batches of 1, position p comes from worker p mod W.
 
     Every worker has its own random generator, spawned from the seed by epoch and worker. A buffer that holds all
     of a worker's sequences is a full shuffle of them; with one worker, of the corpus.
 
     Args:
         seed: of the generators.
-        buffer_size: sequences that a worker's buffer holds; 0 keeps the corpus's order.
+        buffer_size: sequences that a worker's buffer holds; None and 0 mean no shuffle.
         num_workers: W.
+        batch_size: B, the sequences of a batch, which all come from one worker.
         epoch: which pass over the corpus; every pass has another order.
 
     Raises:
-        ValueError: a buffer or an epoch below 0, fewer than one worker, an option that is no whole number.
+        ValueError: a buffer or an epoch below 0, fewer than one worker, a batch below 1, an option that is no whole
+            number.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[1]] * 6})
-        >>> buffer_shuffle(chars, objective=Objective(), buffer_size=0, num_workers=4).tolist()
+        >>> buffer_shuffle(chars, objective=Objective(), buffer_size=None, num_workers=2).tolist()
         [0, 1, 2, 3, 4, 5]
+        >>> buffer_shuffle(chars, objective=Objective(), buffer_size=None, num_workers=2, batch_size=2).tolist()
+        [0, 2, 1, 3, 4, 5]
     """
-    buffer_size = whole_number("buffer_size", buffer_size, 0)
+    buffer_size = 0 if buffer_size is None else whole_number("buffer_size", buffer_size, 0)
     num_workers = whole_number("num_workers", num_workers, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
     epoch = whole_number("epoch", epoch, 0)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     for worker in range(min(num_workers, len(indices))):
@@ -61,7 +69,7 @@ def buffer_shuffle(
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker)))
             indices[worker::num_workers] = _shuffle_runs(own, buffer_size, rng)
         advance(len(own))
-    return indices
+    return _batches_in_turn(indices, num_workers, batch_size)
 
 
 def window_shuffle(
@@ -100,3 +108,16 @@ def _shuffle_runs(
     whole = len(indices) // size * size
     runs = rng.permuted(indices[:whole].reshape(-1, size), axis=1)
     return np.concatenate([runs.ravel(), rng.permuted(indices[whole:])])
+
+
+def _batches_in_turn(
+    indices: Int64[np.ndarray, " sequence"], num_workers: int, batch_size: int
+) -> Int64[np.ndarray, " sequence"]:
+    """From one sequence of every worker in turn to a batch of every worker in turn."""
+    # No worker has more sequences than there are, and no more workers than that have any.
+    num_workers, batch_size = (min(number, max(len(indices), 1)) for number in (num_workers, batch_size))
+    whole = len(indices) // (num_workers * batch_size) * num_workers * batch_size
+    rounds = indices[:whole].reshape(-1, batch_size, num_workers).swapaxes(1, 2)
+    # Numbers of sequences differ by one at most: in the last round each worker gives what it has left.
+    last = [indices[whole + worker :: num_workers] for worker in range(num_workers)]
+    return np.concatenate([rounds.ravel(), *last])
