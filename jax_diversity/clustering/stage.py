@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +41,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     check_numbers(context)
     made: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
-    for family, settings in context.config.cluster.clusterings.items():
+    for family, settings in _clusterings(context).items():
         made[family], nearest[family] = _make_clustering(context, family, settings, partial)
     labels = _read_labels(context)
     names, titles = _name_clusters(context, made, nearest)
@@ -53,15 +53,21 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     return _counts(made, labels)
 
 
+def _clusterings(context: Context) -> Mapping[str, ClusterConfig]:
+    return context.config.cluster.clusterings(context.counts("prepare")["num_documents"])
+
+
 def check_numbers(context: Context) -> None:
     """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
-    config, num_documents = context.config.cluster, context.counts("prepare")["num_documents"]
-    for name, number in [("num_clusters", config.num_clusters), *(("also", number) for number in config.also)]:
-        if number > num_documents:
+    num_documents = context.counts("prepare")["num_documents"]
+    for family, config in _clusterings(context).items():
+        if config.num_clusters > num_documents:
+            name = "num_clusters" if family == "cluster" else "also"
             raise UserError(
-                f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
-                f"{num_documents} or fewer, or bring more documents."
+                f"Expected cluster.{name} of at most the {num_documents} documents, found {config.num_clusters}; set "
+                f"it to {num_documents} or fewer, or bring more documents."
             )
+        config.check()  # with the number that `auto` takes
 
 
 def _make_clustering(

@@ -85,7 +85,6 @@ def demo_config() -> BuildConfig:
         out="demo",
         corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
         tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
-        cluster=ClusterConfig(num_clusters=200),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
         characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
         train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100, diagnose_every=40),
