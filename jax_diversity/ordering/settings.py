@@ -29,7 +29,7 @@ class OrderConfig:
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     weights: dict[str, float] = field(default_factory=dict)
-    """λ per family; 1.0 where not given."""
+    """λ per family, in place of the characteristics' own: 1.0 of families that were listed."""
     windows: tuple[int, ...] = ()
     """Window sizes, in sequences, that are balanced besides the whole prefix. The global batch size of training
     belongs here: batches are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""

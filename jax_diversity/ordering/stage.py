@@ -33,7 +33,10 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
 
-    chars = context.dataset.characteristics.with_weights(config.weights)
+    chars = context.dataset.characteristics
+    # A weight may be of a family that this corpus has one group of, and that is balanced whatever the order.
+    given = {family: value for family, value in config.weights.items() if family in chars.families}
+    chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
     settings: dict[str, Any] = {"seed": config.seed, "objective": config.resolve_objective(), **config.options}
     if METHODS.takes(config.method, "checkpoint"):

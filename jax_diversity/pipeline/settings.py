@@ -72,7 +72,7 @@ class BuildConfig:
             cast(Any, settings).check(*([names] if isinstance(settings, RecordsConfig) else []))
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
-            order.check(f"orders[{index}]", self.characteristics.families)
+            order.check(f"orders[{index}]", self.characteristics.possible_families)
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
         for size in self.windows:
@@ -86,6 +86,6 @@ def demo_config() -> BuildConfig:
         corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
         tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
-        characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
+        characteristics=CharacteristicsConfig(length_bins=50),
         train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100, diagnose_every=40),
     )

@@ -20,7 +20,7 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                  a map's label is an index into labels, -1 for none of them
     packing      method, the numbers that `pack` counted, clusters_per_sequence?, largest_cluster_share?,
                  mean_segments?, segments_per_sequence {edges, frequency}
-    ordering     baseline?, families, window_sizes,
+    ordering     baseline?, families, balanced (a sentence), window_sizes,
       references           [{family, window_size, floor, ideal_token_tv}]
       profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,
                             mean_high, worst_low, worst_high, best_low}}}}; offset is `0` or `half`
@@ -123,6 +123,7 @@ def ordering_values(
     values = {
         "baseline": clean_text(shuffles[0]) if shuffles else None,
         "families": [clean_text(family) for family in floors],
+        "balanced": words.families_sentence(context.counts("characterize")),
         "window_sizes": sorted(measurer.windows) if names else [],
         "references": [
             {
@@ -148,7 +149,7 @@ def with_summary(values: dict[str, Any], main_ordering: str | None) -> dict[str,
     summary = {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
-        "sentences": [words.corpus_sentence(values), *about],
+        "sentences": [words.corpus_sentence(values), values["ordering"]["balanced"], *about],
         "cards": _cards(values, main),
     }
     return {**values, "summary": summary}
