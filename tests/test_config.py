@@ -122,6 +122,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("characteristics: {families: []}", "at least one family"),
         ("characteristics: {families: source}", "characteristics.families to be one of auto, a list, found 'source'"),
         ("orders: [{method: greedy}, {method: greedy}]", "different names"),
+        ("batch_size: 0", "batch_size to be a whole number >= 1 and <= 2147483647, found 0"),
         ("windows: [0]", "windows to be a whole number >= 1, found 0"),
         ("train: {width: 100, num_heads: 3}", "train.width"),
         ("train: {width: 12, num_heads: 4}", r"multiple of twice train.num_heads \(8\), found 12"),

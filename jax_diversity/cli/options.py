@@ -78,8 +78,8 @@ class InspectOptions:
     """The ordering that training follows, or a .npy file of sequence indices."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
-    batch_size: int = 64
-    """Sequences of a batch, those of all hosts together."""
+    batch_size: int | None = None
+    """Sequences of a batch, those of all hosts together; None takes the dataset's own batch size, or else 64."""
     rank: int | None = None
     """Show only what this host reads, counted from 0; goes with `num_hosts`."""
     num_hosts: int = 1

@@ -12,15 +12,15 @@ from jax_diversity.ordering.settings import OrderConfig
 
 
 def order_stage(config: OrderConfig) -> Stage:
-    """The stage that computes one ordering."""
+    """The stage that computes one ordering; its windows are the batch size where it sets none."""
     return Stage(
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
         section="orders",
         destination="orderings",
-        run=lambda context, partial: order_sequences(context, partial, config),
+        run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
-        settings=lambda _: {"order": dataclasses.asdict(config)},
+        settings=lambda build: {"order": dataclasses.asdict(config.for_batches(build.batch_size))},
         inputs=lambda context: ("characterize",),
         resumable=True,
         owns_folder=False,

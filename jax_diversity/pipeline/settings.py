@@ -35,12 +35,19 @@ __all__ = [
 ]  # users take all of them from here
 
 
+_LARGEST_BATCH = 2**31 - 1
+"""More than any order has positions."""
+
+
 @dataclass(frozen=True)
 class BuildConfig:
     """Everything from a corpus to an ordered, stored, measured dataset."""
 
     out: str = "out"
     """The dataset's folder."""
+    batch_size: int | None = None
+    """Sequences of a batch of your training, those of all hosts together: orderings that do not set `windows` balance
+    windows of that size, and measures, report and `inspect` show it. None where it is not known."""
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -64,6 +71,8 @@ class BuildConfig:
             UserError: the first such setting, by its dotted name.
         """
         folder_name("out", self.out)
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, 1, _LARGEST_BATCH)
         names = [order.file_name for order in self.orders]
         for field in dataclasses.fields(self):
             settings = getattr(self, field.name)

@@ -89,7 +89,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }
-    return with_summary(values, main_ordering if main_ordering in names else None)
+    return with_summary(values, main_ordering if main_ordering in names else None, context.config.batch_size)
 
 
 def ordering_values(
@@ -97,7 +97,8 @@ def ordering_values(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure the orderings one after another, and compare them with the first shuffle: values and verdicts."""
     chars = dataset.characteristics
-    measurer = Measurer(chars, usable_windows(context.config.windows, chars.num_sequences))
+    batch_size = context.config.batch_size
+    measurer = Measurer(chars, usable_windows(context.config.windows, chars.num_sequences, batch_size))
     # A cluster is called by its terms instead of its number.
     clusterings = context.counts("cluster")["clusterings"]
     group_names = {
@@ -105,7 +106,7 @@ def ordering_values(
         for family, found in dataset.group_names.items()
     }
     # First what may fail on damaged files, then the measuring, which takes most of the time.
-    batches = batches_values(dataset, names, group_names, context.config.train.batch_size)
+    batches = batches_values(dataset, names, group_names, batch_size or context.config.train.batch_size)
     positions = chars.num_sequences * len(chars.families)
     orders, window_tv, floors, ideal = [], {}, {}, {}
     with context.progress.task("measure orderings", 2 * positions * len(names), "positions") as advance:
@@ -142,9 +143,9 @@ def ordering_values(
     return values, verdict_values(window_tv, floors, shuffles)
 
 
-def with_summary(values: dict[str, Any], main_ordering: str | None) -> dict[str, Any]:
-    """The values with the sentences and key numbers at the head of the page, which judge one ordering."""
-    main = main_verdicts(values["verdicts"], main_ordering)
+def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
+    """The values with the sentences and key numbers at the head of the page, which judge one ordering at one size."""
+    main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
     summary = {
         "main_ordering": main[0]["ordering"] if main else None,
