@@ -61,8 +61,7 @@ class RemoteFolder:
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
         self.address = address.rstrip("/")
-        of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.cache_folder = Path(of_user) / "jax-diversity" if cache_folder is None else Path(cache_folder).absolute()
+        self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
             manifest = self._read("manifest.json")
         # One folder for every manifest: a dataset that was built again does not change under one that is open.

@@ -106,11 +106,11 @@ def build_rule(features: Features, objective: Objective) -> Rule:
     # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
     return Rule(
-        target_pieces=jnp.asarray(split_into_pieces(features.targets)),
-        column_weights=jnp.asarray(features.column_weights, jnp.float32),
-        window_sizes=jnp.asarray(sizes, jnp.int32),
-        window_weight=jnp.float32(objective.window_weight),
-        zero=jnp.float32(0),
+        target_pieces=jax.device_put(split_into_pieces(features.targets)),
+        column_weights=jax.device_put(features.column_weights.astype(np.float32)),
+        window_sizes=jax.device_put(np.array(sizes, np.int32)),
+        window_weight=jax.device_put(np.float32(objective.window_weight)),
+        zero=jax.device_put(np.float32(0)),
     )
 
 
@@ -156,7 +156,7 @@ def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position
     """The deviation after the sequences `placed`, from the first position on; computed in float64."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
-    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
+    return _before_a_call(total, windows)
 
 
 def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
@@ -166,13 +166,18 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
 
 def restored_deviation(rule: Rule, saved: Mapping[str, np.ndarray]) -> Deviation:
     """The deviation of which `saved_deviation` made the arrays."""
-    total, *windows = (Compensated(*map(jnp.asarray, saved[f"sum_{i}"])) for i in range(1 + len(rule.window_sizes)))
-    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
+    total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
+    return _before_a_call(total, windows)
+
+
+def _before_a_call(total: Compensated, windows: Sequence[Compensated]) -> Deviation:
+    """The deviation without its gradient, which the selectors compute at the beginning of every call."""
+    return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)))
 
 
 def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
     value = values.astype(np.float32)
-    return Compensated(jnp.asarray(value), jnp.asarray((values - value).astype(np.float32)))
+    return Compensated(*jax.device_put([value, (values - value).astype(np.float32)]))
 
 
 def place(
