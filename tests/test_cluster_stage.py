@@ -94,11 +94,9 @@ def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatc
 def test_the_automatic_number_of_clusters(num_documents: int, train_documents: int, number: int) -> None:
     config = ClusterConfig(train_documents=train_documents)
     config.check()
-    resolved = config.clusterings(num_documents)["cluster"]
-    resolved.check()
-    assert resolved == dataclasses.replace(config, num_clusters=number)
-    given = ClusterConfig(num_clusters=7, also=(3,)).clusterings(num_documents)
-    assert [each.num_clusters for each in given.values()] == [7, 3]
+    assert config.resolve_num_clusters(num_documents) == number
+    given = ClusterConfig(num_clusters=7, also=(3,)).clusterings.values()
+    assert [each.resolve_num_clusters(num_documents) for each in given] == [7, 3]
 
 
 def test_the_number_that_was_taken_is_in_counts_and_summary(config: BuildConfig) -> None:
@@ -123,14 +121,15 @@ def test_small_corpora_have_clusters_by_default(tmp_path: Path, texts: list[str]
 def test_levels_of_further_clusterings(coarse: int) -> None:
     config = ClusterConfig(num_clusters=50, options={"coarse_clusters": coarse, "start": "random"}, also=(20_000, 10))
     levels = {
-        family: base.num_coarse_clusters(settings.num_clusters, int(settings.options.get("coarse_clusters", 0)))
-        for family, settings in config.clusterings(100).items()
+        family: base.num_coarse_clusters(
+            settings.resolve_num_clusters(100), int(settings.options.get("coarse_clusters", 0))
+        )
+        for family, settings in config.clusterings.items()
     }
     expected = {"cluster": max(coarse, 1), "cluster_20000": 1 if coarse == 1 else 141, "cluster_10": 1}
     assert levels == expected
-    assert tuple(config.clusterings(100)) == config.families
-    assert not any(settings.also for settings in config.clusterings(100).values())
-    assert all(settings.options["start"] == "random" for settings in config.clusterings(100).values())
+    assert not any(settings.also for settings in config.clusterings.values())
+    assert all(settings.options["start"] == "random" for settings in config.clusterings.values())
 
 
 @pytest.mark.parametrize(

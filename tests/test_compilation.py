@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import jax_diversity as jd
 from jax_diversity.foundation import compilation
@@ -36,9 +37,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "programs"))
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
+    reset_cache()
     forget_programs()
     yield tmp_path / "programs"
     jax.config.update("jax_compilation_cache_dir", before)
+    reset_cache()
     forget_programs()
 
 
@@ -104,6 +107,19 @@ def test_a_damaged_file_is_compiled_again(folder: Path, compiled: list[Path], da
     assert len(compiled) == 2
 
 
+def test_a_program_that_cannot_run_is_compiled_again(
+    folder: Path, compiled: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("NOT_FOUND")
+
+    call_it()
+    forget_programs()
+    monkeypatch.setattr(compilation, "_read", lambda *_: fails)
+    assert call_it() == (60.0, 4)
+    assert len(compiled) == 2
+
+
 def test_a_folder_that_cannot_be_written_costs_only_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -160,7 +176,7 @@ def test_the_files_used_longest_ago_are_removed(
         os.utime(path, (1000 - age, 1000 - age))
     forget_programs()
     call_it(3)  # the older one is used again
-    monkeypatch.setattr(compilation, "_MOST_BYTES", sum(path.stat().st_size for path in compiled) + 10)
+    monkeypatch.setattr(compilation, "_MOST_BYTES", 5 * compiled[0].stat().st_size // 2)  # two, not three
     call_it(4)
     assert {path.name for path in folder.iterdir()} == {compiled[1].name, compiled[2].name}
 

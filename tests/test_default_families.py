@@ -21,7 +21,10 @@ from jax_diversity.report.words import MAX_FIELDS, families_sentence
 @pytest.mark.parametrize(
     ("num_groups", "families"),
     [
-        ({"cluster": 9, "length": 9, "source": 2, "language": 2, "host": 9}, ["cluster", "length", "source", "language"]),
+        (
+            {"cluster": 9, "length": 9, "source": 2, "language": 2, "host": 9},
+            ["cluster", "length", "source", "language"],
+        ),
         ({"cluster": 9, "length": 9, "source": 1, "language": 2}, ["cluster", "length", "language"]),
         # The published objectives are of clusters and lengths, also in a corpus of one document.
         ({"cluster": 1, "length": 1, "source": 1, "language": 0}, ["cluster", "length"]),

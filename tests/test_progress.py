@@ -113,9 +113,7 @@ def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture)
     compiling(progress.ignore)
 
 
-def test_what_compiles_within_a_task_is_told_apart_from_its_work(
-    clock: Clock, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     with Progress().task("order", 20_000, "sequences") as advance:
         for _ in range(2):
             with compilation():

@@ -100,7 +100,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
     config = context.config.characteristics
-    known = [*context.config.cluster.families, *_STORED]
+    known = [*context.config.cluster.clusterings, *_STORED]
     present = context.counts("prepare")["metadata_fields"]
     values, hosts = {}, []
     for family in [family for family in config.possible_families if family not in known]:

@@ -204,7 +204,8 @@ def _in_words(kind: Any) -> str:
     if origin is tuple:
         return f"values that are each {_in_words(parts[0])}"
     if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else str(parts[0])
+        words = [*map(str, parts)]
+        return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
     return " or ".join(_in_words(part) for part in parts) if parts else _WORDS[kind]
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from jax_diversity.foundation.checks import at_least, seed
 from jax_diversity.foundation.errors import UserError
 
-
 _DOCUMENTS_PER_CLUSTER = 20
 _MOST_AUTOMATIC = 1000
 
@@ -35,23 +34,18 @@ class ClusterConfig:
     """Seed of the starting centroids and of the choice of training documents."""
 
     @property
-    def families(self) -> tuple[str, ...]:
-        """The names of the clusterings: `cluster`, and `cluster_100` for 100 in `also`."""
-        return "cluster", *(f"cluster_{number}" for number in self.also)
-
-    def clusterings(self, num_documents: int) -> Mapping[str, ClusterConfig]:
-        """Each clustering's family and settings, its number of clusters a number."""
-        numbers = (self.resolve_num_clusters(num_documents), *self.also)
+    def clusterings(self) -> Mapping[str, ClusterConfig]:
+        """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
         # A number of coarse clusters suits the main clustering alone; 1 means "one level", whatever the number.
         options = {name: value for name, value in self.options.items() if name != "coarse_clusters" or value in (0, 1)}
-        settings = {
-            family: dataclasses.replace(self, num_clusters=number, also=(), options=options)
-            for family, number in zip(self.families, numbers, strict=True)
+        further = {
+            f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), options=options)
+            for number in self.also
         }
-        return settings | {"cluster": dataclasses.replace(settings["cluster"], options=self.options)}
+        return {"cluster": dataclasses.replace(self, also=())} | further
 
     def resolve_num_clusters(self, num_documents: int) -> int:
-        """The number of clusters of the main clustering, which `auto` takes from the number of documents."""
+        """The number of clusters, which `auto` takes from the number of documents."""
         if self.num_clusters == "auto":
             wanted = round(num_documents / _DOCUMENTS_PER_CLUSTER)
             return max(1, min(wanted, _MOST_AUTOMATIC, self.train_documents))
@@ -78,5 +72,6 @@ class ClusterConfig:
             )
         METHODS.check_settings(self.method, self.options)
         given: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
-        # Of an automatic number, the upper bound of coarse clusters is known when the documents are.
-        check_numbers(numbers[0] if numbers else self.train_documents, given["max_iterations"], given["coarse_clusters"])
+        # What `auto` takes, and with it the bound of coarse clusters, is known when the documents are.
+        most = self.train_documents if self.num_clusters == "auto" else self.num_clusters
+        check_numbers(most, given["max_iterations"], given["coarse_clusters"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +41,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     check_numbers(context)
     made: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
-    for family, settings in _clusterings(context).items():
+    for family, settings in context.config.cluster.clusterings.items():
         made[family], nearest[family] = _make_clustering(context, family, settings, partial)
     labels = _read_labels(context)
     names, titles = _name_clusters(context, made, nearest)
@@ -53,21 +53,18 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     return _counts(made, labels)
 
 
-def _clusterings(context: Context) -> Mapping[str, ClusterConfig]:
-    return context.config.cluster.clusterings(context.counts("prepare")["num_documents"])
-
-
 def check_numbers(context: Context) -> None:
     """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
     num_documents = context.counts("prepare")["num_documents"]
-    for family, config in _clusterings(context).items():
-        if config.num_clusters > num_documents:
+    for family, config in context.config.cluster.clusterings.items():
+        number = config.resolve_num_clusters(num_documents)
+        if number > num_documents:
             name = "num_clusters" if family == "cluster" else "also"
             raise UserError(
-                f"Expected cluster.{name} of at most the {num_documents} documents, found {config.num_clusters}; set "
-                f"it to {num_documents} or fewer, or bring more documents."
+                f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
+                f"{num_documents} or fewer, or bring more documents."
             )
-        config.check()  # with the number that `auto` takes
+        dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
 
 
 def _make_clustering(
@@ -85,15 +82,16 @@ def _make_clustering(
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
-    total = num_rows_passed(len(vectors), config.num_clusters, **options)
-    with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
+    num_clusters = config.resolve_num_clusters(len(vectors))
+    total = num_rows_passed(len(vectors), num_clusters, **options)
+    with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
         if path.exists() and family in trained:
             centroids = read_array(path, "cluster")
             # The rows of the finished training count as done, so that the bar ends at its total.
             advance(total - len(vectors))
         else:
             centroids, trained[family] = train_centroids(
-                vectors, config.num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
+                vectors, num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
             )
             # The array first: an entry in the list means that the array is complete.
             write_array(path, centroids)

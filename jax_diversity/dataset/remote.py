@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ from jax_diversity.foundation.artifacts import (
     write_text,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import user_cache
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}

@@ -18,11 +18,11 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 
 from jax_diversity.foundation.artifacts import atomic_path, fingerprint, remove_leftovers
 from jax_diversity.foundation.folders import user_cache
@@ -46,18 +46,19 @@ def call(function: Any, *arguments: Any, **static: Any) -> Any:
     """
     leaves, tree = jax.tree.flatten(arguments)
     kinds = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
-    key = (function, tuple(static.items()), tree, kinds, tuple(jax.config.values.items()))
+    settings = jax.config.values
+    key = (function, tuple(static.items()), tree, kinds, tuple(settings.items()))
     if (program := _programs.get(key)) is not None:
         return program(*arguments)
     device = jax.local_devices()[0]
     places = {place for leaf in leaves if isinstance(leaf, jax.Array) for place in leaf.devices()}
-    if places <= {device} and jax.process_count() == 1 and not jax.config.jax_disable_jit:
-        with compilation():
-            program = _programs[key] = _load_or_compile(function.lower(*arguments, **static), device)
-        return program(*arguments)
-    with compilation():  # and its first work, from which it cannot be told apart
-        result = jax.block_until_ready(function(*arguments, **static))
-    _programs[key] = functools.partial(function, **static)
+    if places <= {device} and jax.process_count() == 1 and not settings["jax_disable_jit"]:
+        program, result = _first_call(function.lower(*arguments, **static), device, arguments)
+    else:
+        program = functools.partial(function, **static)
+        with compilation():  # and its first work, from which it cannot be told apart
+            result = jax.block_until_ready(program(*arguments))
+    _programs[key] = program
     return result
 
 
@@ -68,24 +69,27 @@ def forget_programs() -> None:
 
 def cache_folder() -> Path | None:
     """Where compiled programs are kept; None where they are not, or where JAX itself keeps them."""
-    given = os.environ.get(VARIABLE)
-    if given == "off" or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    given, settings = os.environ.get(VARIABLE), jax.config.values
+    if given == "off" or settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return None
     with suppress(RuntimeError):  # a user without a home
         return Path(given) if given else user_cache() / "compiled"
     return None
 
 
-def _load_or_compile(lowered: Any, device: Any) -> Any:
+def _first_call(lowered: Any, device: Any, arguments: Any) -> tuple[Any, Any]:
+    """The compiled program, and what it returns."""
     folder = cache_folder()
-    if folder is None:
-        return lowered.compile()
-    path = folder / f"{_identity(lowered, device)}.bin"
-    program = _read(path, lowered, device)
-    if program is None:
+    path = None if folder is None else folder / f"{_identity(lowered, device)}.bin"
+    if path is not None and (program := _read(path, lowered, device)) is not None:
+        # A program that was itself read from JAX's own cache may be written and loaded, and yet not run.
+        with suppress(jax.errors.JaxRuntimeError):
+            return program, jax.block_until_ready(program(*arguments))
+    with compilation():
         program = lowered.compile()
+    if path is not None:
         _write(path, program)
-    return program
+    return program, program(*arguments)
 
 
 def _identity(lowered: Any, device: Any) -> str:
@@ -94,7 +98,7 @@ def _identity(lowered: Any, device: Any) -> str:
     flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     settings = {name: repr(value) for name, value in sorted(jax.config.values.items())}
     machine = (device.platform, device.device_kind, client.platform_version, len(client.devices()), _processor())
-    return fingerprint(lowered.as_text(), jax.__version__, jaxlib.__version__, settings, flags, machine)
+    return fingerprint(lowered.as_text(), version("jax"), version("jaxlib"), settings, flags, machine)
 
 
 def _processor() -> str:

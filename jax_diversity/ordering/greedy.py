@@ -149,8 +149,8 @@ class GreedySelector:
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
             # The first step enters it once more, in the place where it is already.
-            last=np.int32(placed[-1] if len(placed) else 0),
-            num_placed=np.int32(len(placed)),
+            last=jax.device_put(np.int32(placed[-1] if len(placed) else 0)),
+            num_placed=jax.device_put(np.int32(len(placed))),
         )
 
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:

@@ -201,9 +201,9 @@ class PoolSelector:
             deviation=deviation,
             slots=split(self._mesh, build, _SLOTS_SPLIT),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            last=np.int32(NO_SEQUENCE),
-            num_placed=np.int32(len(placed)),
-            num_taken=np.int32(num_taken),
+            last=jax.device_put(np.int32(NO_SEQUENCE)),
+            num_placed=jax.device_put(np.int32(len(placed))),
+            num_taken=jax.device_put(np.int32(num_taken)),
         )
 
     def retarget(self, features: Features) -> None:
@@ -218,11 +218,11 @@ class PoolSelector:
         refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
-            size=np.int32(len(self._stream)),
+            size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(features.own_costs, size),
             target_products=padded(features.target_products.astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
-            refresh_every=np.int32(refresh_every),
+            refresh_every=jax.device_put(np.int32(refresh_every)),
         )
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 

@@ -164,8 +164,9 @@ class Build:
                 )
             for fault in self.folder.missing_files(need):
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
+        # A stage that reads the sequences: their number is known, and is not that of earlier settings.
         if "pack" in self.folder.stages and {"pack", "characterize"} & {*stage.inputs(self._context)}:
-            self._check_batch_size()  # it reads the sequences, so that their number is known and not that of other settings
+            self._check_batch_size()
 
     def _check_batch_size(self) -> None:
         size, packed = self.config.batch_size, self._context.counts("pack")["num_sequences"]
