@@ -44,10 +44,10 @@ def test_a_default_build_balances_what_it_found_and_says_what_it_did_not(tiny_da
     assert chars.weights == default_families({"source": 4})
     summary = OutputFolder(tiny_dataset).stages["characterize"]["summary"]
     balanced = "cluster 4, length 5, source 4 groups; not balanced: "
-    assert summary == f"{balanced}language 1, host 1, duplicate {len(dataset.group_names['duplicate'])}, field year"
+    assert summary == f"{balanced}duplicate {len(dataset.group_names['duplicate'])}, host 1, language 1, field year"
     sentences = json.loads((tiny_dataset / "report.json").read_text())["summary"]["sentences"]
     assert sentences[1].startswith(
-        "The orderings balance `cluster`, `length` and `source`. They do not balance `language` (1 group), `host` "
+        "The orderings balance `cluster`, `length` and `source`. They do not balance `duplicate` "
     )
     assert sentences[1].endswith(" or the metadata field `year`.")
     measured = json.loads((tiny_dataset / "orderings" / "balance.json").read_text())

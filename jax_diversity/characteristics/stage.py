@@ -174,7 +174,8 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 
 def summary(counts: Counts) -> str:
     """How many groups the families have that are balanced, and what is there besides and is not."""
-    groups = {family: f"{family} {number:,}" for family, number in counts["num_groups"].items()}
+    # Sorted, as a manifest that is read again gives them back.
+    groups = {family: f"{family} {number:,}" for family, number in sorted(counts["num_groups"].items())}
     balanced = ", ".join(groups.pop(family) for family in counts["families"])
     fields = counts["other_fields"]
     shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]

@@ -68,7 +68,7 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
     """Which families the orderings balance, and which there are besides, from the counts of `characterize`."""
     groups = {clean_text(family): number for family, number in characterized["num_groups"].items()}
     balanced = [clean_text(family) for family in characterized["families"]]
-    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in groups if family not in balanced]
+    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in sorted(groups) if family not in balanced]
     fields = [f"`{clean_text(field, 60)}`" for field in characterized["other_fields"]]
     if fields:
         more = [f"{len(fields) - MAX_FIELDS} more"] if len(fields) > MAX_FIELDS else []
