@@ -47,7 +47,8 @@ def alike_characteristics(num_sequences: int) -> Characteristics:
     kinds[0], kinds[1, 0], kinds[2, 1], kinds[3, :3] = 7, 80, 33, (5, 7, 11)
     kinds[4, ::4] = 27
     rows = kinds[np.random.default_rng(1).integers(0, 6, num_sequences)]
-    return Characteristics.from_counts({"topic": rows, "half": rows.reshape(-1, 2, 6).sum(axis=2)})
+    documents = np.random.default_rng(2).integers(-1, num_sequences // 5, num_sequences)
+    return Characteristics.from_counts({"topic": rows, "half": rows.reshape(-1, 2, 6).sum(axis=2)}, documents=documents)
 
 
 def devices(number: int) -> Mesh:

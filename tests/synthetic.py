@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from jax_diversity.characteristics.codes import Codes, length_bins
-from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.packing.concat import concat
 from jax_diversity.schema import Characteristics
 
@@ -19,9 +19,10 @@ def synthetic_characteristics(
     num_clusters: int = 100,
     num_bins: int = 20,
     last_sequence: Literal["drop", "pad"] = "drop",
+    documents: bool = False,
     seed: int = 0,
 ) -> Characteristics:
-    """Clusters and lengths of about `num_sequences` packed sequences."""
+    """Clusters and lengths of about `num_sequences` packed sequences, and the documents that they are a part of."""
     rng = np.random.default_rng(seed)
     num_documents = num_sequences * sequence_length // 900 + 1
     lengths = np.maximum(8, rng.lognormal(6.2, 1.2, num_documents)).astype(np.int64)
@@ -34,4 +35,5 @@ def synthetic_characteristics(
     return Characteristics.from_counts(
         {family: count_tokens(segments, family_codes) for family, family_codes in codes.items()},
         sequence_length=sequence_length,
+        documents=sequence_documents(segments) if documents else None,
     )

@@ -363,6 +363,10 @@ def test_parquet_faults_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "y.parquet").write_bytes(whole[:100] + os.urandom(9000) + whole[9100:])
     with pytest.raises(UserError):
         read(tmp_path / "y.parquet")
+    pq.write_table(pa.table({"text": ["a"], "extra": [1]}), tmp_path / "z.parquet", store_schema=False)
+    (tmp_path / "z.parquet").write_bytes((tmp_path / "z.parquet").read_bytes().replace(b"extra", b"\x80xtra"))
+    with pytest.raises(UserError, match=r"z\.parquet is cut off, damaged"):  # a name that is no UTF-8
+        read(tmp_path / "z.parquet")
 
 
 # Text files

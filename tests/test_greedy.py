@@ -14,13 +14,13 @@ from jax_diversity import Characteristics, Objective, order
 from jax_diversity.foundation import compilation
 from jax_diversity.ordering import deviation, greedy, running
 from jax_diversity.ordering.plan import Plan
-from tests.ordering_cases import OBJECTIVES, excess_matrix
+from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix
 from tests.synthetic import synthetic_characteristics
 
 
 def replay(chars: Characteristics, objective: Objective, indices: np.ndarray) -> float:
     """The largest excess of a chosen sequence's score over the best, relative to ||D + v_best||² + 1."""
-    excess = excess_matrix(chars, objective)
+    excess, documents = excess_matrix(chars, objective), DocumentTerm(chars, objective)
     own = objective.total_self_weight * (excess**2).sum(axis=1)
     deviation = np.zeros(excess.shape[1])
     left = np.ones(len(excess), bool)
@@ -29,7 +29,7 @@ def replay(chars: Characteristics, objective: Objective, indices: np.ndarray) ->
         gradient = deviation.copy()
         for window in objective.windows:
             gradient += objective.window_weight * excess[indices[max(position - window, 0) : position]].sum(axis=0)
-        scores = np.where(left, 2 * excess @ gradient + own, np.inf)
+        scores = np.where(left, 2 * excess @ gradient + own + documents.scores(indices[:position]), np.inf)
         best = int(scores.argmin())
         scale = ((deviation + excess[best]) ** 2).sum() + 1
         worst = max(worst, (scores[chosen] - scores[best]) / scale)
@@ -67,16 +67,30 @@ def test_window_replay_beyond_the_first_windows() -> None:
     assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
 
 
-def test_ties_go_to_the_lowest_index_across_tables() -> None:
+@pytest.mark.parametrize("windows", [(), (16, 50)])
+def test_replay_with_documents(windows: tuple[int, ...]) -> None:
+    chars = synthetic_characteristics(600, sequence_length=300, documents=True)
+    objective = Objective(windows=windows)
+    assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
+    assert replay(chars, objective, order(chars, "greedy", objective=Objective.f3()).indices) > 1e-3
+
+
+def test_ties_go_to_the_lowest_index_across_tables_where_that_is_asked_for() -> None:
     # Equal scores in different tables: rows with one and with many non-zeros, all sequences alike in pairs.
     wide = np.full(40, 2)
     narrow = np.zeros(40, int)
     narrow[0] = 80
     chars = Characteristics.from_counts({"topic": np.stack([wide, narrow] * 30)})
-    indices = order(chars, "greedy", objective=Objective.f1()).indices
+    indices = order(chars, "greedy", objective=Objective.f1(), ties="lowest").indices
+    at_random = [order(chars, "greedy", objective=Objective.f1(), seed=seed).indices for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(at_random[0], at_random[1])
+    assert not np.array_equal(at_random[0], at_random[2])
+    assert replay(chars, Objective.f1(), at_random[0]) <= 1e-5
     for parity in (0, 1):
         own = indices[indices % 2 == parity]
         np.testing.assert_array_equal(own, np.sort(own))
+        own = at_random[0][at_random[0] % 2 == parity]
+        assert abs(np.corrcoef(own, np.arange(30))[0, 1]) < 0.5
 
 
 @settings(max_examples=25, deadline=None)

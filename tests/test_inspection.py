@@ -68,8 +68,11 @@ def test_the_families_of_a_batch_are_those_of_its_counts(built: Path) -> None:
         counts = np.asarray(chars.counts[family][indices].sum(axis=0)).ravel()
         np.testing.assert_allclose(batch.families[family].share, counts / counts.sum())
         np.testing.assert_allclose(batch.families[family].target, chars.target_share(family))
-    measured = jd.measure(chars, dataset.orderings["balance"], windows=(16,)).window_tv["cluster"][16][2]
-    assert batch.families["cluster"].total_variation == pytest.approx(measured)
+    measured = jd.measure(chars, dataset.orderings["balance"], windows=(16,))
+    assert batch.families["cluster"].total_variation == pytest.approx(measured.window_tv["cluster"][16][2])
+    assert measured.documents is not None
+    for step, num_repeats in enumerate(measured.documents.repeats[16].tolist()):
+        assert Inspector(dataset, "balance", 16).batch(step).num_repeats == num_repeats
 
 
 def test_hosts_see_their_rows(built: Path) -> None:

@@ -26,7 +26,9 @@ SEEDED: dict[str, dict[str, Any]] = {
     "uniform_shuffle": {},
     "window_shuffle": {"window_size": 50},
 }
-UNSEEDED = ("cluster_sorted", "corpus_order", "document_spacing", "greedy", "sequence_spacing")
+UNSEEDED = ("cluster_sorted", "corpus_order", "document_spacing")
+ONLY_TIES = ("greedy", "sequence_spacing")  # what their seed decides
+TIES = ("balance", "greedy_pool", *ONLY_TIES)
 POOLED = ("balance", "greedy_pool")
 PLANNED = ("balance", "greedy", "greedy_pool")
 
@@ -46,7 +48,7 @@ def unchecked() -> Iterator[None]:
 
 
 def test_every_method_is_tested_as_what_it_is() -> None:
-    assert {*SEEDED, *UNSEEDED} == set(METHODS)
+    assert {*SEEDED, *UNSEEDED, *ONLY_TIES} == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -91,6 +93,22 @@ def test_seeds_play_no_part(method: str, chars: Characteristics) -> None:
     assert len({order(chars, method, seed=seed).fingerprint for seed in (0, 1, 2**40)}) == 1
 
 
+@pytest.mark.parametrize("method", TIES)
+def test_ties_are_broken_by_the_seed_or_by_the_lowest_index(method: str) -> None:
+    alike = Characteristics.from_counts({"topic": np.full((40, 1), 2)})
+    at_random = [order(alike, method, seed=seed).indices for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(at_random[0], at_random[1])
+    assert not np.array_equal(at_random[0], at_random[2])
+    assert all(abs(np.corrcoef(indices, np.arange(40))[0, 1]) < 0.5 for indices in at_random)
+    for seed in (0, 1):
+        np.testing.assert_array_equal(order(alike, method, seed=seed, ties="lowest").indices, np.arange(40))
+
+
+@pytest.mark.parametrize("method", ONLY_TIES)
+def test_seeds_play_no_other_part(method: str, chars: Characteristics) -> None:
+    assert len({order(chars, method, seed=seed, ties="lowest").fingerprint for seed in (0, 1, 2**40)}) == 1
+
+
 def wide_rows() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 3, (20, 450))
 
@@ -119,12 +137,6 @@ def test_degenerate_corpora(method: str, corpus: str) -> None:
     indices = order(chars, method).indices
     assert indices.dtype == np.int64
     np.testing.assert_array_equal(np.sort(indices), np.arange(chars.num_sequences))
-
-
-@pytest.mark.parametrize("method", PLANNED)
-def test_equal_sequences_stay_in_order(method: str) -> None:
-    chars = Characteristics.from_counts({"topic": np.full((7, 1), 2)})
-    np.testing.assert_array_equal(order(chars, method).indices, np.arange(7))
 
 
 def test_a_family_of_one_group_changes_nothing(chars: Characteristics) -> None:

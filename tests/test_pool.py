@@ -15,7 +15,7 @@ from jax import export
 from jax_diversity import Characteristics, Objective, order
 from jax_diversity.ordering import deviation, greedy, pool, running
 from jax_diversity.ordering.plan import Plan
-from tests.ordering_cases import OBJECTIVES, excess_matrix
+from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix
 from tests.synthetic import synthetic_characteristics
 
 POOL_SIZE = 64
@@ -44,7 +44,7 @@ def replay(chars: Characteristics, objective: Objective, stream: np.ndarray, siz
 
     The pool is the first `size` of the stream; whenever one is placed, the stream's next comes in.
     """
-    excess = excess_matrix(chars, objective)
+    excess, documents = excess_matrix(chars, objective), DocumentTerm(chars, objective)
     own = objective.total_self_weight * (excess**2).sum(axis=1)
     sums = np.vstack([np.zeros(excess.shape[1]), np.cumsum(excess[indices], axis=0)])
     inside = np.zeros(len(excess), bool)
@@ -57,7 +57,7 @@ def replay(chars: Characteristics, objective: Objective, stream: np.ndarray, siz
         for window in objective.windows:
             gradient += objective.window_weight * (sums[position] - sums[max(position - window, 0)])
         members = np.flatnonzero(inside)
-        scores = 2 * excess[members] @ gradient + own[members]
+        scores = 2 * excess[members] @ gradient + own[members] + documents.scores(indices[:position])[members]
         best = int(scores.argmin())
         scale = ((sums[position] + excess[members[best]]) ** 2).sum() + 1
         worst = max(worst, (scores[members == chosen][0] - scores[best]) / scale)
@@ -80,12 +80,14 @@ def test_the_replay_sees_a_choice_that_is_not_the_best() -> None:
 @pytest.mark.parametrize(("make", "name"), [*((corpus, name) for name in OBJECTIVES), (unequal_corpus, "windows")])
 def test_a_pool_of_all_sequences_is_exact_greedy(make: Callable[[], Characteristics], name: str) -> None:
     chars, objective = make(), OBJECTIVES[name]
-    expected = order(chars, "greedy", objective=objective).indices
-    pool_size = 2 * chars.num_sequences
-    indices = order(chars, "greedy_pool", objective=objective, pool_size=pool_size, shuffle=False).indices
+    expected = order(chars, "greedy", objective=objective, ties="lowest").indices
+    whole = {"objective": objective, "pool_size": 2 * chars.num_sequences}
+    indices = order(chars, "greedy_pool", ties="lowest", shuffle=False, **whole).indices
     np.testing.assert_array_equal(indices, expected)
-    indices = order(chars, "greedy_pool", objective=objective, pool_size=pool_size, seed=5).indices
+    indices = order(chars, "greedy_pool", ties="lowest", seed=5, **whole).indices
     np.testing.assert_array_equal(indices, expected)
+    expected = order(chars, "greedy", objective=objective, seed=5).indices
+    np.testing.assert_array_equal(order(chars, "greedy_pool", seed=5, **whole).indices, expected)
 
 
 @pytest.mark.parametrize("name", ["default", "f3", "windows"])
@@ -94,6 +96,24 @@ def test_replay_against_float64(name: str) -> None:
     stream = shuffled(chars.num_sequences, seed=4)
     indices = order(chars, "greedy_pool", objective=objective, seed=4, pool_size=POOL_SIZE).indices
     assert replay(chars, objective, stream, POOL_SIZE, indices) <= 1e-5
+
+
+@pytest.mark.parametrize("windows", [(), (3, 50)])
+def test_replay_with_documents(windows: tuple[int, ...]) -> None:
+    chars = synthetic_characteristics(700, sequence_length=300, documents=True)
+    objective = Objective(windows=windows, document_weight=0.3)
+    stream = shuffled(chars.num_sequences, seed=4)
+    indices = order(chars, "greedy_pool", objective=objective, seed=4, pool_size=POOL_SIZE).indices
+    assert replay(chars, objective, stream, POOL_SIZE, indices) <= 1e-5
+
+
+def test_replay_with_documents_of_unequal_sequences() -> None:
+    chars = unequal_corpus()
+    documents = np.random.default_rng(5).integers(-1, 90, chars.num_sequences)
+    chars = Characteristics.from_counts(chars.counts, documents=documents)
+    objective = Objective(windows=(7,), window_weight=2.0)
+    indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE, shuffle=False).indices
+    assert replay(chars, objective, np.arange(chars.num_sequences), POOL_SIZE, indices) <= 1e-5
 
 
 def test_replay_where_one_group_holds_nearly_all() -> None:

@@ -7,10 +7,13 @@ none, an end token to its document.
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Int64
 from scipy import sparse
 
 from jax_diversity.characteristics.codes import Codes
 from jax_diversity.schema import Segments
+
+_OWN_SHARE = 0.99
 
 
 def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
@@ -43,3 +46,25 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     # Segments of one group within a sequence become one entry; columns are sorted within each row.
     counts.sum_duplicates()
     return counts
+
+
+def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
+    """The document of every sequence: the one that has 99 % of its tokens, -1 where there is none.
+
+    Example:
+        >>> segments.document_index.tolist(), segments.sequence_index.tolist()
+        ([7, 7, 8], [0, 1, 1])
+        >>> sequence_documents(segments).tolist()
+        [7, -1]
+    """
+    num_sequences = segments.num_sequences
+    tokens = np.bincount(segments.sequence_index, segments.length, minlength=num_sequences)
+    # Packing may give one sequence several segments of one document: they are joined by sorting.
+    order = np.lexsort((segments.document_index, segments.sequence_index))
+    sequence, document = segments.sequence_index[order], segments.document_index[order]
+    starts = np.flatnonzero((np.diff(sequence, prepend=-1) != 0) | (np.diff(document, prepend=-1) != 0))
+    held = np.add.reduceat(segments.length[order], starts) if len(starts) else starts
+    owns = held >= _OWN_SHARE * tokens[sequence[starts]]
+    found = np.full(num_sequences, -1, np.int64)
+    found[sequence[starts[owns]]] = document[starts[owns]]
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.characteristics.settings import default_families
-from jax_diversity.foundation.artifacts import write_json
+from jax_diversity.foundation.artifacts import write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -31,7 +31,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
     from scipy import sparse
 
-    from jax_diversity.characteristics.counts import count_tokens
+    from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 
     dataset = context.dataset
     codes = _all_codes(context, dataset)
@@ -44,6 +44,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
             # The counts are int32; a corpus's total may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
+    write_array(partial / "sequence_documents.npy", sequence_documents(segments))
     _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)

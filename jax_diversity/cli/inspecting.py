@@ -30,7 +30,10 @@ def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None =
     size = len(batch.sequences)
     place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
     head = f"step {batch.step:,} of {_clean(batch.ordering)!r}: {place}"
-    lines = [textwrap.fill(head, width=80, break_long_words=False), ""]
+    repeats = "no document comes twice"
+    if batch.num_repeats:
+        repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
+    lines = [textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False), ""]
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
     lines += [_differences_table(batch), "", _rows_table(batch, num_rows)]

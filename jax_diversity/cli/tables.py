@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from jax_diversity.pipeline.build import StageResult
 
 
+_REPEATS = ("window", "repeats mean", "worst", "floor")
+
+
 def build_table(results: Sequence[StageResult]) -> str:
     """One row a stage: what it counted, how long it took."""
     table = plain_table("stage", "made", "seconds", numbers={"seconds"})
@@ -49,10 +52,20 @@ def orderings_table(folder: OutputFolder) -> str:
     for family, size, name, window, prefix in sorted(rows, key=lambda row: (families.index(row[0]), row[1])):
         shares = [f"{window[key]:.4f}" for key in ("tv_mean", "tv_worst", "tv_best", "tv_floor")]
         table.add_row(family, str(size), name, *shares, f"{prefix:.2f}")
+    spread = {name: summary["documents"] for name, summary in summaries.items() if "documents" in summary}
+    repeats = plain_table("window", "ordering", "repeats mean", "worst", "floor", numbers=_REPEATS)
+    for size in dict.fromkeys(size for about in spread.values() for size in about["windows"]):
+        for name, about in spread.items():
+            window = about["windows"][size]
+            figures = (window["repeats_mean"], window["repeats_worst"], window["repeats_floor"])
+            repeats.add_row(size, name, *(f"{figure:.2f}" for figure in figures))
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
     legend = "TV: half the L1 distance between a window's mixture and the corpus's."
+    if spread:
+        legend += "\nRepeats: sequences of a window beyond the first of each document."
     drift = textwrap.wrap(f"norm drift, largest: {drifts}", width=80)
-    return "\n".join([printed(table), *drift, legend])
+    tables = [printed(table), *([printed(repeats)] if spread else [])]
+    return "\n".join(["\n\n".join(tables), *drift, legend])
 
 
 def methods_list(stage: Stage) -> str:

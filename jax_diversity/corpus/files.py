@@ -102,7 +102,8 @@ def reading_faults(file: InputFile) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError) as error:
+    # UnicodeDecodeError: of names in a Parquet file's own description; records that are no UTF-8 are counted apart.
+    except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
             "fetch it again, or rename it to what it is."

@@ -240,8 +240,16 @@ class Dataset:
         counts = self.counts("characterize")
         matrices = {family: self._read_counts(family) for family in counts["families"]}
         return Characteristics.from_counts(
-            matrices, weights=counts["weights"], sequence_length=self.sequence_length + self.overlap
+            matrices,
+            weights=counts["weights"],
+            sequence_length=self.sequence_length + self.overlap,
+            documents=self.sequence_documents,
         )
+
+    @cached_property
+    def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
+        """The document of every training sequence; -1 where none holds 99 % of its tokens."""
+        return read_array(self.file("characterize", "characteristics/sequence_documents.npy"), "characterize")
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class BatchView:
     """What one host, or all of them together, see at one step.
 
     Steps count from 0 over all epochs; `epoch` is the one in which the batch begins, `position` the global position
-    of its first row.
+    of its first row. `num_repeats` are the sequences beyond the first of each document.
     """
 
     ordering: str
@@ -75,6 +75,7 @@ class BatchView:
     position: int
     sequences: tuple[SequenceView, ...]
     families: dict[str, FamilyView]
+    num_repeats: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,10 @@ class Inspector:
         records = reader.read(reader.places_of(sequences), expected=sequences)
         views = self._sequences(rows.tolist(), sequences.tolist(), records)
         epoch = step * size // len(self._order)
-        return BatchView(self.ordering, step, epoch, step * size, views, self._families(views))
+        documents = self.dataset.sequence_documents[sequences]
+        documents = documents[documents >= 0]
+        num_repeats = len(documents) - len(np.unique(documents))
+        return BatchView(self.ordering, step, epoch, step * size, views, self._families(views), num_repeats)
 
     def uses(self, document: str) -> list[Use]:
         """Where training reads a document, by its id; empty where it is kept for validation or left out.

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64, Int64
 from jax_diversity.foundation.checks import function, instance_of, mapping, several, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
@@ -45,6 +46,7 @@ class Balance:
         groups_per_batch: family -> window size -> int64 (num_sequences // size,) distinct groups of every window.
         groups_per_sequence: family -> the mean number of distinct groups of a position's sequence.
         window_tv_every_start: family -> window size -> mean and worst TV over all start positions, where asked for.
+        documents: repeats and gaps of documents of several sequences; None where the documents are not known.
     """
 
     prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
@@ -59,12 +61,13 @@ class Balance:
     groups_per_batch: Mapping[str, Mapping[int, Int64[np.ndarray, " window"]]]
     groups_per_sequence: Mapping[str, float]
     window_tv_every_start: Mapping[str, Mapping[int, EveryStart]]
+    documents: DocumentSpread | None
 
     def summary(self) -> dict[str, Any]:
         """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
         `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
-        `tv_worst_every_start` are there where they were asked for.
+        `tv_worst_every_start` are there where they were asked for, `documents` where they are known.
         """
         families: dict[str, Any] = {
             family: {
@@ -74,7 +77,9 @@ class Balance:
             }
             for family, prefix in self.prefix_l2.items()
         }
-        return {"families": families, "norm_drift_max": float(np.abs(self.norm_drift).max(initial=0.0))}
+        drift = float(np.abs(self.norm_drift).max(initial=0.0))
+        documents = {} if self.documents is None else {"documents": self.documents.summary()}
+        return {"families": families, "norm_drift_max": drift, **documents}
 
     def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
         tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
@@ -161,7 +166,10 @@ class Measurer:
         for family in self.shares:
             for name, value in self._family(family, ordering, advance).items():
                 by_name.setdefault(name, {})[family] = value
-        return Balance(**by_name, norm_drift=norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean))
+        drift = norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean)
+        documents = self._characteristics.documents
+        spread = None if documents is None else document_spread(documents, ordering.indices, self.windows)
+        return Balance(**by_name, norm_drift=drift, documents=spread)
 
     def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
         """A family's part of `Balance`, by the names of its attributes."""

@@ -22,6 +22,9 @@ _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start"}
 SHUFFLE = "uniform_shuffle"
 """The method that gaps are closed from."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
+DOCUMENT = "document"
+"""The family of what is measured of documents."""
+_SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,11 @@ class Row:
 
     Attributes:
         ordering: its name.
-        family: the family that was measured; the norm drift is a row of the first.
+        family: the family that was measured, or `document`; the norm drift is a row of the first.
         measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
             max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
-            windows at an offset: tv_mean, tv_best, tv_worst.
+            windows at an offset: tv_mean, tv_best, tv_worst. Of the family `document`: place_correlation, gap_low,
+            gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
         value: None where it is not defined (no window fits, no gap to close).
         window: the window size, where there is one.
         offset: "0", "half" a window later, or "every" start position, where there is one.
@@ -234,6 +238,12 @@ def _rows(
             for offset in offsets:
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
+    if about := summary.get("documents"):
+        for measured in _SPREAD:
+            yield Row(name, DOCUMENT, measured, about[measured])
+        for size, values in about["windows"].items():
+            for measured, value in values.items():
+                yield Row(name, DOCUMENT, measured, value, int(size))
 
 
 # ---- tables
@@ -244,9 +254,14 @@ _TOTALS = {
     "prefix_l2_max": "prefix L2",
     "norm_drift_max": "norm drift",
     "groups_per_sequence_mean": "groups per sequence",
+    "place_correlation": "place correlation",
+    "gap_low": "gaps, 5 %",
+    "gap_median": "median",
+    "gap_smallest": "least",
 }
 _DECIMALS = {"prefix_l2_max": 2, "norm_drift_max": 1, "groups_per_sequence_mean": 2, "gap_closed": 3}
-_DECIMALS |= dict.fromkeys(_GROUPS_PER_BATCH, 0)
+_DECIMALS |= {"place_correlation": 2, "gap_low": 2, "gap_median": 2, "repeats_mean": 2, "repeats_floor": 2}
+_DECIMALS |= dict.fromkeys((*_GROUPS_PER_BATCH, "gap_smallest", "repeats_worst"), 0)
 _WIDTH, _NAME_WIDTH = 80, 32
 
 
@@ -271,18 +286,23 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
 
     def limits(family: str) -> Iterator[list[str]]:
         """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
-        for limit in ("floor", "bound"):
+        for limit in ("repeats_floor",) if family == DOCUMENT else ("tv_floor", "tv_bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
-                distinct.setdefault(tuple(line(name, family, (f"tv_{limit}",))), []).append(name)
+                distinct.setdefault(tuple(line(name, family, (limit,))), []).append(name)
+            word = limit.partition("_")[2]
             for found, sharing in distinct.items():
-                yield [limit if len(distinct) == 1 else f"{limit} of {', '.join(sharing)}", *found]
+                yield [word if len(distinct) == 1 else f"{word} of {', '.join(sharing)}", *found]
 
     for family in dict.fromkeys(row.family for row in rows):
         totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]
         lines = [[name, *(cell(name, family, measure) for measure in totals)] for name in names]
         yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
         if not windows:
+            continue
+        if family == DOCUMENT:
+            cells = by_window(family, ("repeats_mean", "repeats_worst"))
+            yield f"{family}{ratio}: repeats a window, mean / worst", cells if base else [*cells, *limits(family)]
             continue
         for offset in offsets:
             cells = by_window(family, ("tv_mean", "tv_worst"), offset)

@@ -15,7 +15,7 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective, heaviest_groups
-from jax_diversity.ordering.plan import Plan
+from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.pool import select_from_pool
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics
@@ -36,6 +36,7 @@ def balance(
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
     pool_size: int = 4096,
+    ties: str = "random",
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
     """Balance in linear time: sorted halving, then the best of a refilled pool at every step.
@@ -45,14 +46,16 @@ def balance(
     Args:
         seed: of the order among similar sequences; other seeds give other orderings of the same balance.
         pool_size: P, candidates at every step.
+        ties: which of several candidates with the best score is placed: one at `random`, or that of the `lowest` index.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1.
+        ValueError: a pool size that is no whole number >= 1; unknown `ties`.
     """
     whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
     plan = plan or Plan.build(characteristics, objective)
+    numbers = tie_numbers(plan.num_positions, ties, seed)
     stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed))
-    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint, mesh)
+    return select_from_pool(plan, objective, stream, numbers, pool_size, advance, checkpoint, mesh)
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:

@@ -39,6 +39,9 @@ class Rule(NamedTuple):
     column_weights: Float32[Array, " column"]
     window_sizes: Int32[Array, " window"]
     window_weight: Float32[Array, ""]
+    # Of the groups that are kept apart; the last entries are of no group and have a weight of zero.
+    apart_shares: Float32[Array, " group"]
+    apart_weights: Float32[Array, " group"]
     zero: Float32[Array, ""]
 
     @property
@@ -63,6 +66,7 @@ class Rows(NamedTuple):
     norms: Float32[Array, " sequence"]
     tokens: Float32[Array, " sequence"]
     slots: Int32[Array, " slot"]
+    apart: Int32[Array, "member sequence"]
 
 
 class Row(NamedTuple):
@@ -72,6 +76,18 @@ class Row(NamedTuple):
     values: Float32[Array, " slot"]
     norm: Float32[Array, ""]
     tokens: Float32[Array, ""]
+    apart: Int32[Array, " member"]
+
+
+class Placed(NamedTuple):
+    """Tokens placed since the beginning, then those of the last w positions per window size; whole numbers.
+
+    `tokens` are those of every group that is kept apart, `total` those of all sequences as multiples of 2^20 and a rest
+    below it: they may be more than an int32 holds.
+    """
+
+    tokens: Int32[Array, "sum group"]
+    total: Int32[Array, "sum part"]
 
 
 class Deviation(NamedTuple):
@@ -85,6 +101,10 @@ class Deviation(NamedTuple):
     # Stored and not computed where it is read: XLA would fuse the computation into the gathers that read it and repeat
     # it for every gathered element.
     gradient: Float32[Array, " column"]
+    placed: Placed
+
+
+_TOTAL_UNIT = 1 << 20
 
 
 def rounded_size(size: int) -> int:
@@ -101,15 +121,24 @@ def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
     return jax.device_put(np.pad(values, (0, size - len(values)), constant_values=fill))
 
 
+def padded_columns(values: np.ndarray, size: int) -> np.ndarray:
+    """Rows filled up to `size` columns."""
+    return np.pad(values, ((0, 0), (0, size - values.shape[1])))
+
+
 def build_rule(features: Features, objective: Objective) -> Rule:
     """The rule of an objective over the features' columns."""
     # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
+    apart = features.apart
+    num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # one more for sequences without a group
     return Rule(
         target_pieces=jax.device_put(split_into_pieces(features.targets)),
         column_weights=jax.device_put(features.column_weights.astype(np.float32)),
         window_sizes=jax.device_put(np.array(sizes, np.int32)),
         window_weight=jax.device_put(np.float32(objective.window_weight)),
+        apart_shares=padded(apart.share.astype(np.float32), num_groups),
+        apart_weights=padded(np.full(len(apart.share), apart.weight, np.float32), num_groups),
         zero=jax.device_put(np.float32(0)),
     )
 
@@ -134,6 +163,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Row
         norms=padded(features.norms[device::num_devices], num_rows),
         tokens=padded(features.tokens[device::num_devices].astype(np.float32), num_rows),
         slots=jax.device_put(np.arange(longest, dtype=np.int32)),
+        apart=jax.device_put(padded_columns(features.apart.group[:, device::num_devices], num_rows)),
     )
 
 
@@ -149,6 +179,7 @@ def read_row(rows: Rows, row_index: Int32[Array, ""], num_columns: int) -> Row:
         values=jnp.where(used, values, 0),
         norm=rows.norms[row_index],
         tokens=rows.tokens[row_index],
+        apart=rows.apart[:, row_index],
     )
 
 
@@ -156,7 +187,22 @@ def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position
     """The deviation after the sequences `placed`, from the first position on; computed in float64."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
-    return _before_a_call(total, windows)
+    return _before_a_call(total, windows, _start_placed(rule, plan, placed))
+
+
+def _start_placed(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Placed:
+    group, tokens = plan.features.apart.group, plan.features.tokens
+    sizes = np.asarray(rule.window_sizes).tolist()
+    sums = [placed, *(placed[max(len(placed) - size, 0) :] for size in sizes)]
+    num_groups, num_members = len(rule.apart_shares), len(group)
+    held = [
+        np.bincount(group[:, rows].ravel(), np.tile(tokens[rows], num_members), minlength=num_groups) for rows in sums
+    ]
+    total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
+    return Placed(
+        jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),
+        jax.device_put(np.array(total, np.int32)),
+    )
 
 
 def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
@@ -164,15 +210,15 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
     return {f"sum_{i}": np.stack(total) for i, total in enumerate([deviation.total, *deviation.windows])}
 
 
-def restored_deviation(rule: Rule, saved: Mapping[str, np.ndarray]) -> Deviation:
-    """The deviation of which `saved_deviation` made the arrays."""
+def restored_deviation(rule: Rule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
+    """The deviation of which `saved_deviation` made the arrays; what is whole follows from the sequences placed."""
     total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
-    return _before_a_call(total, windows)
+    return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
 
 
-def _before_a_call(total: Compensated, windows: Sequence[Compensated]) -> Deviation:
+def _before_a_call(total: Compensated, windows: Sequence[Compensated], placed: Placed) -> Deviation:
     """The deviation without its gradient, which the selectors compute at the beginning of every call."""
-    return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)))
+    return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)), placed)
 
 
 def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
@@ -191,7 +237,40 @@ def place(
         sign = jnp.where(num_placed >= rule.window_sizes[index], jnp.float32(-1), jnp.float32(0))
         windows.append(add_excess(rule, window, row, sign))
     total = add_excess(rule, deviation.total, chosen, jnp.float32(1))
-    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows))
+    gradient = compute_gradient(rule, total, windows)
+    return Deviation(total, tuple(windows), gradient, add_placed(rule, deviation.placed, chosen, leaving, num_placed))
+
+
+def add_placed(rule: Rule, placed: Placed, chosen: Row, leaving: Sequence[Row], num_placed: Int32[Array, ""]) -> Placed:
+    """Add the tokens of the sequence at position `num_placed` to all sums; take out of each window what leaves it."""
+    if not placed.tokens.shape[1]:
+        return placed
+    tokens, total = placed.tokens, placed.total
+    own = chosen.tokens.astype(jnp.int32)
+    tokens = tokens.at[:, chosen.apart].add(own)
+    total = total.at[:, 1].add(own)
+    for index, row in enumerate(leaving, 1):
+        lost = jnp.where(num_placed >= rule.window_sizes[index - 1], -row.tokens.astype(jnp.int32), 0)
+        tokens = tokens.at[index, row.apart].add(lost)
+        total = total.at[index, 1].add(lost)
+    # Whole units move to the first part; of a negative rest one is borrowed, because `//` rounds down.
+    total = total.at[:, 0].add(total[:, 1] // _TOTAL_UNIT).at[:, 1].set(total[:, 1] % _TOTAL_UNIT)
+    return Placed(tokens, total)
+
+
+def apart_gradient(
+    rule: Rule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
+) -> Float32[Array, "..."]:
+    """`2 λ (P_d - τ_d S)` of all groups or of some, with the windows' parts: the score of a token of theirs."""
+    held = placed.tokens[:, groups].astype(jnp.float32)
+    total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
+    total += placed.total[:, 1].astype(jnp.float32)
+    shares = rule.apart_shares[groups]
+    excess = [held[index] - rule.times(total[index], shares) for index in range(len(held))]
+    combined = excess[0]
+    for of_window in excess[1:]:
+        combined += rule.times(rule.window_weight, of_window)
+    return 2.0 * rule.apart_weights[groups] * combined
 
 
 def compute_gradient(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:

@@ -30,10 +30,12 @@ from jax_diversity.ordering.deviation import (
     Deviation,
     Rows,
     Rule,
+    apart_gradient,
     build_rows,
     build_rule,
     compute_gradient,
     padded,
+    padded_columns,
     place,
     restored_deviation,
     rounded_size,
@@ -55,7 +57,7 @@ from jax_diversity.ordering.mesh import (
     split,
 )
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.ordering.plan import Plan
+from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
@@ -74,19 +76,28 @@ def greedy(
     advance: Advance = ignore,
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
+    ties: str = "random",
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Place the best of all remaining sequences at every step; ties go to the lowest index.
+    """Place the best of all remaining sequences at every step.
 
-    Time grows with the square of the number of sequences. The arguments are those of `base.Method`; the result does
-    not depend on `seed`.
+    Time grows with the square of the number of sequences. Other arguments are those of `base.Method`.
+
+    Args:
+        seed: of the choice between equal scores.
+        ties: which of several sequences with the best score is placed: one at `random`, or that of the `lowest` index.
+
+    Raises:
+        ValueError: unknown `ties`.
     """
     devices = flat_mesh(mesh)
     plan = plan or Plan.build(characteristics, objective)
+    numbers = tie_numbers(plan.num_positions, ties, seed)
     if len(plan.remaining) == 0:
         return np.zeros(0, np.int64)
+    plan = plan.renumbered(numbers)
     selector = GreedySelector(plan, objective, devices)
-    return drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))
+    return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
 class Bucket(NamedTuple):
@@ -96,6 +107,7 @@ class Bucket(NamedTuple):
     values: Float32[Array, "feature row"]
     norms: Float32[Array, " row"]
     tokens: Float32[Array, " row"]
+    apart: Int32[Array, "member row"]
     sequence_index: Int32[Array, " row"]
 
 
@@ -120,8 +132,12 @@ class GreedyState(NamedTuple):
 
 
 # How the arrays are split over a mesh.
-_ROWS_SPLIT = Rows(starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE)
-_BUCKET_SPLIT = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
+_ROWS_SPLIT = Rows(
+    starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE, apart=BY_COLUMN
+)
+_BUCKET_SPLIT = Bucket(
+    columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, apart=BY_COLUMN, sequence_index=BY_ROW
+)
 _STATE_SPLIT = GreedyState(EVERYWHERE, BY_ROW, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
@@ -201,7 +217,7 @@ class GreedySelector:
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
-        self._start(restored_deviation(self._rule, saved), saved["placed"])
+        self._start(restored_deviation(self._rule, self._plan, saved), saved["placed"])
 
 
 def _group_by_width(
@@ -274,6 +290,7 @@ def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width:
         values=jax.device_put(values),
         norms=padded(features.norms[members], num_rows),
         tokens=padded(features.tokens[members].astype(np.float32), num_rows),
+        apart=jax.device_put(padded_columns(features.apart.group[:, members], num_rows)),
         sequence_index=padded(members.astype(np.int32), num_rows, fill=NO_SEQUENCE),
     )
 
@@ -349,8 +366,10 @@ def _best_candidate(
     gradient = state.deviation.gradient
     # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
     per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
+    # As the gradient itself: computed once, not for every row that reads it.
+    of_groups = lax.optimization_barrier(apart_gradient(rule, state.deviation.placed))
     scores = [
-        _scores(rule, bucket, costs, gradient, per_token)
+        _scores(rule, bucket, costs, gradient, of_groups, per_token)
         for bucket, costs in zip(candidates.buckets, state.costs, strict=True)
     ]
     # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
@@ -367,9 +386,12 @@ def _scores(
     bucket: Bucket,
     costs: Float32[Array, " row"],
     gradient: Float32[Array, " column"],
+    of_groups: Float32[Array, " group"],
     per_token: Array | None,
 ) -> Float32[Array, " row"]:
     score = costs + rule.times(gradient[-1], bucket.norms)
+    for group in bucket.apart:
+        score += rule.times(of_groups.at[group].get(mode="promise_in_bounds"), bucket.tokens)
     if per_token is not None:
         score -= rule.times(per_token, bucket.tokens)
 

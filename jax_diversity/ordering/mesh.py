@@ -124,18 +124,20 @@ def best_row_of_all(
         return first, read[0], read[1:]
     # Floats travel as their bits beside the integers, so that one message holds all.
     packed = [
-        jnp.concatenate([row.columns, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))]) for row in read
+        jnp.concatenate([row.columns, row.apart, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))])
+        for row in read
     ]
     gathered = lax.all_gather(jnp.concatenate([jnp.stack([_bits(best), first]), *packed]), axis)
     chosen = _winner(_floats(gathered[:, 0]), gathered[:, 1])
-    width = rows.slots.shape[0]
-    by_row = gathered[:, 2:].reshape(size, len(read), 2 * width + 2)
+    width, num_members = rows.slots.shape[0], rows.apart.shape[0]
+    by_row = gathered[:, 2:].reshape(size, len(read), 2 * width + num_members + 2)
 
     # Device d owns the sequences whose index is d modulo the number of devices.
     def unpacked(sequence: Int32[Array, ""], index: int) -> Row:
         entries = by_row[sequence % size, index]
-        values = _floats(entries[width:])
-        return Row(entries[:width], values[:width], values[width], values[width + 1])
+        columns, apart, bits = jnp.split(entries, [width, width + num_members])
+        values = _floats(bits)
+        return Row(columns, values[:width], values[width], values[width + 1], apart)
 
     moved = [unpacked(sequence, index) for index, sequence in enumerate((chosen, *leaving))]
     return chosen, moved[0], moved[1:]

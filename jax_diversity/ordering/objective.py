@@ -10,13 +10,17 @@ the smallest
 where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
 sequences first.
+
+Sequences of one document are kept *apart*: with P_d the tokens of document d that are placed, τ_d its share of all
+tokens and S all tokens placed, a sequence of d has the further score `2 λ t_s (P_d - τ_d S)`. It is the rule above for
+one more family, whose groups are documents, but for the terms that are (nearly) equal for all sequences.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +51,8 @@ class Objective:
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
             families past the end; None uses all families with the characteristics' weights.
+        document_weight: λ of what keeps the sequences of one document apart (`Characteristics.documents`); 0 leaves
+            it out, as the presets do.
 
     Raises:
         ValueError: a weight that is negative or not finite, a window below 1.
@@ -61,10 +67,11 @@ class Objective:
     windows: tuple[int, ...] = ()
     window_weight: float = 0.5
     family_weights: tuple[float, ...] | None = None
+    document_weight: float = 0.1
 
     def __post_init__(self) -> None:
         # Stored as plain numbers, also if they were given as NumPy's, so that an ordering's info is JSON.
-        for name in ("norm_weight", "self_weight", "window_weight"):
+        for name in ("norm_weight", "self_weight", "window_weight", "document_weight"):
             object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
         if self.family_weights is not None:
             weights = enumerate(several(self.family_weights))
@@ -80,17 +87,17 @@ class Objective:
     @classmethod
     def f1(cls) -> Objective:
         """The first family (topic clusters) alone, exactly as published."""
-        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0,))
+        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0,), document_weight=0.0)
 
     @classmethod
     def f2(cls, norm_weight: float = 1.0) -> Objective:
         """f1 and the norm column, weighted by λ = `norm_weight`."""
-        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,))
+        return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), document_weight=0.0)
 
     @classmethod
     def f3(cls, length_weight: float = 1.0) -> Objective:
         """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`."""
-        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight))
+        return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0, length_weight), document_weight=0.0)
 
     @property
     def total_self_weight(self) -> float:
@@ -123,13 +130,47 @@ def _checked_weight(name: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """The groups whose sequences are kept apart: the documents that have more than one sequence.
+
+    `group` has a row for each group that a sequence can belong to (one: its document), or none where nothing is kept
+    apart. A sequence outside all groups has the number `len(share)`.
+    """
+
+    group: Int32[np.ndarray, "member sequence"]
+    share: Float64[np.ndarray, " group"]
+    weight: float
+
+    @classmethod
+    def build(cls, characteristics: Characteristics, weight: float) -> Apart:
+        """The characteristics' documents; nothing with a weight of zero."""
+        documents, num_sequences = characteristics.documents, characteristics.num_sequences
+        if documents is None or weight == 0:
+            return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), weight)
+        _, number, size = np.unique(documents, return_inverse=True, return_counts=True)
+        several = size > 1
+        if len(documents) and documents.min() < 0:  # negative: of no document
+            several[number[documents < 0]] = False
+        num_groups = int(several.sum())
+        group = np.where(several, np.cumsum(several) - 1, num_groups)[number]
+        tokens = characteristics.tokens
+        held = np.bincount(group, tokens, minlength=num_groups + 1)[:num_groups]
+        return cls(group[None].astype(np.int32), held / max(int(tokens.sum()), 1), weight)
+
+    @cached_property
+    def drift(self) -> Float64[np.ndarray, " sequence"]:
+        """`2 λ τ_d` of every sequence: how much a placed token lowers its score, for each of its own tokens."""
+        return 2.0 * self.weight * np.append(self.share, 0.0)[self.group].sum(axis=0)
+
+
+@dataclass(frozen=True)
 class Features:
     """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
 
     Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
     (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
     to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without it.
+    `squares` are `||c_s||²` without it. `apart` are the documents.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -142,6 +183,7 @@ class Features:
     squares: Float64[np.ndarray, " sequence"]
     self_weight: float
     family_columns: Mapping[str, slice]
+    apart: Apart
 
     @property
     def num_sequences(self) -> int:
@@ -182,6 +224,21 @@ class Features:
             squares=_row_sums(stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2),
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
+            apart=Apart.build(characteristics, objective.document_weight),
+        )
+
+    def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
+        """The features of some sequences, in the given order; targets and shares stay those of all."""
+        entries = self.entries(rows)
+        return replace(
+            self,
+            row_starts=np.append(0, np.cumsum(np.diff(self.row_starts)[rows])),
+            columns=self.columns[entries],
+            values=self.values[entries],
+            tokens=self.tokens[rows],
+            norms=self.norms[rows],
+            squares=self.squares[rows],
+            apart=replace(self.apart, group=self.apart.group[:, rows]),
         )
 
     def counts(self, columns: slice) -> csr_array:

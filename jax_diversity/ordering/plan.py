@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import mapping, whole_number
+from jax_diversity.foundation.checks import mapping, one_of, whole_number
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics
@@ -201,6 +201,10 @@ class Plan:
         left[placed] = False
         return np.flatnonzero(left)
 
+    def renumbered(self, numbers: Int64[np.ndarray, " sequence"]) -> Plan:
+        """The plan of the same run with `numbers[i]` as the i-th sequence; `numbers` are a permutation."""
+        return replace(self, features=self.features.take(numbers), consumed=inverse(numbers)[self.consumed])
+
     def phases(self, first_position: int) -> Iterator[tuple[int, int, Features]]:
         """Start, stop and features of every phase from a position on."""
         stops = (*self.starts[1:], self.num_positions)
@@ -219,6 +223,34 @@ class Plan:
             if start < len(placed):
                 total += features.excess(placed[start : min(stop, len(placed))])
         return total
+
+
+def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:
+    """The sequences in the order in which a selector numbers them: of equal scores, it places the first.
+
+    Packing gives the sequences of a long document neighbouring indices and equal counts: numbered as they are packed,
+    it would be read from its start to its end.
+
+    Args:
+        num_sequences: how many there are.
+        ties: `random` numbers them by the seed, `lowest` as they are packed.
+        seed: of the numbers.
+
+    Raises:
+        UserError: `ties` is something else.
+    """
+    one_of("ties", ties, ("random", "lowest"))
+    if ties == "lowest":
+        return np.arange(num_sequences)
+    # A spawned generator: methods draw other numbers from the seed itself.
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(num_sequences)
+
+
+def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " sequence"]:
+    """The place of every sequence in a permutation."""
+    places = np.empty_like(permutation)
+    places[permutation] = np.arange(len(permutation))
+    return places
 
 
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:

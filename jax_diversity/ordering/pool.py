@@ -30,6 +30,8 @@ from jax_diversity.ordering.deviation import (
     Rows,
     Rule,
     add_compensated,
+    add_placed,
+    apart_gradient,
     build_rows,
     build_rule,
     compute_gradient,
@@ -54,7 +56,7 @@ from jax_diversity.ordering.mesh import (
     split,
 )
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.ordering.plan import Plan
+from jax_diversity.ordering.plan import Plan, inverse, tie_numbers
 from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
@@ -75,45 +77,54 @@ def greedy_pool(
     checkpoint: Checkpoint | None = None,
     pool_size: int = 4096,
     shuffle: bool = True,
+    ties: str = "random",
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Place the best of a pool at every step, over a stream of the sequences; equal scores go to the lowest index.
+    """Place the best of a pool at every step, over a stream of the sequences.
 
     Time grows with the number of sequences. The larger the corpus, the more the pool fills up with sequences that no
     window needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
 
     Args:
-        seed: of the stream's shuffle (NumPy's PCG64).
+        seed: of the stream's shuffle (NumPy's PCG64), and of the choice between equal scores.
         pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
         shuffle: whether the stream is shuffled, or is the corpus's own order.
+        ties: which of several candidates with the best score is placed: one at `random`, or that of the `lowest` index.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1.
+        ValueError: a pool size that is no whole number >= 1; unknown `ties`.
     """
     plan = plan or Plan.build(characteristics, objective)
     stream = plan.remaining
     if shuffle:
         stream = np.random.default_rng(seed).permutation(stream)
-    return select_from_pool(plan, objective, stream, pool_size, advance, checkpoint, mesh)
+    numbers = tie_numbers(plan.num_positions, ties, seed)
+    return select_from_pool(plan, objective, stream, numbers, pool_size, advance, checkpoint, mesh)
 
 
 def select_from_pool(
     plan: Plan,
     objective: Objective,
     stream: Int64[np.ndarray, " remaining"],
+    numbers: Int64[np.ndarray, " sequence"],
     pool_size: int,
     advance: Advance,
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences."""
+    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
+
+    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`).
+    """
     pool_size = whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
     # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
-    selector = PoolSelector(plan, objective, stream, min(pool_size, rounded_size(len(stream))), devices)
-    return drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))
+    num_slots = min(pool_size, rounded_size(len(stream)))
+    plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
+    selector = PoolSelector(plan, objective, stream, num_slots, devices)
+    return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
 class Stream(NamedTuple):
@@ -136,6 +147,7 @@ class Slots(NamedTuple):
     norms: Float32[Array, " slot"]
     tokens: Float32[Array, " slot"]
     target_products: Float32[Array, " slot"]
+    apart: Int32[Array, "member slot"]
 
 
 class PoolState(NamedTuple):
@@ -152,7 +164,7 @@ class PoolState(NamedTuple):
 
 # How the arrays are split over a mesh.
 _SLOTS_SPLIT = Slots(
-    members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW
+    members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW, apart=BY_COLUMN
 )
 _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
@@ -195,7 +207,8 @@ class PoolSelector:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), np.float32))
-            return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros)
+            apart = jax.device_put(np.zeros((len(self._plan.features.apart.group), num_own), np.int32))
+            return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros, apart)
 
         self.state = PoolState(
             deviation=deviation,
@@ -212,6 +225,7 @@ class PoolSelector:
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
         target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
         excess_products = features.target_products - target_square * features.tokens
+        drift = features.apart.drift * features.tokens
         # Between two refreshes sums of tokens must stay below 2^24, up to which float32 holds all whole numbers.
         # Without a table scores cannot be updated, only refreshed.
         longest = max(int(features.tokens.max(initial=1)), 1)
@@ -220,7 +234,8 @@ class PoolSelector:
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(features.own_costs, size),
-            target_products=padded(features.target_products.astype(np.float32), size),
+            # A placed token lowers the score along the documents' shares as well.
+            target_products=padded((features.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(refresh_every)),
         )
@@ -248,7 +263,7 @@ class PoolSelector:
         placed, num_taken = saved["placed"], int(saved["num_taken"])
         # The pool holds what was taken from the stream and not placed; slots may differ from the interrupted run's.
         taken = self._stream[:num_taken]
-        self._start(restored_deviation(self.rule, saved), placed, taken[~np.isin(taken, placed)], num_taken)
+        self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
 class PendingSums(NamedTuple):
@@ -357,6 +372,10 @@ def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: Gradient
     scores = slots.scores
     for row, weight in zip(moved, change.weights, strict=True):
         scores = _add_columns(rule, slots.table, scores, row, weight)
+        for group in row.apart:
+            per_token = 2.0 * weight * rule.apart_weights[group] * row.tokens
+            for groups in slots.apart:
+                scores += rule.times(jnp.where(groups == group, per_token, 0.0), slots.tokens)
     scores += rule.times(change.per_target_product, slots.target_products)
     scores += rule.times(change.per_norm, slots.norms)
     return scores - rule.times(change.per_token, slots.tokens)
@@ -439,7 +458,7 @@ def _with_pending(rule: Rule, deviation: Deviation, pending: PendingSums) -> Dev
                 multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
                 total = add_compensated(total, rule.times(-multiplier, piece))
         sums.append(total)
-    return Deviation(sums[0], tuple(sums[1:]), deviation.gradient)
+    return deviation._replace(total=sums[0], windows=tuple(sums[1:]))
 
 
 def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
@@ -454,9 +473,18 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
     # Past the end as well where another device holds the slot.
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
+    deviation = state.deviation
+    if len(rows.apart):
+        # After the order is written: what was placed w positions before is read from it.
+        position = state.num_placed - 1
+        back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
+        last, *leaving = (read_row(rows, jnp.where(placed_one, each, 0), num_columns) for each in (state.last, *back))
+        last = last._replace(tokens=jnp.where(placed_one, last.tokens, 0))
+        leaving = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in leaving]
+        deviation = deviation._replace(placed=add_placed(rule, deviation.placed, last, leaving, position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
     row = read_row(rows, following, num_columns)
-    score = _score_one(rule, stream.own_costs[following], state.deviation, pending, row)
+    score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
     table = slots.table
     if table.shape[0]:
         # Only the columns of the sequence placed are not zero: clearing these is cheaper than clearing the slot.
@@ -470,9 +498,11 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
         norms=slots.norms.at[slot].set(row.norm, mode="drop"),
         tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
         target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
+        apart=slots.apart.at[:, slot].set(row.apart, mode="drop"),
     )
     num_taken = state.num_taken + (placed_one & has_next)
-    return state._replace(slots=slots, order=order, last=jnp.int32(NO_SEQUENCE), num_taken=num_taken)
+    last = jnp.int32(NO_SEQUENCE)
+    return state._replace(deviation=deviation, slots=slots, order=order, last=last, num_taken=num_taken)
 
 
 def _score_one(
@@ -488,6 +518,8 @@ def _score_one(
         gained += rule.times(rule.window_weight, excess) if index else excess
     gradient = deviation.gradient[columns] + rule.times(2.0 * column_weights, gained)
     score = own_cost + jnp.sum(rule.times(gradient, row.values))
+    if len(row.apart):
+        score += rule.times(jnp.sum(apart_gradient(rule, deviation.placed, row.apart)), row.tokens)
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
@@ -509,11 +541,17 @@ def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviat
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
     # As many rounds as the widest row of the pool has non-zeros, not the widest of the corpus.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
+    apart = rows.apart[:, members]
+    if len(apart):
+        of_groups = apart_gradient(rule, deviation.placed)
+        for groups in apart:
+            scores += rule.times(of_groups[groups], tokens)
     return slots._replace(
         scores=jnp.where(filled, scores, _UNPLACEABLE),
         norms=norms,
         tokens=tokens,
         target_products=stream.target_products[members],
+        apart=apart,
     )
 
 

@@ -13,6 +13,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.measures.balance import Balance
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.measures.curves import MAX_POINTS, envelope
+from jax_diversity.measures.documents import DocumentSpread
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.ordering.base import order
@@ -94,7 +95,14 @@ def order_values(
             for family in families
         },
         "norm_drift": _curve(balance.norm_drift, points),
+        "documents": None if balance.documents is None else _spread(balance.documents),
     }
+
+
+def _spread(documents: DocumentSpread) -> dict[str, Any]:
+    figures = documents.summary()
+    windows = [{"window_size": int(size), **values} for size, values in figures.pop("windows").items()]
+    return as_json({**figures, "windows": windows})
 
 
 def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:

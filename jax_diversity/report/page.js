@@ -37,6 +37,7 @@
       input.addEventListener("change", () => {
         if (input.checked) state.shown.add(name); else state.shown.delete(name);
         measures();
+        documents();
         drawing.refresh(["windows", "profile", "prefix", "drift", "loss", "diversity", "rank", "wait"]);
       });
       return element("label", {}, input, element("span", {}, element("i", { class: "swatch", "data-ordering": name, "aria-hidden": "true" }), foreign(name)));
@@ -114,6 +115,21 @@
       rows.map(({ order, row }) => [foreign(order.name), count(row.window_size), count(row.num_windows), fixed(row.mean), fixed(row.best),
         fixed(row.worst), fixed(floors.get(row.window_size)), gap({ order, row }) == null ? "–" : percent(gap({ order, row })), fixed(row.window_max)]),
       (at) => (rows[at].order.name === values.summary.main_ordering ? "main" : null)));
+  }
+
+  function documents() {
+    const orders = ordering.orders.filter((order) => state.shown.has(order.name) && order.documents?.windows.length);
+    for (const part of ["documents", "documents-title", "documents-words"]) find(part).hidden = !orders.length;
+    if (!orders.length) return;
+    const sizes = orders[0].documents.windows.map((row) => row.window_size);
+    const known = (value) => (value == null ? "–" : value.toFixed(2));
+    const at = (order, size, figure) => known(order.documents.windows.find((row) => row.window_size === size)?.[figure]);
+    find("documents").replaceChildren(table(
+      ["Ordering", ...sizes.map((size) => `Repeats in ${count(size)}`), "Shortest 5 % of gaps", "Median gap", "Reading order"],
+      [...orders.map((order) => [foreign(order.name), ...sizes.map((size) => at(order, size, "repeats_mean")),
+        known(order.documents.gap_low), known(order.documents.gap_median), known(order.documents.place_correlation)]),
+      ["floor", ...sizes.map((size) => at(orders[0], size, "repeats_floor")), "", "", ""]],
+      (row) => (orders[row]?.name === values.summary.main_ordering ? "main" : null)));
   }
 
   // ---- the corpus
@@ -247,7 +263,7 @@
     find("nav").append(...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.nav)));
   }
 
-  for (const part of [summary, controls, verdict, measures, openedBatches, corpus, clusters, packing, training, settings, navigation, theme]) part();
+  for (const part of [summary, controls, verdict, measures, documents, openedBatches, corpus, clusters, packing, training, settings, navigation, theme]) part();
   const loading = drawing.begin(values, state);
   root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all but the figures can be used
   loading.then(() => { root.dataset.ready = String(Math.round(performance.now())); }, (error) => { find("undrawn").hidden = false; throw error; });

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 
 from jax_diversity.foundation.checks import mapping, weight, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.schema.orderings import integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 """What messages expect where these are an argument."""
@@ -28,6 +29,8 @@ class Characteristics:
         counts: family name -> CSR matrix (sequence, group) of int64 token counts.
         weights: family name -> λ, which weighs squared deviations.
         sequence_length: L, the unit of every measure, in tokens.
+        documents: the document that every sequence is a part of, as any number; negative where a sequence holds
+            several. None where it is not known. Orderings keep the sequences of one document apart.
 
     Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
@@ -35,6 +38,7 @@ class Characteristics:
     counts: Mapping[str, csr_array]
     weights: Mapping[str, float]
     sequence_length: int
+    documents: Int64[np.ndarray, " sequence"] | None = None
 
     def __post_init__(self) -> None:
         # SciPy's matrices cannot be made read-only themselves, only their three arrays.
@@ -42,6 +46,8 @@ class Characteristics:
             _check_indices(matrix)  # also without `from_counts`: compiled code reads wherever these point
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
+        if self.documents is not None:
+            self.documents.setflags(write=False)
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
 
@@ -52,6 +58,7 @@ class Characteristics:
         *,
         weights: Mapping[str, float] | None = None,
         sequence_length: int | None = None,
+        documents: Any = None,
     ) -> Characteristics:
         """Check and freeze a user's own count matrices.
 
@@ -60,11 +67,13 @@ class Characteristics:
                 family counts the same sequences' tokens: row totals agree between families.
             weights: λ >= 0 per family; 1.0 where not given.
             sequence_length: L in tokens; None takes the largest row total.
+            documents: the document of every sequence, whole numbers; negative where a sequence holds several.
 
         Raises:
             ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
                 disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
-                unknown family; a sequence length below the largest row total.
+                unknown family; a sequence length below the largest row total; documents of another number of
+                sequences.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
@@ -93,7 +102,14 @@ class Characteristics:
         length = longest if sequence_length is None else whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
         if length < longest:
             raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
-        return cls(matrices, _checked_weights(weights, matrices), length)
+        if documents is not None:
+            documents = integers("documents", documents, least=-(2**63)).copy()
+            if len(documents) != len(first_totals):
+                raise UserError(
+                    f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
+                    "a sequence, negative where it holds several documents."
+                )
+        return cls(matrices, _checked_weights(weights, matrices), length, documents)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -104,10 +120,11 @@ class Characteristics:
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
         """
-        return Characteristics(self.counts, _checked_weights(weights, self.counts), self.sequence_length)
+        return replace(self, weights=_checked_weights(weights, self.counts))
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
-        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length)  # a proxy cannot be pickled
+        # A proxy cannot be pickled.
+        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, self.documents)
 
     @property
     def num_sequences(self) -> int:
@@ -133,13 +150,15 @@ class Characteristics:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the counts, weights and sequence length."""
+        """Hash of the counts, weights, sequence length and documents."""
         # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
             for part in (matrix.indptr, matrix.indices, matrix.data):
                 digest.update(part.astype(np.int64).tobytes())
+        if self.documents is not None:
+            digest.update(b"documents" + self.documents.tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:

@@ -69,6 +69,7 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
         {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
         weights=characteristics.weights,
         sequence_length=characteristics.sequence_length,
+        documents=None if characteristics.documents is None else characteristics.documents[sequences],
     )
 
 

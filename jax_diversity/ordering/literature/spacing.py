@@ -42,14 +42,25 @@ def document_spacing(
 
 
 def sequence_spacing(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
+    characteristics: Characteristics,
+    *,
+    seed: int = 0,
+    objective: Objective,
+    advance: Advance = ignore,
+    ties: str = "random",
 ) -> Int64[np.ndarray, " sequence"]:
     """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
 
     The given objective is replaced by `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence
-    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number of sequences; the result
-    does not depend on `seed`.
+    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number of sequences.
+
+    Args:
+        seed: of the choice between equal scores.
+        ties: which of several sequences with the best score is placed: one at `random`, or that of the `lowest` index.
+
+    Raises:
+        ValueError: unknown `ties`.
     """
     from jax_diversity.ordering.greedy import greedy  # loads JAX, which `document_spacing` does not need
 
-    return greedy(characteristics, seed=seed, objective=Objective.f1(), advance=advance)
+    return greedy(characteristics, seed=seed, objective=Objective.f1(), advance=advance, ties=ties)

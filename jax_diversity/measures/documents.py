@@ -1,0 +1,130 @@
+"""Documents of several sequences: how often a batch meets one again, and how evenly their sequences lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+_FEWEST_PLACES = 8
+
+
+@dataclass(frozen=True)
+class DocumentSpread:
+    """Where the sequences of documents lie in an order; only documents of several positions count.
+
+    Attributes:
+        repeats: window size -> int64 (num_positions // size,): positions of every aligned window beyond the first of
+            each document.
+        repeats_floor: window size -> the mean below which no order's repeats can be.
+        gaps: positions between consecutive parts of a document, by document and then in the order of training.
+        even_gaps: what each of these would be if the document's positions were evenly spaced.
+        place_correlation: of a sequence's place in its document and its position in training, within the documents of
+            at least 8 positions; 1 if every document is read from its start to its end. None without such documents.
+    """
+
+    repeats: Mapping[int, Int64[np.ndarray, " window"]]
+    repeats_floor: Mapping[int, float]
+    gaps: Int64[np.ndarray, " gap"]
+    even_gaps: Float64[np.ndarray, " gap"]
+    place_correlation: float | None
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that a table shows, as plain numbers.
+
+        `gap_low` and `gap_median` are quantiles (5 % and 50 %) of the gaps as parts of even ones: both are near 1 in an
+        even spacing, .05 and .69 in a shuffle. They are None where no document has several positions.
+        """
+        parts = self.gaps / self.even_gaps
+        low, median = np.quantile(parts, (0.05, 0.5)).tolist() if len(parts) else (None, None)
+        return {
+            "windows": {
+                str(size): {
+                    "repeats_mean": float(repeats.mean()),
+                    "repeats_worst": float(repeats.max()),
+                    "repeats_floor": self.repeats_floor[size],
+                }
+                for size, repeats in self.repeats.items()
+            },
+            "gap_smallest": int(self.gaps.min()) if len(self.gaps) else None,
+            "gap_low": low,
+            "gap_median": median,
+            "place_correlation": self.place_correlation,
+        }
+
+
+def document_spread(
+    documents: Int64[np.ndarray, " sequence"], indices: Int64[np.ndarray, " position"], windows: Sequence[int]
+) -> DocumentSpread:
+    """Measure where documents' sequences lie.
+
+    Args:
+        documents: the document of every sequence; negative where a sequence holds several.
+        indices: the sequences in the order of training; a schedule's may come several times, or not at all.
+        windows: window sizes, each at most the number of positions.
+
+    Example:
+        >>> spread = document_spread(np.array([5, 5, 5, -1]), np.array([0, 1, 3, 2]), windows=(2,))
+        >>> spread.repeats[2].tolist(), spread.repeats_floor[2], spread.gaps.tolist()
+        ([1, 0], 0.5, [1, 2])
+    """
+    num_positions = len(indices)
+    held = documents[indices]
+    position = np.flatnonzero(held >= 0)
+    # By document, then in the order of training: a document's positions are a run.
+    position = position[np.argsort(held[position], kind="stable")]
+    document = held[position]
+    starts = np.flatnonzero(np.diff(document, prepend=-1))
+    sizes = np.diff(starts, append=len(document))
+    same = np.diff(document) == 0
+    gaps = np.diff(position)[same]
+    size_of = np.repeat(sizes, sizes)
+    repeats, floors = {}, {}
+    for size in windows:
+        num_windows = num_positions // size
+        window = position // size
+        # Within a run windows ascend: a position repeats its document if the one before lies in the same window.
+        again = window[1:][same & (window[1:] == window[:-1])]
+        repeats[size] = np.bincount(again, minlength=num_windows)[:num_windows].astype(np.int64)
+        floors[size] = repeats_floor(sizes, num_positions, size)
+    return DocumentSpread(
+        repeats, floors, gaps, num_positions / size_of[1:][same], _place_correlation(indices, position, sizes)
+    )
+
+
+def repeats_floor(sizes: Int64[np.ndarray, " document"], num_positions: int, size: int) -> float:
+    """The least mean of repeats: of a document's n positions, one a window is no repeat.
+
+    Windows are counted as N / n, also in part, and so all positions count.
+    """
+    num_windows = num_positions / size
+    return float(np.maximum(sizes - num_windows, 0.0).sum() / num_windows)
+
+
+def _place_correlation(
+    indices: Int64[np.ndarray, " position"], position: Int64[np.ndarray, " held"], sizes: Int64[np.ndarray, " document"]
+) -> float | None:
+    long = np.repeat(sizes >= _FEWEST_PLACES, sizes)
+    if not long.any():
+        return None
+    # A document's sequences have ascending indices. Positions and places are taken minus their document's means:
+    # what remains is the order within documents.
+    run = np.repeat(np.arange(len(sizes)), sizes)[long]
+    position, sequence = position[long], indices[position[long]]
+    ranked = np.empty(len(run), np.int64)
+    by_place = np.lexsort((sequence, run))
+    # Ranks within a run: the number among all, minus the run's first.
+    first = np.searchsorted(run, run)
+    ranked[by_place] = np.arange(len(run)) - first
+    counts = np.bincount(run)
+    parts = []
+    for values in (ranked.astype(np.float64), position.astype(np.float64)):
+        means = np.bincount(run, values) / np.maximum(counts, 1)
+        centred = values - means[run]
+        # Each document counts by its number of positions, however long it is spread.
+        spread = np.sqrt(np.bincount(run, centred**2) / np.maximum(counts, 1))
+        parts.append(centred / np.maximum(spread[run], 1e-12))
+    return float((parts[0] * parts[1]).mean())

@@ -1,0 +1,146 @@
+"""Documents in orders: which sequences are a document's, how often a batch meets one again, and what orders do."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jax_diversity as jd
+from jax_diversity.characteristics.counts import sequence_documents
+from jax_diversity.measures.documents import document_spread
+from jax_diversity.schema import Segments
+from tests.synthetic import synthetic_characteristics
+
+
+def segments(rows: list[tuple[int, int, int]], num_sequences: int) -> Segments:
+    """Segments of (sequence, document, length)."""
+    sequence, document, length = np.array(rows, np.int64).reshape(-1, 3).T
+    zeros = np.zeros(len(rows), np.int64)
+    return Segments(
+        sequence_index=sequence,
+        position=zeros,
+        document_index=document,
+        document_offset=zeros,
+        length=length,
+        ends_with_eos=zeros.astype(bool),
+        num_sequences=num_sequences,
+        sequence_length=100,
+    )
+
+
+def test_a_sequence_belongs_to_the_document_of_nearly_all_its_tokens() -> None:
+    rows = [(0, 3, 100), (1, 3, 99), (1, 4, 1), (2, 4, 98), (2, 5, 2), (3, 5, 60), (3, 6, 10), (3, 5, 30), (5, 6, 7)]
+    assert sequence_documents(segments(rows, 6)).tolist() == [3, 3, -1, -1, -1, 6]
+    # Two segments of one document count together; a sequence without tokens belongs to none.
+    rows = [(0, 7, 50), (0, 8, 1), (0, 7, 60)]
+    assert sequence_documents(segments(rows, 2)).tolist() == [7, -1]
+    assert sequence_documents(segments([], 0)).tolist() == []
+
+
+def slow_spread(documents: np.ndarray, indices: np.ndarray, size: int) -> tuple[list[int], list[int]]:
+    """Repeats a window and gaps, by counting."""
+    held = [int(documents[index]) for index in indices]
+    repeats = []
+    for start in range(0, len(held) - size + 1, size):
+        counts = Counter(document for document in held[start : start + size] if document >= 0)
+        repeats.append(sum(number - 1 for number in counts.values()))
+    gaps = []
+    for document in sorted(set(held) - set(range(-9, 0))):
+        places = [place for place, other in enumerate(held) if other == document]
+        gaps += np.diff(places).tolist()
+    return repeats, gaps
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 60), st.integers(1, 9))
+def test_repeats_and_gaps_against_counting(data: st.DataObject, num_sequences: int, size: int) -> None:
+    size = min(size, num_sequences)
+    documents = np.array(data.draw(st.lists(st.integers(-2, 6), min_size=num_sequences, max_size=num_sequences)))
+    # A schedule may repeat and omit sequences.
+    indices = np.array(
+        data.draw(st.lists(st.integers(0, num_sequences - 1), min_size=size, max_size=2 * num_sequences + size))
+    )
+    found = document_spread(documents, indices, (size,))
+    repeats, gaps = slow_spread(documents, indices, size)
+    assert found.repeats[size].tolist() == repeats
+    assert found.gaps.tolist() == gaps
+    sizes = Counter(int(documents[index]) for index in indices if documents[index] >= 0)
+    even = [len(indices) / sizes[document] for document in sorted(sizes) for _ in range(sizes[document] - 1)]
+    np.testing.assert_allclose(found.even_gaps, even)
+    windows = len(indices) / size
+    floor = sum(max(0.0, number - windows) for number in sizes.values()) / windows
+    np.testing.assert_allclose(found.repeats_floor[size], floor)
+
+
+def test_place_correlation() -> None:
+    documents = np.repeat([0, 1], 10)
+    forward = np.arange(20).reshape(2, 10).T.ravel()  # both from start to end, in turn
+    assert document_spread(documents, forward, ()).place_correlation == pytest.approx(1)
+    assert document_spread(documents, forward[::-1], ()).place_correlation == pytest.approx(-1)
+    mixed = np.concatenate([np.arange(10), np.arange(10, 20)[::-1]])  # one forward, one backward
+    assert document_spread(documents, mixed, ()).place_correlation == pytest.approx(0)
+    assert document_spread(np.repeat([0, 1, 2], 7)[:20], np.arange(20), ()).place_correlation is None
+
+
+def test_orders_keep_documents_apart_at_no_cost() -> None:
+    chars = synthetic_characteristics(3000, sequence_length=256, documents=True)
+    shuffle = jd.order(chars, "uniform_shuffle")
+    orders = {"shuffle": shuffle}
+    for method in ("balance", "greedy", "greedy_pool"):
+        orders[method] = jd.order(chars, method)
+        orders[f"{method} without"] = jd.order(chars, method, objective=jd.Objective(document_weight=0))
+    compared = jd.compare(chars, orders, windows=(64, 256), offsets=("0",))
+
+    def value(name: str, measured: str, window: int) -> float:
+        found = compared.value(name, "document", measured, window)
+        assert found is not None
+        return found
+
+    for method in ("balance", "greedy", "greedy_pool"):
+        assert value(method, "repeats_mean", 64) <= value("shuffle", "repeats_mean", 64) / 5
+        floor = value(method, "repeats_floor", 256)
+        assert value(method, "repeats_mean", 256) <= max(1.5 * floor, 0.2) < value("shuffle", "repeats_mean", 256)
+        correlation = compared.value(method, "document", "place_correlation")
+        assert correlation is not None
+        assert abs(correlation) < 0.1
+        for family in chars.families:
+            with_documents, without = (
+                compared.value(name, family, "tv_mean", 256, "0") for name in (method, f"{method} without")
+            )
+            assert with_documents is not None
+            assert without is not None
+            assert with_documents < 1.03 * without
+
+
+def test_a_run_goes_on_from_the_documents_that_were_consumed() -> None:
+    documents = np.repeat(np.arange(20), 2)
+    chars = jd.Characteristics.from_counts({"topic": np.full((40, 1), 8)}, documents=documents)
+    for method in ("greedy", "balance", "greedy_pool"):
+        # A sequence of each of the first ten documents was read: next comes one of each of the others.
+        rest = jd.order(chars, method, consumed=np.arange(0, 20, 2)).indices
+        assert set(documents[rest[:10]].tolist()) == set(range(10, 20)), method
+
+
+def test_documents_of_characteristics() -> None:
+    counts = {"topic": [[1, 1], [2, 0], [0, 2]]}
+    plain = jd.Characteristics.from_counts(counts)
+    known = jd.Characteristics.from_counts(counts, documents=[5, 5, -1])
+    assert plain.documents is None
+    assert known.documents is not None
+    assert known.documents.tolist() == [5, 5, -1]
+    assert plain.fingerprint != known.fingerprint
+    assert pickle.loads(pickle.dumps(known)).fingerprint == known.fingerprint
+    assert known.with_weights({"topic": 2.0}).documents is not None
+    assert jd.measure(plain, np.arange(3), windows=(2,)).documents is None
+    for wrong, said in (([1, 2], "documents of 3 sequences"), ([0.5, 1, 2], "integers"), ("abc", "integers")):
+        with pytest.raises(jd.UserError, match=said):
+            jd.Characteristics.from_counts(counts, documents=wrong)
+    with pytest.raises(jd.UserError, match="document_weight"):
+        jd.Objective(document_weight=-1)
+    with pytest.raises(jd.UserError, match="ties"):
+        jd.order(known, "greedy", ties="first")
