@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import tracemalloc
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import OrderFile, OrderIndex
 from jax_diversity.records.reading import RecordReader
@@ -108,3 +110,14 @@ def test_a_dataset_changed_by_hand_is_refused_before_the_first_batch(tmp_path):
     assert next(iter(jd.make_loader(root, global_batch_size=4)))["inputs"].shape == (4, 16)
     with pytest.raises(UserError, match="Unknown ordering 'best'; the dataset has balance"):
         jd.make_loader(root, ordering="best", global_batch_size=4)
+
+
+@pytest.mark.parametrize(("stage", "name"), [("pack", "overlap"), ("pack", "sequence_length"), ("tokenize", "end_id")])
+@pytest.mark.parametrize("wrong", [None, "12", 1.5, -1, True])
+def test_counts_of_a_manifest_that_are_no_numbers(stage: str, name: str, wrong: object, tiny_dataset: Path) -> None:
+    path = tiny_dataset / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["stages"][stage]["counts"][name] = wrong
+    path.write_text(json.dumps(signed(manifest)))
+    with pytest.raises(UserError, match=f"'{name}' in .*manifest.json to be a whole number >= 0"):
+        getattr(jd.open_dataset(tiny_dataset), name)

@@ -12,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
+from jax_diversity.characteristics.counts import sequence_documents
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
@@ -191,5 +192,6 @@ def _write_characteristics(folder: OutputFolder, segments: Segments, rng: np.ran
         counts = csr_array((segments.length.astype(np.int32), (segments.sequence_index, group)), shape=shape)
         counts.sum_duplicates()
         save_npz(partial / f"{family}.npz", counts)
+    np.save(partial / "sequence_documents.npy", sequence_documents(segments))
     about = {"families": ["cluster", "length"], "weights": {"cluster": 1.0, "length": 2.0}}
     _publish(folder, "characterize", partial, "characteristics", about)

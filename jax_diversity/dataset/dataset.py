@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, is_as_written, read_array, read_json
-from jax_diversity.foundation.checks import instance_of, one_of
+from jax_diversity.foundation.checks import instance_of, one_of, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
 
@@ -110,27 +110,27 @@ class Dataset:
     @property
     def sequence_length(self) -> int:
         """L, tokens of a sequence that a model sees."""
-        return self.counts("pack")["sequence_length"]
+        return self._number("pack", "sequence_length")
 
     @property
     def overlap(self) -> int:
         """Tokens that a stored sequence shares with the next, and that are targets only; 0 but for `megatron`."""
-        return self.counts("pack")["overlap"]
+        return self._number("pack", "overlap")
 
     @property
     def num_sequences(self) -> int:
         """Number of training sequences."""
-        return self.counts("pack")["num_sequences"]
+        return self._number("pack", "num_sequences")
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, the end token's included."""
-        return self.counts("tokenize")["vocab_size"]
+        return self._number("tokenize", "vocab_size")
 
     @property
     def end_id(self) -> int:
         """The token that ends a document."""
-        return self.counts("tokenize")["end_id"]
+        return self._number("tokenize", "end_id")
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:
@@ -232,7 +232,7 @@ class Dataset:
     @cached_property
     def validation_segments(self) -> Segments:
         """The packing of the validation sequences."""
-        return self._read_segments("validation", self.counts("pack")["num_validation_sequences"])
+        return self._read_segments("validation", self._number("pack", "num_validation_sequences"))
 
     @cached_property
     def characteristics(self) -> Characteristics:
@@ -357,6 +357,9 @@ class Dataset:
     def counts(self, stage: str) -> Mapping[str, Any]:
         """What a finished stage counted."""
         return self._stage(stage)["counts"]
+
+    def _number(self, stage: str, name: str) -> int:
+        return whole_number(f"{name!r} in {self.root / 'manifest.json'}", self.counts(stage)[name])
 
     def _stage(self, stage: str) -> Mapping[str, Any]:
         try:
