@@ -27,6 +27,7 @@ import results_file
 import verdicts
 
 import jax_diversity as jd
+from jax_diversity.foundation.compilation import forget_programs
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.running import STEPS_PER_CALL
@@ -94,7 +95,7 @@ def chosen_recipes(methods: Sequence[str] | None) -> list[Recipe]:
 
 def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
     """An order, its seconds, and the seconds to compile where it was made twice."""
-    jax.clear_caches()  # so that no order finds its loop compiled by the one before
+    forget_programs()  # so that no order finds its loop compiled by the one before
     start = time.perf_counter()
     ordering = make()
     first = time.perf_counter() - start
@@ -120,7 +121,7 @@ class _Enough(Exception):
 
 def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
     """Seconds of the exact greedy out of those of a few thousand warm steps, and about what compiling takes."""
-    jax.clear_caches()
+    forget_programs()
     times = [time.perf_counter()]
 
     def advance(_: int) -> None:

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+# Compilation is timed apart: what an earlier run compiled must not be found.
+os.environ.setdefault("JAX_DIVERSITY_COMPILATION_CACHE", "off")
 RESULTS = Path(__file__).parent / "results"
 
 

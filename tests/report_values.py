@@ -18,6 +18,7 @@ from jax_diversity.report.orderings import order_values, reference_values, verdi
 from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.training import training_values
 from jax_diversity.report.values import with_summary
+from jax_diversity.report.words import families_sentence
 
 HOSTILE = (
     "</script><script>window.harmed = 1</script>",
@@ -144,6 +145,13 @@ def make_orderings(
     ordering = {
         "baseline": names[0],
         "families": list(chars.families),
+        "balanced": families_sentence(
+            {
+                "families": list(chars.families),
+                "num_groups": {**dict.fromkeys(chars.families, 3), "host": 1},
+                "other_fields": list(text),
+            }
+        ),
         "window_sizes": list(windows),
         "references": [
             {"family": family, "window_size": size, "floor": 0.001, "ideal_token_tv": 0.01}

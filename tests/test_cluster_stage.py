@@ -16,6 +16,7 @@ from jax_diversity import UserError
 from jax_diversity.clustering import base
 from jax_diversity.clustering.assignment import assign
 from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import read_array, write_array
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
@@ -86,11 +87,43 @@ def test_a_killed_stage_keeps_finished_centroids(config: BuildConfig, monkeypatc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 
+@pytest.mark.parametrize(
+    ("num_documents", "train_documents", "number"),
+    [(1, 200_000, 1), (29, 200_000, 1), (31, 200_000, 2), (400, 200_000, 20), (10**9, 200_000, 1000), (10**9, 8, 8)],
+)
+def test_the_automatic_number_of_clusters(num_documents: int, train_documents: int, number: int) -> None:
+    config = ClusterConfig(train_documents=train_documents)
+    config.check()
+    assert config.resolve_num_clusters(num_documents) == number
+    given = ClusterConfig(num_clusters=7, also=(3,)).clusterings.values()
+    assert [each.resolve_num_clusters(num_documents) for each in given] == [7, 3]
+
+
+def test_the_number_that_was_taken_is_in_counts_and_summary(config: BuildConfig) -> None:
+    changed = dataclasses.replace(config, cluster=ClusterConfig(also=(20, 3)))
+    result = Build(changed).run_stage("cluster")
+    # Another clustering of as many clusters is no error: users do not choose the automatic number.
+    assert result.counts["clusterings"] == {"cluster": 20, "cluster_20": 20, "cluster_3": 3}
+    assert result.summary.startswith("20 clusters in ")
+
+
+@pytest.mark.parametrize("texts", [["one document alone"], ["equal words"] * 45], ids=["one", "equal"])
+def test_small_corpora_have_clusters_by_default(tmp_path: Path, texts: list[str]) -> None:
+    lines = [json.dumps({"id": str(index), "text": text}) for index, text in enumerate(texts)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    tiny = tiny_config(tmp_path, tmp_path / "out")
+    build = Build(dataclasses.replace(tiny, cluster=ClusterConfig(), embedding=EmbeddingConfig()))
+    results = {result.stage: result for result in map(build.run_stage, ("prepare", "tokenize", "embed", "cluster"))}
+    assert results["cluster"].counts["num_clusters"] == max(1, len(texts) // 20)
+
+
 @pytest.mark.parametrize("coarse", [0, 1, 20])
 def test_levels_of_further_clusterings(coarse: int) -> None:
     config = ClusterConfig(num_clusters=50, options={"coarse_clusters": coarse, "start": "random"}, also=(20_000, 10))
     levels = {
-        family: base.num_coarse_clusters(settings.num_clusters, int(settings.options.get("coarse_clusters", 0)))
+        family: base.num_coarse_clusters(
+            settings.resolve_num_clusters(100), int(settings.options.get("coarse_clusters", 0))
+        )
         for family, settings in config.clusterings.items()
     }
     expected = {"cluster": max(coarse, 1), "cluster_20000": 1 if coarse == 1 else 141, "cluster_10": 1}
@@ -104,6 +137,7 @@ def test_levels_of_further_clusterings(coarse: int) -> None:
     [
         ({"also": (401,)}, r"cluster\.also of at most the 400 documents, found 401; set it to 400 or fewer"),
         ({"num_clusters": 402}, r"cluster\.num_clusters of at most the 400 documents, found 402"),
+        ({"num_clusters": "auto", "options": {"coarse_clusters": 21}}, "coarse_clusters from 0 to below the 20 clus"),
     ],
 )
 def test_too_many_clusters_are_refused_before_any_is_made(

@@ -126,8 +126,8 @@ def test_types_reach_options_from_the_command_line_and_from_yaml() -> None:
     words = ["--options", "pool_size", "20", "share", "0.5", "shuffle", "False", "how", "fast", "buffer", "None"]
     given = parse_options(OrderOptions(), "order", words, "")
     options = {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast", "buffer": None}
-    assert settings_from_plain(OrderOptions, {"order": {"options": options}}) == given
-    assert [type(value) for value in given.order.options.values()] == [int, float, bool, str, type(None)]
+    assert settings_from_plain(OrderOptions, {"options": options}) == given
+    assert [type(value) for value in given.options.values()] == [int, float, bool, str, type(None)]
 
 
 def test_the_checks_load_no_library() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jax import export
 
 from jax_diversity import Characteristics, Objective, order
+from jax_diversity.foundation import compilation
 from jax_diversity.ordering import deviation, greedy, running
 from jax_diversity.ordering.plan import Plan
 from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix
@@ -109,7 +110,7 @@ def test_result_does_not_depend_on_how_rows_are_bucketed_or_repacked(monkeypatch
     monkeypatch.setattr(greedy, "_GATHERS_PER_TABLE", 10**9)
     monkeypatch.setattr(greedy, "_REPACK_ABOVE", 100)
     monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
-    jax.clear_caches()
+    compilation.forget_programs()
     np.testing.assert_array_equal(order(chars, "greedy").indices, expected)
 
 

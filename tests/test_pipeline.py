@@ -256,7 +256,10 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"method": "gredy"}, "did you mean 'greedy'"),
         ({"name": "../x"}, "plain file name"),
         ({"objective": "f1", "weights": {"cluster": 2.0}}, "with the default objective only"),
-        ({"weights": {"cluster": 0.0, "length": 0.0}}, r"orders\[0\]\.weights to hold a weight above zero"),
+        (
+            {"weights": dict.fromkeys(("cluster", "length", "source", "language"), 0.0)},
+            r"orders\[0\]\.weights to hold a weight above zero",
+        ),
         (
             {"options": {"pool_sise": 64}},
             "Ordering 'balance': Method 'balance' has no option 'pool_sise': .* did you mean 'pool_size'",

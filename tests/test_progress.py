@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from jax_diversity.foundation import progress
-from jax_diversity.foundation.progress import Progress, compiling
+from jax_diversity.foundation.progress import Progress, compilation, compiling
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WATCHED = """
@@ -107,8 +107,25 @@ def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture)
         "order: 11,000 of 20,000 sequences in 0:02:10, 0:02:00 of them to compile, 2.5 GB",
         "order: 20,000 sequences in 0:02:20, 0:02:00 of them to compile, 1,000 sequences/s, 2.5 GB",
     ]
+    with compilation():
+        pass  # nothing is shown
     compiling(lambda amount: pytest.fail("a function of the user's own is told of units alone"))
     compiling(progress.ignore)
+
+
+def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, capsys: pytest.CaptureFixture) -> None:
+    with Progress().task("order", 20_000, "sequences") as advance:
+        for _ in range(2):
+            with compilation():
+                clock.now += 60.0
+            for _ in range(10):
+                clock.now += 1.0
+                advance(1_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "order: 1,000 of 20,000 sequences in 0:01:01, 0:01:00 of them to compile, 2.5 GB",
+        "order: 11,000 of 20,000 sequences in 0:02:11, 0:02:00 of them to compile, 2.5 GB",
+        "order: 20,000 sequences in 0:02:20, 0:02:00 of them to compile, 1,000 sequences/s, 2.5 GB",
+    ]
 
 
 @pytest.mark.parametrize(("compiles", "rate"), [(True, "compiling"), (False, "5 sequences/s")])

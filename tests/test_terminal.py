@@ -20,7 +20,6 @@ from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
 from jax_diversity.cli.main import main
 from jax_diversity.cli.measuring import size_label, sparkline
 from jax_diversity.cli.tables import speaks_unicode
-from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.dataset.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
 from jax_diversity.dataset.measuring import batch_deviations
 from jax_diversity.foundation.terminal import show
@@ -210,10 +209,10 @@ def test_a_document_that_is_not_used_and_one_that_is() -> None:
 
 
 def test_next_steps_quote_what_a_shell_would_read() -> None:
-    config = BuildConfig(out="my data/it's", cluster=ClusterConfig(num_clusters=7))
+    config = BuildConfig(out="my data/it's")
     steps = next_steps(config)
     program = 'run() { printf "%s\\n" "$@"; }\n' + steps.replace("jax-diversity ", "run ")
     done = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.count("my data/it's\n") == 2
     assert "my data/it's/documents/*.parquet\n" in done.stdout
-    assert done.stdout.endswith("--cluster.num-clusters\n7\n--out\nmy data/it's-again\n")
+    assert done.stdout.endswith("--out\nmy data/it's-again\n")

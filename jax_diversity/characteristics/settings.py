@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from jax_diversity.foundation.checks import at_least, whole_number
 from jax_diversity.foundation.errors import UserError
@@ -11,16 +13,38 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 """Names that the table and the files of the characteristics have for other things."""
 _LONGEST_FAMILY = 200  # bytes, of a file's name
 _MOST_BINS = 2**20  # the bounds of all bins are computed, also where there are fewer documents
+_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
+"""Families that are balanced by default, and their λ, which weigh squares; docs/log.md has the curve."""
+_ALWAYS = ("cluster", "length")
+"""Those that stay where they have one group: the published objectives mean the first two families, in this order."""
+
+
+def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
+    """The families that are balanced by default, in their order, and their weights λ.
+
+    Args:
+        num_groups: family -> groups with tokens; a family of one group is balanced whatever the order.
+
+    Example:
+        >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "host": 9}))
+        ['cluster', 'length', 'source']
+    """
+    return {
+        family: weight
+        for family, weight in _DEFAULT_WEIGHTS.items()
+        if family in _ALWAYS or num_groups.get(family, 0) > 1
+    }
 
 
 @dataclass(frozen=True)
 class CharacteristicsConfig:
     """Which families an ordering balances."""
 
-    families: tuple[str, ...] = ("cluster", "length")
-    """The families that orderings see, the first being the one whose norm is balanced: `cluster` (and `cluster_100`
-    ..., see cluster.also), `length`, `source`, `language`, `host` (of the address), `duplicate` (groups of equal
-    texts), or the name of any metadata field. All that are not metadata fields are stored in any case."""
+    families: Literal["auto"] | tuple[str, ...] = "auto"
+    """The families that orderings see, the first being the one whose norm is balanced. `auto` takes `cluster` and
+    `length`, and `source` and `language` where they have more than one group. A list may also name `cluster_100` ...
+    (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata field. All that
+    are not metadata fields are stored in any case."""
     length_bins: int = 100
     """Quantile bins of the documents' token counts."""
     url_field: str = "url"
@@ -29,6 +53,11 @@ class CharacteristicsConfig:
     """Quantile bins of a numeric metadata field."""
     max_groups: int = 1000
     """Groups of a family of names (source, language, host, metadata field): the largest; the rest are one group."""
+
+    @property
+    def possible_families(self) -> tuple[str, ...]:
+        """The families that are balanced if the corpus has groups of them."""
+        return tuple(_DEFAULT_WEIGHTS) if self.families == "auto" else self.families
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy.
@@ -40,6 +69,8 @@ class CharacteristicsConfig:
         at_least(2, "characteristics", self, "max_groups")
         for name in ("length_bins", "field_bins"):
             whole_number(f"characteristics.{name}", getattr(self, name), 1, _MOST_BINS)
+        if self.families == "auto":
+            return
         if not self.families:
             raise UserError("Expected characteristics.families to name at least one family, found none.")
         if len(set(self.families)) != len(self.families):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_diversity.characteristics.settings import default_families
 from jax_diversity.foundation.artifacts import write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _STORED = ("length", "source", "language", "host", "duplicate")
 """Families that every dataset has, besides its clusterings."""
 _FIELD = "field:"
+_MOST_FIELDS = 5
+"""Metadata fields that the summary names."""
 _ROW_GROUP = 65_536
 """Documents that are read together when some of them are asked for."""
 
@@ -45,14 +48,28 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)
-    families = list(context.config.characteristics.families)
+    weights = _balanced(context, totals)
     return {
-        "families": families,
-        "weights": dict.fromkeys(families, 1.0),
+        "families": list(weights),
+        "weights": weights,
+        "other_fields": sorted({*context.counts("prepare")["metadata_fields"]} - {*map(_field_of, weights)}),
         "num_groups": {family: len(code.names) for family, code in codes.items()},
         "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
         "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
+
+
+def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """The families that orderings balance, and their weights, from every stored family's tokens a group."""
+    families = context.config.characteristics.families
+    if families == "auto":
+        return default_families({family: int(np.count_nonzero(tokens)) for family, tokens in totals.items()})
+    return dict.fromkeys(families, 1.0)
+
+
+def _field_of(family: str) -> str:
+    """The metadata field of a family; `field:length` is a field, `length` is not."""
+    return family.removeprefix(_FIELD)
 
 
 def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
@@ -87,8 +104,8 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     known = [*context.config.cluster.clusterings, *_STORED]
     present = context.counts("prepare")["metadata_fields"]
     values, hosts = {}, []
-    for family in [family for family in config.families if family not in known]:
-        field = family.removeprefix(_FIELD)  # `field:length` is a field, `length` is not
+    for family in [family for family in config.possible_families if family not in known]:
+        field = _field_of(family)
         if field not in present:
             raise UserError(
                 f"Expected characteristics.families to name families ({', '.join(known)}) or metadata fields of the "
@@ -157,8 +174,14 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 
 
 def summary(counts: Counts) -> str:
-    """How many groups every family has."""
-    return ", ".join(f"{family} {groups:,}" for family, groups in counts["num_groups"].items()) + " groups"
+    """How many groups the families have that are balanced, and what is there besides and is not."""
+    # Sorted, as a manifest that is read again gives them back.
+    groups = {family: f"{family} {number:,}" for family, number in sorted(counts["num_groups"].items())}
+    balanced = ", ".join(groups.pop(family) for family in counts["families"])
+    fields = counts["other_fields"]
+    shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]
+    others = ", ".join([*groups.values(), *(f"field {field}" for field in shown)])
+    return f"{balanced} groups" + (f"; not balanced: {others}" if others else "")
 
 
 CHARACTERIZE = Stage(

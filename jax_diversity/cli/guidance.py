@@ -28,7 +28,7 @@ def next_steps(config: BuildConfig) -> str:
         ),
         (
             "a dataset of Parquet or JSONL files: these texts, until you name your own",
-            f"build --corpus.paths {texts} \\\n    --cluster.num-clusters {config.cluster.num_clusters} --out {again}",
+            f"build --corpus.paths {texts} \\\n    --out {again}",
         ),
     )
     # The program's name where the shell finds it, else the path that it was started by.

@@ -311,11 +311,6 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
-    if options.step * options.batch_size > _LAST_POSITION:
-        most = _LAST_POSITION // options.batch_size
-        raise UserError(
-            f"Expected --step of at most {most} with --batch-size {options.batch_size}, found {options.step}."
-        )
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
     from jax_diversity.corpus.files import valid_name
     from jax_diversity.dataset import open_dataset
@@ -323,7 +318,12 @@ def _run_inspect(options: InspectOptions) -> None:
     from jax_diversity.dataset.measuring import batch_deviations
 
     dataset = open_dataset(_existing(options.out))
-    inspector = Inspector(dataset, options.ordering, options.batch_size)
+    size = (dataset.batch_size or 64) if options.batch_size is None else options.batch_size
+    if options.step * size > _LAST_POSITION:
+        raise UserError(
+            f"Expected --step of at most {_LAST_POSITION // size} with --batch-size {size}, found {options.step}."
+        )
+    inspector = Inspector(dataset, options.ordering, size)
     if options.document is not None:
         document = valid_name(options.document)  # ids made of files' names are valid text
         uses = inspector.uses(document)
@@ -333,7 +333,7 @@ def _run_inspect(options: InspectOptions) -> None:
     batch = inspector.batch(options.step, **host)
     deviations = None
     if options.compare:
-        deviations = batch_deviations(dataset, options.ordering, options.batch_size, **host)
+        deviations = batch_deviations(dataset, options.ordering, size, **host)
     show(as_json(batch, deviations) if options.json else batch_table(batch, options.rows, deviations))
 
 

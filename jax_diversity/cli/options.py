@@ -87,8 +87,8 @@ class InspectOptions:
     """The ordering that training follows, or a .npy file of sequence indices."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
-    batch_size: int = 64
-    """Sequences of a batch, those of all hosts together."""
+    batch_size: int | None = None
+    """Sequences of a batch, those of all hosts together; None takes the dataset's own batch size, or else 64."""
     rank: int | None = None
     """Show only what this host reads, counted from 0; goes with `num_hosts`."""
     num_hosts: int = 1
@@ -211,7 +211,8 @@ def _in_words(kind: Any) -> str:
     if origin is tuple:
         return f"values that are each {_in_words(parts[0])}"
     if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
+        words = [*map(str, parts)]
+        return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
     return " or ".join(_in_words(part) for part in parts) if parts else _WORDS[kind]
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jax_diversity.foundation.checks import at_least, seed
 from jax_diversity.foundation.errors import UserError
+
+_DOCUMENTS_PER_CLUSTER = 20
+_MOST_AUTOMATIC = 1000
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
     """How vectors become topic clusters."""
 
-    num_clusters: int = 1000
-    """Number of clusters, k."""
+    num_clusters: int | Literal["auto"] = "auto"
+    """Number of clusters, k; `auto`: one for every twenty documents, from 1 to 1,000."""
     also: tuple[int, ...] = ()
     """Further clusterings of the same vectors with so many clusters: the families `cluster_100` ..."""
     method: str = "kmeans"
@@ -41,6 +44,13 @@ class ClusterConfig:
         }
         return {"cluster": dataclasses.replace(self, also=())} | further
 
+    def resolve_num_clusters(self, num_documents: int) -> int:
+        """The number of clusters, which `auto` takes from the number of documents."""
+        if self.num_clusters == "auto":
+            wanted = round(num_documents / _DOCUMENTS_PER_CLUSTER)
+            return max(1, min(wanted, _MOST_AUTOMATIC, self.train_documents))
+        return self.num_clusters
+
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy."""
         from jax_diversity.clustering.base import METHODS
@@ -48,17 +58,20 @@ class ClusterConfig:
 
         at_least(1, "cluster", self, "train_documents")
         seed("cluster", self.seed)
-        for name, number in [("num_clusters", self.num_clusters), *(("also", number) for number in self.also)]:
+        numbers = () if self.num_clusters == "auto" else (self.num_clusters,)
+        for name, number in [*(("num_clusters", number) for number in numbers), *(("also", n) for n in self.also)]:
             if not 1 <= number <= self.train_documents:
                 raise UserError(
                     f"Expected cluster.{name} from 1 to cluster.train_documents ({self.train_documents}), "
                     f"found {number}."
                 )
-        if len({self.num_clusters, *self.also}) != 1 + len(self.also):
+        if len({*numbers, *self.also}) != len(numbers) + len(self.also):
             raise UserError(
                 f"Expected cluster.also to hold other numbers than cluster.num_clusters ({self.num_clusters}), each "
                 f"once, found {', '.join(map(str, self.also))}; each makes a family of its own."
             )
         METHODS.check_settings(self.method, self.options)
-        numbers: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
-        check_numbers(self.num_clusters, numbers["max_iterations"], numbers["coarse_clusters"])
+        given: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
+        # What `auto` takes, and with it the bound of coarse clusters, is known when the documents are.
+        most = self.train_documents if self.num_clusters == "auto" else self.num_clusters
+        check_numbers(most, given["max_iterations"], given["coarse_clusters"])

@@ -54,13 +54,16 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 def check_numbers(context: Context) -> None:
     """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
-    config, num_documents = context.config.cluster, context.counts("prepare")["num_documents"]
-    for name, number in [("num_clusters", config.num_clusters), *(("also", number) for number in config.also)]:
+    num_documents = context.counts("prepare")["num_documents"]
+    for family, config in context.config.cluster.clusterings.items():
+        number = config.resolve_num_clusters(num_documents)
         if number > num_documents:
+            name = "num_clusters" if family == "cluster" else "also"
             raise UserError(
                 f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
                 f"{num_documents} or fewer, or bring more documents."
             )
+        dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
 
 
 def _make_clustering(
@@ -78,15 +81,16 @@ def _make_clustering(
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
-    total = num_rows_passed(len(vectors), config.num_clusters, **options)
-    with context.progress.task(f"{family}: {config.num_clusters:,} groups", total, "rows") as advance:
+    num_clusters = config.resolve_num_clusters(len(vectors))
+    total = num_rows_passed(len(vectors), num_clusters, **options)
+    with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
         if path.exists() and family in trained:
             centroids = read_array(path, "cluster")
             # The rows of the finished training count as done, so that the bar ends at its total.
             advance(total - len(vectors))
         else:
             centroids, trained[family] = train_centroids(
-                vectors, config.num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
+                vectors, num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
             )
             # The array first: an entry in the list means that the array is complete.
             write_array(path, centroids)

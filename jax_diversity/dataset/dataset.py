@@ -93,6 +93,11 @@ class Dataset:
         """The settings that the dataset was last built with, as plain values."""
         return self.manifest["settings"]
 
+    @property
+    def batch_size(self) -> int | None:
+        """The global batch size that it was built for; None where its settings name none."""
+        return self.settings.get("batch_size")
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the sequences' contents: a checkpoint belongs to exactly these.

@@ -84,7 +84,7 @@ def choose_orderings(
     of_dataset = {SHUFFLE: dataset.orderings[SHUFFLE]} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]
     reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
-    usual = usable_windows(tuple(dataset.settings["windows"]), chars.num_sequences)
+    usual = usable_windows(dataset.settings["windows"], chars.num_sequences, dataset.batch_size)
     followed = None if targets is None else _followed(dataset, targets, chars)
     return Chosen(chars, chosen, reference, tuple(windows) or usual, followed)
 

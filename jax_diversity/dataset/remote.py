@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ from jax_diversity.foundation.artifacts import (
     write_text,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import user_cache
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
@@ -61,8 +61,7 @@ class RemoteFolder:
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
         self.address = address.rstrip("/")
-        of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.cache_folder = Path(of_user) / "jax-diversity" if cache_folder is None else Path(cache_folder).absolute()
+        self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
             manifest = self._read("manifest.json")
         # One folder for every manifest: a dataset that was built again does not change under one that is open.

@@ -16,6 +16,11 @@ _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread holds."""
 
 
+def user_cache() -> Path:
+    """The package's folder in the user's cache folder; a RuntimeError where the user has no home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jax-diversity"
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
     try:

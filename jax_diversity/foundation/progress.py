@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,15 +37,33 @@ def compiling(advance: Advance) -> None:
         advance.compiles()
 
 
+@contextmanager
+def compilation() -> Iterator[None]:
+    """While the block compiles, the task that this thread shows says so; its rate counts from after the block."""
+    shown = _shown.get()
+    if shown is None:
+        yield
+        return
+    shown.compiles()
+    try:
+        yield
+    finally:
+        shown.compiled()
+
+
 @dataclass(frozen=True)
 class _TaskAdvance:
     """The `advance` of a task that is shown."""
 
     tell: Advance
     compiles: Callable[[], None]
+    compiled: Callable[[], None]
 
     def __call__(self, amount: int) -> None:
         self.tell(amount)
+
+
+_shown: ContextVar[_TaskAdvance | None] = ContextVar("shown", default=None)
 
 
 class Progress:
@@ -100,12 +119,11 @@ class Progress:
         compiles, compiled, compiling_since = False, 0.0, 0.0
 
         def advance(amount: int) -> None:
-            nonlocal seconds_of_last_line, compiles, compiled
+            nonlocal seconds_of_last_line
+            end_compiling()
             with lock:  # rich locks its counts, not the time of the last line: threads would print one each
                 display.advance(task.id, amount)
                 seconds = task.elapsed or 0.0
-                compiled += seconds - compiling_since if compiles else 0.0
-                compiles = False
                 if not watched and not task.finished and seconds - seconds_of_last_line >= _SECONDS_BETWEEN_LINES:
                     seconds_of_last_line = seconds
                     _print_line(task, unit, compiled, total)
@@ -119,8 +137,19 @@ class Progress:
                 display.reset(task.id, completed=int(task.completed))
                 task.start_time = started
 
+        def end_compiling() -> None:
+            nonlocal compiles, compiled
+            with lock:
+                compiled += (task.elapsed or 0.0) - compiling_since if compiles else 0.0
+                compiles = False
+
         with display:
-            yield _TaskAdvance(advance, begin_compiling)
+            shown = _TaskAdvance(advance, begin_compiling, end_compiling)
+            before = _shown.set(shown)
+            try:
+                yield shown
+            finally:
+                _shown.reset(before)
         if (task.elapsed or 0.0) >= _SECONDS_WORTH_A_LINE:
             _print_line(task, unit, compiled)
 

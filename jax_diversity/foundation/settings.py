@@ -127,16 +127,18 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         )
     if origin in (typing.Union, types.UnionType):
         # The exact type first: True is an int for Python, but has to stay a bool where a bool is allowed.
-        if type(value) in arguments:
+        words = [word for item in arguments if typing.get_origin(item) is Literal for word in typing.get_args(item)]
+        if type(value) in arguments or value in words:
             return value
-        kinds = [item for item in arguments if item is not type(None)]
+        kinds = [item for item in arguments if item is not type(None) and typing.get_origin(item) is not Literal]
         # Of names and values or a list, the one that was given.
         form = {dict: dict, list: tuple, tuple: tuple}.get(type(value))
         kinds = [item for item in kinds if typing.get_origin(item) is form is not None] or kinds
-        if len(kinds) == 1:
+        if len(kinds) == 1 and not (words and isinstance(value, str)):
             return settings_from_plain(kinds[0], value, where)
-        words = {dict: "names and values", tuple: "a list"}
-        expected = ", ".join(words.get(typing.get_origin(item), getattr(item, "__name__", "")) for item in kinds)
+        kind_words = {dict: "names and values", tuple: "a list"}
+        names = (kind_words.get(typing.get_origin(item), getattr(item, "__name__", "")) for item in kinds)
+        expected = ", ".join([*words, *names])
         raise UserError(f"Expected {where} to be one of {expected}, found {quoted(value)}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):

@@ -5,7 +5,7 @@ Counts stay sparse. Positions are read in blocks, so that ten million of them ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -172,9 +172,10 @@ def window_deviation(
     return np.concatenate([np.zeros(0), *parts])
 
 
-def usable_windows(windows: tuple[int, ...], num_sequences: int) -> tuple[int, ...]:
-    """The window sizes that fit twice; all sequences as one window where none does."""
-    return tuple(size for size in windows if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
+def usable_windows(windows: Sequence[int], num_sequences: int, batch_size: int | None = None) -> tuple[int, ...]:
+    """The window sizes, and the batch size, that fit twice; half of all sequences as one window where none does."""
+    further = () if batch_size is None or batch_size in windows else (batch_size,)
+    return tuple(size for size in (*windows, *further) if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:

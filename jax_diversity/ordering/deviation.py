@@ -149,13 +149,13 @@ def build_rule(features: Features, objective: Objective) -> Rule:
     apart = features.apart
     num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # one more for sequences without a group
     return Rule(
-        target_pieces=jnp.asarray(split_into_pieces(features.targets)),
-        column_weights=jnp.asarray(column_weights, jnp.float32),
-        window_sizes=jnp.asarray(sizes, jnp.int32),
-        window_weight=jnp.float32(objective.window_weight),
+        target_pieces=jax.device_put(split_into_pieces(features.targets)),
+        column_weights=jax.device_put(column_weights.astype(np.float32)),
+        window_sizes=jax.device_put(np.array(sizes, np.int32)),
+        window_weight=jax.device_put(np.float32(objective.window_weight)),
         apart_shares=padded(apart.share.astype(np.float32), num_groups),
         apart_weights=padded(np.full(len(apart.share), apart.weight, np.float32), num_groups),
-        zero=jnp.float32(0),
+        zero=jax.device_put(np.float32(0)),
         families=families,
     )
 
@@ -163,9 +163,9 @@ def build_rule(features: Features, objective: Objective) -> Rule:
 def _build_families(features: Features) -> Families:
     starts = [columns.start for columns in features.family_columns.values()]
     return Families(
-        bounds=jnp.asarray([*starts, len(features.targets) - 1], jnp.int32),
-        weights=jnp.asarray(features.column_weights[starts], jnp.float32),
-        norm_weight=jnp.float32(features.column_weights[-1]),
+        bounds=jax.device_put(np.array([*starts, len(features.targets) - 1], np.int32)),
+        weights=jax.device_put(features.column_weights[starts].astype(np.float32)),
+        norm_weight=jax.device_put(np.float32(features.column_weights[-1])),
     )
 
 
@@ -213,7 +213,7 @@ def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position
     """The deviation after the sequences `placed`, from the first position on; computed in float64."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
-    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows), _start_placed(rule, plan, placed))
+    return _before_a_call(total, windows, _start_placed(rule, plan, placed))
 
 
 def _start_placed(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Placed:
@@ -238,14 +238,18 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
 
 def restored_deviation(rule: Rule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
     """The deviation of which `saved_deviation` made the arrays; what is whole follows from the sequences placed."""
-    total, *windows = (Compensated(*map(jnp.asarray, saved[f"sum_{i}"])) for i in range(1 + len(rule.window_sizes)))
-    placed = _start_placed(rule, plan, saved["placed"])
-    return Deviation(total, tuple(windows), compute_gradient(rule, total, windows), placed)
+    total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
+    return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
+
+
+def _before_a_call(total: Compensated, windows: Sequence[Compensated], placed: Placed) -> Deviation:
+    """The deviation without its gradient, which the selectors compute at the beginning of every call."""
+    return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)), placed)
 
 
 def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
     value = values.astype(np.float32)
-    return Compensated(jnp.asarray(value), jnp.asarray((values - value).astype(np.float32)))
+    return Compensated(*jax.device_put([value, (values - value).astype(np.float32)]))
 
 
 def place(

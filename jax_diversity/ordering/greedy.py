@@ -24,6 +24,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
+from jax_diversity.foundation import compilation
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
@@ -167,8 +168,8 @@ class GreedySelector:
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
             # The first step enters it once more, in the place where it is already.
-            last=jnp.int32(placed[-1] if len(placed) else 0),
-            num_placed=jnp.int32(len(placed)),
+            last=jax.device_put(np.int32(placed[-1] if len(placed) else 0)),
+            num_placed=jax.device_put(np.int32(len(placed))),
         )
 
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
@@ -208,7 +209,8 @@ class GreedySelector:
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
         arguments = (self._rule, self._rows, self.candidates, self.state, np.int32(num_steps))
-        self.state = run(*replicated(self._mesh, arguments), self._equal_tokens, self._mesh)
+        arguments = replicated(self._mesh, arguments)
+        self.state = compilation.call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
         left = self._plan.num_positions - int(self.state.num_placed)
         # Tables that shrink by halves read 2N²/3 rows in all instead of N²; small ones cost less than a compilation.
         if len(self._in_tables) > _REPACK_ABOVE and left <= len(self._in_tables) // 2:

@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 
+from jax_diversity.foundation import compilation
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
 # More lanes react later to one another: with 64 the deviation is as with one, with 256 it is twice that.
@@ -103,12 +104,12 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
     targets[-1] = 0.0
     target_products = ((features.column_weights * targets)[columns] * counts).sum(axis=1)
     return WalkTable(
-        columns=jnp.asarray(columns),
-        counts=jnp.asarray(counts),
-        tokens=jnp.asarray(np.append(tokens, 0), jnp.float32),
-        target_products=jnp.asarray(target_products, jnp.float32),
-        weights=jnp.asarray(features.column_weights, jnp.float32),
-        targets=jnp.asarray(targets, jnp.float32),
+        columns=jax.device_put(columns),
+        counts=jax.device_put(counts),
+        tokens=jax.device_put(np.append(tokens, 0).astype(np.float32)),
+        target_products=jax.device_put(target_products.astype(np.float32)),
+        weights=jax.device_put(features.column_weights.astype(np.float32)),
+        targets=jax.device_put(targets.astype(np.float32)),
     )
 
 
@@ -180,13 +181,15 @@ def _halve_level(
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
-    signs, walked = _walk(
+    # NumPy's arrays: every function of `jnp` outside a program would be compiled as one of its own.
+    signs, walked = compilation.call(
+        _walk,
         table,
-        jnp.asarray(pairs[..., 0].T),
-        jnp.asarray(pairs[..., 1].T),
-        jnp.repeat(jnp.arange(num_blocks, dtype=jnp.int32), lanes),
-        jnp.asarray(np.pad(start, ((0, num_sums - num_blocks), (0, 0)))),
-        num_sweeps,
+        pairs[..., 0].T,
+        pairs[..., 1].T,
+        np.repeat(np.arange(num_blocks, dtype=np.int32), lanes),
+        np.pad(start, ((0, num_sums - num_blocks), (0, 0))),
+        num_sweeps=num_sweeps,
     )
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)

@@ -21,6 +21,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32, Int64
 
+from jax_diversity.foundation import compilation
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
@@ -205,17 +206,17 @@ class PoolSelector:
         def build(device: int) -> Slots:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
-            table = jnp.zeros((num_columns, num_own), jnp.float32)
-            apart = jnp.zeros((len(self._plan.features.apart.group), num_own), jnp.int32)
+            table = jax.device_put(np.zeros((num_columns, num_own), np.float32))
+            apart = jax.device_put(np.zeros((len(self._plan.features.apart.group), num_own), np.int32))
             return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros, apart)
 
         self.state = PoolState(
             deviation=deviation,
             slots=split(self._mesh, build, _SLOTS_SPLIT),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            last=jnp.int32(NO_SEQUENCE),
-            num_placed=jnp.int32(len(placed)),
-            num_taken=jnp.int32(num_taken),
+            last=jax.device_put(np.int32(NO_SEQUENCE)),
+            num_placed=jax.device_put(np.int32(len(placed))),
+            num_taken=jax.device_put(np.int32(num_taken)),
         )
 
     def retarget(self, features: Features) -> None:
@@ -231,19 +232,19 @@ class PoolSelector:
         refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
-            size=jnp.int32(len(self._stream)),
+            size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(features.own_costs, size),
             # A placed token lowers the score along the documents' shares as well.
             target_products=padded((features.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
-            refresh_every=jnp.int32(refresh_every),
+            refresh_every=jax.device_put(np.int32(refresh_every)),
         )
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
-        self.state = run(*replicated(self._mesh, arguments), self._mesh)
+        self.state = compilation.call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
         # JAX returns before the work is done: progress would count what only waits.
         jax.block_until_ready(self.state.num_placed)
 

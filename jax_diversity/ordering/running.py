@@ -14,7 +14,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, compiling
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.objective import Features
 from jax_diversity.ordering.plan import Plan
 
@@ -116,7 +116,6 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
         # What the interrupted run placed counts as done.
         advance(len(selector.placed()) - position)
         position = len(selector.placed())
-    compiling(advance)  # the first steps compile
     try:
         for start, stop, features in plan.phases(position):
             selector.retarget(features)

@@ -113,10 +113,10 @@ class OrderConfig:
     form: Literal["squares", "norms"] = "squares"
     """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
-    """λ per family; 1.0 where not given."""
+    """λ per family, in place of the characteristics' own: 1.0 of families that were listed."""
     windows: tuple[int, ...] = ()
-    """Window sizes, in sequences, that are balanced besides the whole prefix. The global batch size of training
-    belongs here: batches are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
+    """Window sizes, in sequences, that are balanced besides the whole prefix; where none is given, `batch_size` if that
+    is set. Windows of these sizes are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
     window_weight: float = 0.5
     """β, the weight of the windows."""
     norm_weight: float | None = None
@@ -136,6 +136,12 @@ class OrderConfig:
     def file_name(self) -> str:
         """The ordering's name, which is that of its file."""
         return self.name or self.method
+
+    def for_batches(self, batch_size: int | None) -> OrderConfig:
+        """The settings for batches of a size: it is their window, unless they set windows or a published objective."""
+        if batch_size is None or self.windows or self.objective != "default":
+            return self
+        return dataclasses.replace(self, windows=(batch_size,))
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
         """Refuse settings that no corpus could satisfy; of options, names and types: values are the method's to check.

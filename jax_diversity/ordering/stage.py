@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def order_stage(config: OrderConfig) -> Stage:
-    """The stage that computes one ordering."""
+    """The stage that computes one ordering; its windows are the batch size where it sets none."""
     return Stage(
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
         section="orders",
         destination="orderings",
-        run=lambda context, partial: order_sequences(context, partial, config),
+        run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
         # Without the devices, which do not change the result.
-        settings=lambda _: {"order": {**dataclasses.asdict(config), "devices": None}},
+        settings=lambda build: {"order": {**dataclasses.asdict(config.for_batches(build.batch_size)), "devices": None}},
         inputs=lambda context: ("characterize", *([f"order/{config.after.order}"] if config.after.order else [])),
         check=lambda context: _mesh(config),  # before the work of other stages
         resumable=True,
@@ -44,7 +44,10 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     from jax_diversity.schema import Ordering
 
     dataset = context.dataset
-    chars = dataset.characteristics.with_weights(config.weights)
+    chars = dataset.characteristics
+    # A weight may be of a family that this corpus has one group of, and that is balanced whatever the order.
+    given = {family: value for family, value in config.weights.items() if family in chars.families}
+    chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
     settings: dict[str, Any] = {"seed": config.seed, "objective": config.resolve_objective(), **config.options}
     if METHODS.takes(config.method, "checkpoint"):

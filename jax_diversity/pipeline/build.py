@@ -165,6 +165,17 @@ class Build:
                 )
             for fault in self.folder.missing_files(need):
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
+        # A stage that reads the sequences: their number is known, and is not that of earlier settings.
+        if "pack" in self.folder.stages and {"pack", "characterize"} & {*stage.inputs(self._context)}:
+            self._check_batch_size()
+
+    def _check_batch_size(self) -> None:
+        size, packed = self.config.batch_size, self._context.counts("pack")["num_sequences"]
+        if size is not None and size > packed:
+            raise UserError(
+                f"Expected batch_size of at most the {packed} training sequences, found {size}; set it to the global "
+                "batch size of your training, or bring more text."
+            )
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
         """Remove the stages that were made from a stage's previous output, directly or through others."""

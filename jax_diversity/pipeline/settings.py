@@ -35,12 +35,19 @@ __all__ = [
 ]  # users take all of them from here
 
 
+_LARGEST_BATCH = 2**31 - 1
+"""More than any order has positions."""
+
+
 @dataclass(frozen=True)
 class BuildConfig:
     """Everything from a corpus to an ordered, stored, measured dataset."""
 
     out: str = "out"
     """The dataset's folder."""
+    batch_size: int | None = None
+    """Sequences of a batch of your training, those of all hosts together: orderings that do not set `windows` balance
+    windows of that size, and measures, report and `inspect` show it. None where it is not known."""
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -64,6 +71,8 @@ class BuildConfig:
             UserError: the first such setting, by its dotted name.
         """
         folder_name("out", self.out)
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, 1, _LARGEST_BATCH)
         names = [order.file_name for order in self.orders]
         for field in dataclasses.fields(self):
             settings = getattr(self, field.name)
@@ -72,7 +81,7 @@ class BuildConfig:
             cast(Any, settings).check(*([names] if isinstance(settings, RecordsConfig) else []))
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
-            order.check(f"orders[{index}]", self.characteristics.families, names[:index])
+            order.check(f"orders[{index}]", self.characteristics.possible_families, names[:index])
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
         for size in self.windows:
@@ -85,8 +94,7 @@ def demo_config() -> BuildConfig:
         out="demo",
         corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),
         tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
-        cluster=ClusterConfig(num_clusters=200),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
-        characteristics=CharacteristicsConfig(families=("cluster", "length", "source"), length_bins=50),
+        characteristics=CharacteristicsConfig(length_bins=50),
         train=TrainConfig(num_steps=200, batch_size=8, validate_every=50, checkpoint_every=100, diagnose_every=40),
     )

@@ -205,13 +205,15 @@ def _verdict(
     return {**rounded, "sentence": sentence}
 
 
-def main_verdicts(verdicts: Sequence[dict[str, Any]], main_ordering: str | None) -> list[dict[str, Any]]:
-    """The verdicts that the summary is about, one a family: of one ordering, at the window size nearest to 256."""
+def main_verdicts(
+    verdicts: Sequence[dict[str, Any]], main_ordering: str | None, size: int = 256
+) -> list[dict[str, Any]]:
+    """The verdicts that the summary is about, one a family: of one ordering, at the window size nearest to `size`."""
     # The settings' ordering may be a shuffle, or have too few windows to be judged: then the first that is judged.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
     sizes = {verdict["window_size"] for verdict in own}
     # Near on a logarithmic scale; of two equally near sizes the smaller.
-    nearest = min(sizes, key=lambda size: (abs(math.log(size / 256)), size), default=0)
+    nearest = min(sizes, key=lambda each: (abs(math.log(each / size)), each), default=0)
     return [verdict for verdict in own if verdict["window_size"] == nearest]

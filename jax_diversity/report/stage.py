@@ -55,7 +55,7 @@ def _settings(config: Any) -> dict[str, Any]:
     return {
         "windows": list(config.windows),
         "main_ordering": config.train.ordering,
-        "batch_size": config.train.batch_size,
+        "batch_sizes": [config.batch_size, config.train.batch_size],
     }
 
 

@@ -20,7 +20,7 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                  a map's label is an index into labels, -1 for none of them
     packing      method, the numbers that `pack` counted, clusters_per_sequence?, largest_cluster_share?,
                  mean_segments?, segments_per_sequence {edges, frequency}
-    ordering     baseline?, families, window_sizes,
+    ordering     baseline?, families, balanced (a sentence), window_sizes,
       references           [{family, window_size, floor, ideal_token_tv}]
       profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,
                             mean_high, worst_low, worst_high, best_low}}}}; offset is `0` or `half`
@@ -91,7 +91,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }
-    return with_summary(values, main_ordering if main_ordering in names else None)
+    return with_summary(values, main_ordering if main_ordering in names else None, context.config.batch_size)
 
 
 def ordering_values(
@@ -99,7 +99,8 @@ def ordering_values(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure the orderings one after another, and compare them with the first shuffle: values and verdicts."""
     chars = dataset.characteristics
-    measurer = Measurer(chars, usable_windows(context.config.windows, chars.num_sequences))
+    batch_size = context.config.batch_size
+    measurer = Measurer(chars, usable_windows(context.config.windows, chars.num_sequences, batch_size))
     # A cluster is called by its terms instead of its number.
     clusterings = context.counts("cluster")["clusterings"]
     group_names = {
@@ -107,7 +108,7 @@ def ordering_values(
         for family, found in dataset.group_names.items()
     }
     # First what may fail on damaged files, then the measuring, which takes most of the time.
-    batches = batches_values(dataset, names, group_names, context.config.train.batch_size)
+    batches = batches_values(dataset, names, group_names, batch_size or context.config.train.batch_size)
     positions = chars.num_sequences * len(chars.families)
     orders, window_tv, floors, ideal = [], {}, {}, {}
     with context.progress.task("measure orderings", 2 * positions * len(names), "positions") as advance:
@@ -125,6 +126,7 @@ def ordering_values(
     values = {
         "baseline": clean_text(shuffles[0]) if shuffles else None,
         "families": [clean_text(family) for family in floors],
+        "balanced": words.families_sentence(context.counts("characterize")),
         "window_sizes": sorted(measurer.windows) if names else [],
         "references": [
             {
@@ -143,14 +145,14 @@ def ordering_values(
     return values, verdict_values(window_tv, floors, shuffles)
 
 
-def with_summary(values: dict[str, Any], main_ordering: str | None) -> dict[str, Any]:
-    """The values with the sentences and key numbers at the head of the page, which judge one ordering."""
-    main = main_verdicts(values["verdicts"], main_ordering)
+def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
+    """The values with the sentences and key numbers at the head of the page, which judge one ordering at one size."""
+    main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
     summary = {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
-        "sentences": [words.corpus_sentence(values), *about],
+        "sentences": [words.corpus_sentence(values), values["ordering"]["balanced"], *about],
         "cards": _cards(values, main),
     }
     return {**values, "summary": summary}

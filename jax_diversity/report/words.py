@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_diversity.report.plain import clean_text
+
+MAX_FIELDS = 8
+"""Metadata fields that a sentence names."""
+
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
     """Two numbers with just so many decimals (three to six) that different numbers look different."""
@@ -57,6 +62,19 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
         f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
         f"tokens to train on{kept_apart}."
     )
+
+
+def families_sentence(characterized: Mapping[str, Any]) -> str:
+    """Which families the orderings balance, and which there are besides, from the counts of `characterize`."""
+    groups = {clean_text(family): number for family, number in characterized["num_groups"].items()}
+    balanced = [clean_text(family) for family in characterized["families"]]
+    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in sorted(groups) if family not in balanced]
+    fields = [f"`{clean_text(field, 60)}`" for field in characterized["other_fields"]]
+    if fields:
+        more = [f"{len(fields) - MAX_FIELDS} more"] if len(fields) > MAX_FIELDS else []
+        others.append(f"the metadata field{'' if len(fields) == 1 else 's'} {listing([*fields[:MAX_FIELDS], *more])}")
+    ignored = f" They do not balance {listing(others, 'or')}." if others else ""
+    return f"The orderings balance {listing([f'`{family}`' for family in balanced])}.{ignored}"
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
