@@ -58,7 +58,7 @@ def option_inputs() -> Iterator[Input]:
     for verb, about in all_verbs().items():
         if verb not in (*_VERBS, *_OTHERS):
             continue
-        for option, kind, _, _ in list_options(about.options, flat=about.flat):
+        for option, kind, _, _ in list_options(about.options):
             section = option.removeprefix("--").split(".")[0]
             if verb in _VERBS[1:-1] and section not in (about.section, "windows"):
                 continue  # the other sections are those of another verb
