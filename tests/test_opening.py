@@ -114,10 +114,12 @@ def test_a_dataset_changed_by_hand_is_refused_before_the_first_batch(tmp_path):
 
 @pytest.mark.parametrize(("stage", "name"), [("pack", "overlap"), ("pack", "sequence_length"), ("tokenize", "end_id")])
 @pytest.mark.parametrize("wrong", [None, "12", 1.5, -1, True])
-def test_counts_of_a_manifest_that_are_no_numbers(stage: str, name: str, wrong: object, tiny_dataset: Path) -> None:
-    path = tiny_dataset / "manifest.json"
-    manifest = json.loads(path.read_bytes())
+def test_counts_of_a_manifest_that_are_no_numbers(
+    stage: str, name: str, wrong: object, tiny_dataset: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "manifest.json"
+    manifest = json.loads((tiny_dataset / "manifest.json").read_bytes())
     manifest["stages"][stage]["counts"][name] = wrong
     path.write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=f"'{name}' in .*manifest.json to be a whole number >= 0"):
-        getattr(jd.open_dataset(tiny_dataset), name)
+        getattr(jd.open_dataset(tmp_path), name)

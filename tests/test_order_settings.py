@@ -153,7 +153,9 @@ def by_python(name: str, dataset: jd.Dataset) -> jd.Ordering:
         case "weighed":
             weights = {"norm_weight": 2.0, "self_weight": 1.0, "window_weight": 0.25, "document_weight": 0.5}
             objective = jd.Objective(windows=(8,), **weights)
-            return jd.order(chars.with_weights({**chars.weights, "length": 0.5}), "greedy_pool", seed=3, objective=objective)
+            return jd.order(
+                chars.with_weights({**chars.weights, "length": 0.5}), "greedy_pool", seed=3, objective=objective
+            )
         case "published":
             return jd.order(chars, "greedy", objective=jd.Objective.f3(form="norms"))
         case "turned":

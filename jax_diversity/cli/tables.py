@@ -54,7 +54,7 @@ def orderings_table(folder: OutputFolder) -> str:
         table.add_row(family, str(size), name, *shares, f"{prefix:.2f}")
     spread = {name: summary["documents"] for name, summary in summaries.items() if "documents" in summary}
     repeats = plain_table("window", "ordering", "repeats mean", "worst", "floor", numbers=_REPEATS)
-    for size in dict.fromkeys(size for about in spread.values() for size in about["windows"]):
+    for size in sorted({size for about in spread.values() for size in about["windows"]}, key=int):
         for name, about in spread.items():
             window = about["windows"][size]
             figures = (window["repeats_mean"], window["repeats_worst"], window["repeats_floor"])
