@@ -401,6 +401,15 @@ def test_a_stage_refuses_damaged_input(
         assert file in refusal([verb, "--out", str(out), "--quiet"], capsys)
 
 
+def test_a_table_refuses_damaged_figures(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = shutil.copytree(tiny_dataset, tmp_path / "out")
+    order = ["order", "--out", str(out), "--quiet", "--method"]
+    assert main([*order, "corpus_order"]) == 0
+    path = out / "orderings" / "corpus_order.json"
+    path.write_bytes(path.read_bytes().replace(b"tv_mean", b"tv_meam"))
+    assert "orderings/corpus_order.json is damaged" in refusal([*order, "cluster_sorted"], capsys)
+
+
 # ---- NumPy's advice to allow pickles.
 
 

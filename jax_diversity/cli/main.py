@@ -246,6 +246,7 @@ def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: boo
 
 def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: bool = False) -> None:
     # Imported here, after the options are known to be right: `--help` and mistakes are answered at once.
+    from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build
 
     build = Build(config, progress)
@@ -256,7 +257,7 @@ def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: 
 
         run = train_dataset(config.out, config.train, progress)
         results[-1] = build.run_stage("report")  # again, with the run's losses
-    show(f"{build_table(results)}\n\n{orderings_table(build.folder)}")
+    show(f"{build_table(results)}\n\n{orderings_table(open_dataset(build.folder.root))}")
     if run is not None:
         show(f"\n{training_line(run)}")
     show_report(build.folder.root, opens)
@@ -265,11 +266,12 @@ def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: 
 
 
 def _run_order(options: OrderOptions) -> None:
+    from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build, recorded_config
 
     build = Build(recorded_config(_existing(options.out)), Progress(options.quiet))
     show(build_table(build.run_order(options.order)))
-    show(f"\n{orderings_table(build.folder)}")
+    show(f"\n{orderings_table(open_dataset(build.folder.root))}")
 
 
 def _run_measure(options: MeasureOptions) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from jax_diversity.foundation.artifacts import OutputFolder, read_json
+from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from jax_diversity.dataset import Dataset
     from jax_diversity.lab.run import TrainingRun
     from jax_diversity.pipeline.build import StageResult
 
@@ -33,11 +34,12 @@ def build_table(results: Sequence[StageResult]) -> str:
     return printed(table)
 
 
-def orderings_table(folder: OutputFolder) -> str:
+def orderings_table(dataset: Dataset) -> str:
     """The finished orderings' measured balance, as their .json files keep it; smaller is better everywhere."""
-    names = sorted(name.removeprefix("measure/") for name in folder.stages if name.startswith("measure/"))
-    path = folder.root / "orderings"
-    summaries = {name: read_json(path / f"{name}.json", "measure")["balance"] for name in names}
+    stages = sorted(stage for stage in dataset.manifest["stages"] if stage.startswith("measure/"))
+    names = [stage.removeprefix("measure/") for stage in stages]
+    paths = [dataset.file(stage, f"orderings/{name}.json") for stage, name in zip(stages, names, strict=True)]
+    summaries = {name: read_json(path, "measure")["balance"] for name, path in zip(names, paths, strict=True)}
     if not summaries:
         return "no orderings yet"
     numbers = ("TV mean", "worst", "best", "floor", "prefix L2")
