@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.artifacts import CACHE, HashMemory, atomic_path, fingerprint, write_array
+from jax_diversity.foundation.artifacts import CACHE, HashMemory, atomic_path, fingerprint, read_array, write_array
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -77,13 +77,13 @@ def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, targ
         for path, part in zip(beginnings.paths, parts, strict=True):
             # A file that an earlier run left behind is whole: it got its name when it was finished.
             if part.exists():
-                advance(len(np.load(part, mmap_mode="r")))
+                advance(len(read_array(part, "embed", mmap=True)))
             else:
                 write_array(part, _embed_file(context, embedder, beginnings, path, advance))
 
     def blocks() -> Iterator[tuple[slice, np.ndarray]]:
         for path, part in zip(beginnings.paths, parts, strict=True):
-            first, rows = beginnings.first_document(path), np.load(part, mmap_mode="r")
+            first, rows = beginnings.first_document(path), read_array(part, "embed", mmap=True)
             yield slice(first, first + len(rows)), rows
 
     _write_vectors(target, (beginnings.num_documents, int(embedder.dimensions)), blocks())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 FORMAT_VERSION = 1
-_NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
+NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
 """What NumPy raises for damaged files: it reads their headers with Python's own parser."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
@@ -183,7 +183,7 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
         return mapped if mmap else np.array(mapped)
     except FileNotFoundError:
         raise UserError(f"Expected an array at {path}, found no such file; run `jax-diversity {stage}`.") from None
-    except _NO_ARRAY as error:
+    except NO_ARRAY as error:
         raise UserError(f"{path} is damaged ({in_one_line(error)}); run `jax-diversity {stage}` again.") from None
 
 

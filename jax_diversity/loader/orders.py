@@ -16,7 +16,8 @@ from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.orderings import changed_ordering, is_file_name, load_ordering
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.artifacts import NO_ARRAY
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Ordering, Schedule
 
 
@@ -92,8 +93,8 @@ class OrderFile(OrderIndex):
                 found = hashlib.file_digest(self._file, "sha256").hexdigest()
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
-        except ValueError as error:
-            raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
+        except NO_ARRAY as error:
+            raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
         if found != fingerprint:
             raise changed_ordering(path, fingerprint, found)
         self.indices = np.zeros(0, np.int64)

@@ -13,7 +13,8 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Int64, Integer, UInt8
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.artifacts import NO_ARRAY
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
 from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, decode
 from jax_diversity.records.files import REPAIR, RecordFile
@@ -193,13 +194,15 @@ class RecordReader:
         if self.fetch is not None:
             self.fetch(path)
         try:
-            order = np.load(path, mmap_mode="r")
+            # Unlike np.load, which takes other files for pickles and advises to allow them.
+            order = np.lib.format.open_memmap(path, mode="r")
             if order.shape != (len(self),):
                 raise ValueError(f"an array of shape {order.shape}")
-        except (OSError, ValueError) as error:
+        except NO_ARRAY as error:
             raise UserError(
                 f"Expected the {len(self)} sequences in the order in which their records lie at {path}, found none "
-                f"that can be read ({error}); restore the file, or run `jax-diversity order` and `write` again."
+                f"that can be read ({in_one_line(error)}); restore the file, or run `jax-diversity order` and `write` "
+                "again."
             ) from None
         return order
 
