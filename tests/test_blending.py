@@ -221,6 +221,9 @@ def test_bad_datasets() -> None:
     for dataset in bad:
         with pytest.raises(ValueError, match="Expected an Ordering, or a function from epoch to Ordering"):
             jd.blend([dataset])
+    lone: Any = object()
+    with pytest.raises(ValueError, match="found object in epoch 0"):
+        jd.blend(lone)
     with pytest.raises(ValueError, match="of 3 sequences in epoch 0, found 4 in epoch 1"):
         jd.blend([lambda epoch: permutation(3 + epoch)], num_positions=6)
     with pytest.raises(ValueError, match="at least one dataset to blend"):

@@ -191,7 +191,7 @@ CASES: list[Case] = [
                 for name in ("norm_weight", "self_weight", "window_weight")
             },
             "windows": ((None, "64", [4.7], ["a"], {}, object(), RAGGED, True), "windows"),
-            "family_weights": (("1", ["a"], [None], {}, object(), RAGGED), "family_weights"),
+            "family_weights": (("1", b"1", ["a"], [None], {}, object(), RAGGED), "family_weights"),
         },
     ),
     (jd.Ordering, {"indices": [0, 1]}, {"indices": (NO_ORDERING, "ordering's indices")}),

@@ -68,7 +68,7 @@ def weight(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool | str) or not (math.isfinite(number) and number >= 0):
+    if isinstance(value, bool | str | bytes) or not (math.isfinite(number) and number >= 0):
         raise UserError(f"Expected {name} to be finite and >= 0, found {quoted(value)}.")
     return number
 

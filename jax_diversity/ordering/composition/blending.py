@@ -23,7 +23,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import one_of, weight, whole_number
+from jax_diversity.foundation.checks import one_of, several, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import OrderingSource, epoch_ordering, origin, stacked_offsets
@@ -134,7 +134,8 @@ def blend(
         >>> blend([web, code], later, 8).dataset_index.tolist()
         [0, 0, 0, 0, 1, 0, 1, 1]
     """
-    if not len(datasets):
+    datasets = several(datasets)
+    if not datasets:
         raise UserError("Expected at least one dataset to blend, found none.")
     one_of("last_epoch", last_epoch, _LAST_EPOCHS)
     seed = whole_number("seed", seed, 0)
