@@ -126,6 +126,17 @@ def test_counts_of_a_manifest_that_are_no_numbers(
         getattr(jd.open_dataset(tmp_path), name)
 
 
+@pytest.mark.parametrize("name", ["summary", "fingerprint"])
+def test_a_manifest_whose_stage_lacks_a_text(name: str, tiny_dataset: Path, tmp_path: Path) -> None:
+    manifest = json.loads((tiny_dataset / "manifest.json").read_bytes())
+    for wrong in ({name: 5}, {}):
+        entry = manifest["stages"]["pack"]
+        manifest["stages"]["pack"] = {key: value for key, value in entry.items() if key != name} | wrong
+        (tmp_path / "manifest.json").write_text(json.dumps(signed(manifest)))
+        with pytest.raises(UserError, match="is not a dataset's manifest"):
+            jd.open_dataset(tmp_path)
+
+
 def test_a_damaged_header_of_an_ordering_is_a_sentence(tmp_path: Path) -> None:
     ordering, path = jd.Ordering(np.arange(40)), tmp_path / "order.npy"
     ordering.save(path)

@@ -232,7 +232,9 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
             if manifest["sha256"] != fingerprint(_unsigned(manifest)):
                 raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
             for entry in manifest["stages"].values():
-                _ = str(entry["fingerprint"]), dict(entry["inputs"])
+                if not (isinstance(entry["fingerprint"], str) and isinstance(entry["summary"], str)):
+                    raise ValueError("a stage's fingerprint or summary is no text")
+                _ = dict(entry["inputs"])
                 entry["counts"] = _Counts(entry["counts"].items())
             for name, about in manifest_files(manifest).items():
                 path = PurePosixPath(name.encode().decode())  # a lone surrogate has no bytes: a ValueError
