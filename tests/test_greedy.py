@@ -166,9 +166,9 @@ def test_compensated_sums_keep_what_float32_loses() -> None:
     assert abs(float(total.value[0]) + float(total.error[0]) - expected) < 1e-3
 
 
-def test_selector_lowers_for_tpu() -> None:
+@pytest.mark.parametrize("objective", [OBJECTIVES["windows"], Objective.f3(form="norms")], ids=["squares", "norms"])
+def test_selector_lowers_for_tpu(objective: Objective) -> None:
     chars = synthetic_characteristics(200)
-    objective = OBJECTIVES["windows"]
     plan = Plan.build(chars, objective)
     selector = greedy.GreedySelector(plan, objective)
     rule, rows = deviation.build_rule(plan.features, objective), deviation.build_rows(plan.features)

@@ -8,14 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
 
 from jax_diversity import Characteristics, Objective, UserError, order
-from jax_diversity.ordering import deviation, greedy, running
-from jax_diversity.ordering.plan import Plan, Targets
+from jax_diversity.ordering import greedy, running
+from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.settings import OrderConfig
 from tests.many_devices import Interrupted
 from tests.synthetic import synthetic_characteristics
@@ -206,15 +204,3 @@ def test_settings_choose_the_form() -> None:
     assert OrderConfig("greedy", objective="f3").resolve_objective() == Objective.f3()
     with pytest.raises(UserError, match=r"Ordering 'greedy': .* no windows with the form 'norms'"):
         OrderConfig("greedy", objective="f3", form="norms", windows=(8,)).check("orders[0]", ("cluster", "length"))
-
-
-def test_norms_lower_for_tpu() -> None:
-    plan = Plan.build(random_characteristics(0), F3)
-    selector = greedy.GreedySelector(plan, F3)
-    rule, rows = deviation.build_rule(plan.features, F3), deviation.build_rows(plan.features)
-
-    def run(rule, rows, candidates, state):
-        return greedy.run.__wrapped__(rule, rows, candidates, state, jnp.int32(5), False)
-
-    exported = export.export(jax.jit(run), platforms=["tpu"])(rule, rows, selector.candidates, selector.state)
-    assert exported.platforms == ("tpu",)

@@ -6,12 +6,14 @@ import json
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 FAULTS = ("silent", "unnamed", "tracebacks", "crashes", "hangs", "unclear", "written", "lost")
 """What must not happen: other data used or returned without a word; damage that `verify` does not name; a traceback;
 an end by a signal; no end; a refusal that is not one plain sentence that names what is wrong; files that a refused
 command leaves; a run after the attack that does not end as one that was never attacked."""
+_ROOT = f"{Path(__file__).resolve().parents[2]}/"
 _MOST_FAILURES = 200
 _SECONDS_OF_SILENCE = 60
 
@@ -40,7 +42,9 @@ class Tally:
         if fault not in FAULTS:
             raise KeyError(fault)
         self._counts[fault] += 1
-        failure = {"fault": fault, **about}
+        # Tracebacks name files: the same wherever the project lies.
+        told = {name: value.replace(_ROOT, "") if isinstance(value, str) else value for name, value in about.items()}
+        failure = {"fault": fault, **told}
         print(f"  {json.dumps(failure)}", file=sys.stderr, flush=True)
         if len(self._failures) < _MOST_FAILURES:
             self._failures.append(failure)

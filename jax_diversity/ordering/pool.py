@@ -474,21 +474,21 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
+    placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
     if len(rows.apart):
         # After the order is written: what was placed w positions before is read from it.
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
-        last, *leaving = (read_row(rows, jnp.where(placed_one, each, 0), num_columns) for each in (state.last, *back))
-        last = last._replace(tokens=jnp.where(placed_one, last.tokens, 0))
-        leaving = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in leaving]
-        deviation = deviation._replace(placed=add_placed(rule, deviation.placed, last, leaving, position))
+        moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
+        # Where nothing was placed since, sequences without tokens change nothing.
+        moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
+        deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
     row = read_row(rows, following, num_columns)
     score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
     table = slots.table
     if table.shape[0]:
         # Only the columns of the sequence placed are not zero: clearing these is cheaper than clearing the slot.
-        placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
         table = table.at[placed.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
