@@ -275,7 +275,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
 
     def cell(name: str, family: str, measure: str, window: int | None = None, offset: str | None = None) -> str:
         value = values.get((name, family, measure, window, offset))
-        return "-" if value is None else f"{value:.{3 if base else _DECIMALS.get(measure, 4)}f}"
+        return "-" if value is None else f"{value:z.{3 if base else _DECIMALS.get(measure, 4)}f}"
 
     def line(name: str, family: str, measures: Sequence[str], offset: str | None = None) -> list[str]:
         return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]

@@ -122,13 +122,13 @@
     for (const part of ["documents", "documents-title", "documents-words"]) find(part).hidden = !orders.length;
     if (!orders.length) return;
     const sizes = orders[0].documents.windows.map((row) => row.window_size);
-    const known = (value) => (value == null ? "–" : value.toFixed(2));
+    const known = (value) => (value == null ? "–" : value.toFixed(2).replace(/^-(0\.00)$/, "$1"));
     const at = (order, size, figure) => known(order.documents.windows.find((row) => row.window_size === size)?.[figure]);
     find("documents").replaceChildren(table(
-      ["Ordering", ...sizes.map((size) => `Repeats in ${count(size)}`), "Shortest 5 % of gaps", "Median gap", "Reading order"],
+      ["Ordering", ...sizes.map((size) => `Repeats, ${count(size)}`), "Gaps, 5 %", "Gaps, 50 %", "Reading order"],
       [...orders.map((order) => [foreign(order.name), ...sizes.map((size) => at(order, size, "repeats_mean")),
         known(order.documents.gap_low), known(order.documents.gap_median), known(order.documents.place_correlation)]),
-      ["floor", ...sizes.map((size) => at(orders[0], size, "repeats_floor")), "", "", ""]],
+      ["floor", ...sizes.map((size) => at(orders[0], size, "repeats_floor")), "–", "–", "–"]],
       (row) => (orders[row]?.name === values.summary.main_ordering ? "main" : null)));
   }
 
