@@ -14,7 +14,7 @@ from scipy import sparse
 
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes, length_bins
-from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.packing.concat import concat
 
 # Of the logarithm of a document's tokens: the median document has 518 tokens, the mean is 1,064. With 1,000
@@ -57,6 +57,7 @@ def synthetic(
     }
     ends = np.cumsum(lengths)
     parts: dict[str, list[sparse.csr_array]] = {family: [] for family in codes}
+    documents = []
     for first in range(0, num_sequences, SEQUENCES_PER_CHUNK):
         begin = first * sequence_length
         end = min(begin + SEQUENCES_PER_CHUNK * sequence_length, num_tokens)
@@ -64,12 +65,15 @@ def synthetic(
         low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left") + 1
         held = np.minimum(ends[low:high], end) - np.maximum(ends[low:high] - lengths[low:high], begin)
         segments = concat(held, np.arange(len(held)), sequence_length)
+        own = sequence_documents(segments)
+        documents.append(np.where(own < 0, own, own + low))
         for family, whole in codes.items():
             counts = count_tokens(segments, Codes(whole.group[low:high], whole.names))
             parts[family].append(with_int32_indices(counts))
     # What is handed over is not kept, so that both families are never held twice.
     stacked = {family: sparse.vstack(parts.pop(family), format="csr") for family in codes}
-    return jd.Characteristics.from_counts(stacked, sequence_length=sequence_length)
+    held_by = np.concatenate(documents)
+    return jd.Characteristics.from_counts(stacked, sequence_length=sequence_length, documents=held_by)
 
 
 def with_int32_indices(counts: sparse.csr_array) -> sparse.csr_array:

@@ -21,6 +21,9 @@ def expected_values(
         values[f"batch_tv/{family}"] = within.window_tv[family][stop - position][0]
         values[f"groups_per_batch/{family}"] = within.groups_per_batch[family][stop - position][0]
         values[f"prefix_l2/{family}"] = after.prefix_l2[family][stop - 1]
+    for name, spread in (("document", within.documents), ("copy", within.copies)):
+        if spread is not None:
+            values[f"repeats/{name}"] = spread.repeats[stop - position][0]
     return values
 
 

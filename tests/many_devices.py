@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from jax_diversity import Characteristics, Objective, order
 from jax_diversity.ordering import greedy, mesh, pool, running
 from jax_diversity.ordering.plan import Plan, Targets
+from tests.ordering_cases import random_copies
 from tests.synthetic import synthetic_characteristics
 
 WINDOWS = Objective(windows=(16, 50), window_weight=0.37)
@@ -47,8 +48,11 @@ def alike_characteristics(num_sequences: int) -> Characteristics:
     kinds[0], kinds[1, 0], kinds[2, 1], kinds[3, :3] = 7, 80, 33, (5, 7, 11)
     kinds[4, ::4] = 27
     rows = kinds[np.random.default_rng(1).integers(0, 6, num_sequences)]
-    documents = np.random.default_rng(2).integers(-1, num_sequences // 5, num_sequences)
-    return Characteristics.from_counts({"topic": rows, "half": rows.reshape(-1, 2, 6).sum(axis=2)}, documents=documents)
+    rng = np.random.default_rng(2)
+    documents = rng.integers(-1, num_sequences // 5, num_sequences)
+    counts = {"topic": rows, "half": rows.reshape(-1, 2, 6).sum(axis=2)}
+    copies = random_copies(num_sequences, rng)
+    return Characteristics.from_counts(counts, documents=documents, copies=copies)
 
 
 def devices(number: int) -> Mesh:

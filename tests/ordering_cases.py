@@ -28,26 +28,34 @@ def excess_matrix(chars: Characteristics, objective: Objective) -> np.ndarray:
 
 
 class DocumentTerm:
-    """The scores that keep sequences of one document apart, dense float64, in squared sequence lengths."""
+    """The scores that keep documents' sequences and copies apart, dense float64, in squared sequence lengths."""
 
     def __init__(self, chars: Characteristics, objective: Objective) -> None:
-        self.tokens = chars.tokens / chars.sequence_length
-        documents = np.full(chars.num_sequences, -1) if chars.documents is None else chars.documents
-        _, self.document, size = np.unique(documents, return_inverse=True, return_counts=True)
-        self.known = (size[self.document] > 1) & (documents >= 0)
-        self.objective = objective
+        self.tokens, self.objective = chars.tokens / chars.sequence_length, objective
+        # A column for each group of several sequences: 1 for those in it.
+        columns = []
+        for groups in (chars.documents, chars.copies):
+            if groups is not None:
+                members = groups.reshape(len(groups), -1)
+                columns += [(members == group).any(axis=1) for group in np.unique(groups[groups >= 0])]
+        known = [column for column in columns if column.sum() > 1]
+        self.member = np.array(known, np.float64).reshape(len(known), len(self.tokens)).T
+        self.weights = objective.document_weight * np.sqrt(self.member.sum(axis=0))
 
     def scores(self, placed: np.ndarray) -> np.ndarray:
         """Every sequence's score after these are placed."""
-        if not self.known.any():
-            return np.zeros(len(self.tokens))
         excess = self._excess(placed)
         for window in self.objective.windows:
             excess = excess + self.objective.window_weight * self._excess(placed[max(len(placed) - window, 0) :])
-        return np.where(self.known, 2 * self.objective.document_weight * self.tokens * excess, 0.0)
+        return 2 * self.tokens * (self.member @ (self.weights * excess))
 
     def _excess(self, placed: np.ndarray) -> np.ndarray:
-        num = int(self.document.max()) + 1
-        share = np.bincount(self.document, self.tokens, minlength=num) / self.tokens.sum()
-        held = np.bincount(self.document[placed], self.tokens[placed], minlength=num)
-        return (held - share * self.tokens[placed].sum())[self.document]
+        share = self.tokens @ self.member / self.tokens.sum()
+        return self.tokens[placed] @ self.member[placed] - share * self.tokens[placed].sum()
+
+
+def random_copies(num_sequences: int, rng: np.random.Generator) -> np.ndarray:
+    """Up to three groups of copies a sequence: one column of many small groups, one of few, one of few sequences."""
+    columns = [rng.integers(0, max(num_sequences // 3, 1), num_sequences), 1000 + rng.integers(0, 9, num_sequences)]
+    columns.append(np.where(rng.random(num_sequences) < 0.1, 2000, -1))
+    return np.stack(columns, axis=1)

@@ -14,7 +14,7 @@ from jax_diversity import Characteristics, Objective, order
 from jax_diversity.foundation import compilation
 from jax_diversity.ordering import deviation, greedy, running
 from jax_diversity.ordering.plan import Plan
-from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix
+from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix, random_copies
 from tests.synthetic import synthetic_characteristics
 
 
@@ -70,6 +70,8 @@ def test_window_replay_beyond_the_first_windows() -> None:
 @pytest.mark.parametrize("windows", [(), (16, 50)])
 def test_replay_with_documents(windows: tuple[int, ...]) -> None:
     chars = synthetic_characteristics(600, sequence_length=300, documents=True)
+    copies = random_copies(chars.num_sequences, np.random.default_rng(8))
+    chars = Characteristics.from_counts(chars.counts, documents=chars.documents, copies=copies)
     objective = Objective(windows=windows)
     assert replay(chars, objective, order(chars, "greedy", objective=objective).indices) <= 1e-5
     assert replay(chars, objective, order(chars, "greedy", objective=Objective.f3()).indices) > 1e-3

@@ -13,6 +13,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.measures.documents import document_spread
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.records.settings import RecordsConfig
 from tests.tiny_corpus import tiny_config, write_corpus
@@ -71,8 +72,13 @@ def test_the_families_of_a_batch_are_those_of_its_counts(built: Path) -> None:
     measured = jd.measure(chars, dataset.orderings["balance"], windows=(16,))
     assert batch.families["cluster"].total_variation == pytest.approx(measured.window_tv["cluster"][16][2])
     assert measured.documents is not None
+    # The corpus has no copies: pairs of sequences are called copies of each other.
+    assert measured.copies is None
+    dataset.__dict__["sequence_copies"] = copies = np.arange(chars.num_sequences)[:, None] // 2
+    spread = document_spread(copies, dataset.orderings["balance"].indices, (16,))
     for step, num_repeats in enumerate(measured.documents.repeats[16].tolist()):
-        assert Inspector(dataset, "balance", 16).batch(step).num_repeats == num_repeats
+        seen = Inspector(dataset, "balance", 16).batch(step)
+        assert (seen.num_repeats, seen.num_copies) == (num_repeats, spread.repeats[16][step])
 
 
 def test_hosts_see_their_rows(built: Path) -> None:

@@ -178,8 +178,8 @@ def test_the_form_is_in_the_orderings_info() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"form": "norms"}, r"with the form 'norms', found 0.5, 0.1 and \(\); take Objective.f2 or f3"),
-        ({"form": "norms", "self_weight": 1.0}, r"found 1, 0.1 and \(\)"),
+        ({"form": "norms"}, r"with the form 'norms', found 0.5, 0.04 and \(\); take Objective.f2 or f3"),
+        ({"form": "norms", "self_weight": 1.0}, r"found 1, 0.04 and \(\)"),
         ({"form": "norms", "self_weight": 1.0, "document_weight": 0.0, "windows": (16,)}, r"found 1, 0 and \(16,\)"),
     ],
 )

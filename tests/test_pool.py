@@ -15,7 +15,7 @@ from jax import export
 from jax_diversity import Characteristics, Objective, order
 from jax_diversity.ordering import deviation, greedy, pool, running
 from jax_diversity.ordering.plan import Plan
-from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix
+from tests.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix, random_copies
 from tests.synthetic import synthetic_characteristics
 
 POOL_SIZE = 64
@@ -109,8 +109,9 @@ def test_replay_with_documents(windows: tuple[int, ...]) -> None:
 
 def test_replay_with_documents_of_unequal_sequences() -> None:
     chars = unequal_corpus()
-    documents = np.random.default_rng(5).integers(-1, 90, chars.num_sequences)
-    chars = Characteristics.from_counts(chars.counts, documents=documents)
+    rng = np.random.default_rng(5)
+    documents, copies = rng.integers(-1, 90, chars.num_sequences), random_copies(chars.num_sequences, rng)
+    chars = Characteristics.from_counts(chars.counts, documents=documents, copies=copies)
     objective = Objective(windows=(7,), window_weight=2.0)
     indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE, shuffle=False).indices
     assert replay(chars, objective, np.arange(chars.num_sequences), POOL_SIZE, indices) <= 1e-5

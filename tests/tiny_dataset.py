@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
-from jax_diversity.characteristics.counts import sequence_documents
+from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
@@ -193,5 +193,10 @@ def _write_characteristics(folder: OutputFolder, segments: Segments, rng: np.ran
         counts.sum_duplicates()
         save_npz(partial / f"{family}.npz", counts)
     np.save(partial / "sequence_documents.npy", sequence_documents(segments))
+    # Every third document is a copy of another.
+    documents = np.arange(int(segments.document_index.max(initial=0)) + 1)
+    np.save(
+        partial / "sequence_copies.npy", sequence_copies(segments, np.where(documents % 3, documents, documents % 4))
+    )
     about = {"families": ["cluster", "length"], "weights": {"cluster": 1.0, "length": 2.0}}
     _publish(folder, "characterize", partial, "characteristics", about)

@@ -14,6 +14,8 @@ from jax_diversity.characteristics.codes import Codes
 from jax_diversity.schema import Segments
 
 _OWN_SHARE = 0.99
+# A selector compares every candidate's groups of copies with those of the sequence placed: a few, or none.
+_MOST_COPIES = 4
 
 
 def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
@@ -68,3 +70,39 @@ def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
     found = np.full(num_sequences, -1, np.int64)
     found[sequence[starts[owns]]] = document[starts[owns]]
     return found
+
+
+def sequence_copies(
+    segments: Segments, duplicate_group: Int64[np.ndarray, " document"]
+) -> Int64[np.ndarray, "sequence member"]:
+    """The groups of copies of which every sequence holds a part, ascending, then -1; a column for each that some hold.
+
+    A sequence that holds parts of more than four has those that most sequences hold. Groups of one document, and
+    those that lie in one sequence, are left out.
+
+    Args:
+        segments: the packed training sequences.
+        duplicate_group: equal numbers for documents that are copies of one another, from 0 on.
+
+    Example:
+        >>> segments.document_index.tolist(), segments.sequence_index.tolist()
+        ([0, 1, 2, 1], [0, 0, 1, 1])
+        >>> sequence_copies(segments, np.array([3, 5, 3])).tolist()
+        [[3], [3]]
+    """
+    num_documents = np.bincount(duplicate_group, minlength=1)
+    held = duplicate_group[segments.document_index]
+    copied = num_documents[held] > 1
+    # One entry for each sequence and group, however many segments it has.
+    entries = np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
+    num_sequences = np.bincount(entries[:, 1], minlength=1)
+    entries = entries[num_sequences[entries[:, 1]] > 1]
+    entries = entries[np.lexsort((entries[:, 1], -num_sequences[entries[:, 1]], entries[:, 0]))]
+    sequence, group = entries.T
+    place = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
+    kept = place < _MOST_COPIES
+    width = int(place[kept].max(initial=-1)) + 1
+    members = np.full((segments.num_sequences, width), np.iinfo(np.int64).max)
+    members[sequence[kept], place[kept]] = group[kept]
+    members.sort(axis=1)
+    return np.where(members == np.iinfo(np.int64).max, -1, members)

@@ -33,6 +33,8 @@ def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None =
     repeats = "no document comes twice"
     if batch.num_repeats:
         repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
+    if batch.num_copies:
+        repeats += f"; {batch.num_copies:,} copies of documents that another row holds"
     lines = [textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False), ""]
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]

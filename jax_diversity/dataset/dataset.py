@@ -250,12 +250,18 @@ class Dataset:
             {family: self._read_counts(family) for family in families},
             sequence_length=self.sequence_length + self.overlap,
             documents=self.sequence_documents,
+            copies=self.sequence_copies,
         )
 
     @cached_property
     def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
         """The document of every training sequence; -1 where none holds 99 % of its tokens."""
         return read_array(self.file("characterize", "characteristics/sequence_documents.npy"), "characterize")
+
+    @cached_property
+    def sequence_copies(self) -> Int64[np.ndarray, "sequence member"]:
+        """The groups of documents with equal texts of which every training sequence holds a part; -1 for none."""
+        return read_array(self.file("characterize", "characteristics/sequence_copies.npy"), "characterize")
 
     @property
     def families(self) -> tuple[str, ...]:

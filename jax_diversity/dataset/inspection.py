@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import total_variation
 from jax_diversity.records.codec import record_segments
 
@@ -66,7 +67,8 @@ class BatchView:
     """What one host, or all of them together, see at one step.
 
     Steps count from 0 over all epochs; `epoch` is the one in which the batch begins, `position` the global position
-    of its first row. `num_repeats` are the sequences beyond the first of each document.
+    of its first row. `num_repeats` are the sequences beyond the first of each document, `num_copies` the copies beyond
+    the first of each document that has several.
     """
 
     ordering: str
@@ -76,6 +78,7 @@ class BatchView:
     sequences: tuple[SequenceView, ...]
     families: dict[str, FamilyView]
     num_repeats: int
+    num_copies: int
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,10 @@ class Inspector:
         records = reader.read(reader.places_of(sequences), expected=sequences)
         views = self._sequences(rows.tolist(), sequences.tolist(), records)
         epoch = step * size // len(self._order)
-        documents = self.dataset.sequence_documents[sequences]
-        documents = documents[documents >= 0]
-        num_repeats = len(documents) - len(np.unique(documents))
-        return BatchView(self.ordering, step, epoch, step * size, views, self._families(views), num_repeats)
+        again = [
+            num_repeats(held[sequences]) for held in (self.dataset.sequence_documents, self.dataset.sequence_copies)
+        ]
+        return BatchView(self.ordering, step, epoch, step * size, views, self._families(views), *again)
 
     def uses(self, document: str) -> list[Use]:
         """Where training reads a document, by its id; empty where it is kept for validation or left out.

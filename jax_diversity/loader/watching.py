@@ -28,6 +28,8 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, resolve_order
 from jax_diversity.loader.settings import ENDLESS
 from jax_diversity.loader.sources import opened
+from jax_diversity.measures.comparison import COPY, DOCUMENT
+from jax_diversity.measures.documents import num_repeats
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
@@ -71,11 +73,14 @@ class BatchMetrics:
 
     - `batch_tv/FAMILY`: half the L1 distance between `c / n` and τ;
     - `groups_per_batch/FAMILY`: distinct groups with tokens in the batch;
-    - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths.
+    - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths;
+    - `repeats/document`, `repeats/copy`: the batch's sequences beyond the first of each document, and its copies beyond
+      the first of each, where documents and copies are known.
 
-    These are the window TV, groups per batch and prefix deviation of `measure`. Running sums are whole numbers, so
-    that the values do not depend on where a run was stopped and resumed. A batch that follows the one before costs
-    the reading of its own sequences' counts; any other position costs that of all sequences since its epoch began.
+    These are the window TV, groups per batch, prefix deviation and repeats of `measure`. Running sums are whole
+    numbers, so that the values do not depend on where a run was stopped and resumed. A batch that follows the one
+    before costs the reading of its own sequences' counts; any other position costs that of all sequences since its
+    epoch began.
 
     Args:
         dataset: a built dataset, its folder or address; or the token counts of the sequences in the order.
@@ -101,6 +106,7 @@ class BatchMetrics:
         self._end = ENDLESS
         counts = known if isinstance(known, Characteristics) else known.characteristics
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
+        self._spread = {DOCUMENT: counts.documents, COPY: counts.copies}
         self._targets = {family: counts.target_share(family) for family in counts.families}
         self._restart(0)
 
@@ -157,7 +163,9 @@ class BatchMetrics:
             values[f"batch_tv/{family}"] = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
             values[f"prefix_l2/{family}"] = float(np.sqrt(excess @ excess)) / self._sequence_length
-        return values
+        sequences = self._order.at(np.arange(position, stop, dtype=np.int64))
+        known = {name: groups for name, groups in self._spread.items() if groups is not None and groups.size}
+        return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
 
     def _move(self, position: int) -> None:
         """Have counted all that comes before a position."""

@@ -47,6 +47,7 @@ class Balance:
         groups_per_sequence: family -> the mean number of distinct groups of a position's sequence.
         window_tv_every_start: family -> window size -> mean and worst TV over all start positions, where asked for.
         documents: repeats and gaps of documents of several sequences; None where the documents are not known.
+        copies: the same of copies of one document; None where nothing is known of copies or there are none.
     """
 
     prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
@@ -62,12 +63,13 @@ class Balance:
     groups_per_sequence: Mapping[str, float]
     window_tv_every_start: Mapping[str, Mapping[int, EveryStart]]
     documents: DocumentSpread | None
+    copies: DocumentSpread | None
 
     def summary(self) -> dict[str, Any]:
         """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
         `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
-        `tv_worst_every_start` are there where they were asked for, `documents` where they are known.
+        `tv_worst_every_start` are there where they were asked for, `documents` and `copies` where they are known.
         """
         families: dict[str, Any] = {
             family: {
@@ -78,8 +80,9 @@ class Balance:
             for family, prefix in self.prefix_l2.items()
         }
         drift = float(np.abs(self.norm_drift).max(initial=0.0))
-        documents = {} if self.documents is None else {"documents": self.documents.summary()}
-        return {"families": families, "norm_drift_max": drift, **documents}
+        spreads = {"documents": self.documents, "copies": self.copies}
+        known = {name: spread.summary() for name, spread in spreads.items() if spread is not None}
+        return {"families": families, "norm_drift_max": drift, **known}
 
     def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
         tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
@@ -167,9 +170,15 @@ class Measurer:
             for name, value in self._family(family, ordering, advance).items():
                 by_name.setdefault(name, {})[family] = value
         drift = norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean)
-        documents = self._characteristics.documents
-        spread = None if documents is None else document_spread(documents, ordering.indices, self.windows)
-        return Balance(**by_name, norm_drift=drift, documents=spread)
+        documents, copies = self._spread("documents", ordering), self._spread("copies", ordering)
+        return Balance(**by_name, norm_drift=drift, documents=documents, copies=copies)
+
+    def _spread(self, name: str, ordering: Ordering | Schedule) -> DocumentSpread | None:
+        """Of the documents or the copies, where they are known."""
+        groups = getattr(self._characteristics, name)
+        if groups is None or groups.size == 0:
+            return None
+        return document_spread(groups, ordering.indices, self.windows)
 
     def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
         """A family's part of `Balance`, by the names of its attributes."""

@@ -22,8 +22,8 @@ _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start"}
 SHUFFLE = "uniform_shuffle"
 """The method that gaps are closed from."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
-DOCUMENT = "document"
-"""The family of what is measured of documents."""
+DOCUMENT, COPY = "document", "copy"
+"""The families of what is measured of documents and of their copies."""
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
 
@@ -33,11 +33,11 @@ class Row:
 
     Attributes:
         ordering: its name.
-        family: the family that was measured, or `document`; the norm drift is a row of the first.
+        family: the family that was measured, `document` or `copy`; the norm drift is a row of the first.
         measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
             max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
-            windows at an offset: tv_mean, tv_best, tv_worst. Of the family `document`: place_correlation, gap_low,
-            gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
+            windows at an offset: tv_mean, tv_best, tv_worst. Of `document` and `copy`: place_correlation (not of
+            copies), gap_low, gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
         value: None where it is not defined (no window fits, no gap to close).
         window: the window size, where there is one.
         offset: "0", "half" a window later, or "every" start position, where there is one.
@@ -238,12 +238,13 @@ def _rows(
             for offset in offsets:
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
-    if about := summary.get("documents"):
-        for measured in _SPREAD:
-            yield Row(name, DOCUMENT, measured, about[measured])
-        for size, values in about["windows"].items():
-            for measured, value in values.items():
-                yield Row(name, DOCUMENT, measured, value, int(size))
+    for family, part in ((DOCUMENT, "documents"), (COPY, "copies")):
+        if about := summary.get(part):
+            for measured in _SPREAD if family == DOCUMENT else _SPREAD[1:]:
+                yield Row(name, family, measured, about[measured])
+            for size, values in about["windows"].items():
+                for measured, value in values.items():
+                    yield Row(name, family, measured, value, int(size))
 
 
 # ---- tables
@@ -286,7 +287,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
 
     def limits(family: str) -> Iterator[list[str]]:
         """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
-        for limit in ("repeats_floor",) if family == DOCUMENT else ("tv_floor", "tv_bound"):
+        for limit in ("repeats_floor",) if family in (DOCUMENT, COPY) else ("tv_floor", "tv_bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
                 distinct.setdefault(tuple(line(name, family, (limit,))), []).append(name)
@@ -300,7 +301,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
         yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
         if not windows:
             continue
-        if family == DOCUMENT:
+        if family in (DOCUMENT, COPY):
             cells = by_window(family, ("repeats_mean", "repeats_worst"))
             yield f"{family}{ratio}: repeats a window, mean / worst", cells if base else [*cells, *limits(family)]
             continue

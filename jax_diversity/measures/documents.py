@@ -1,4 +1,4 @@
-"""Documents of several sequences: how often a batch meets one again, and how evenly their sequences lie."""
+"""Documents of several sequences, and copies: how often a batch meets one again, and how evenly they lie."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _FEWEST_PLACES = 8
 
 @dataclass(frozen=True)
 class DocumentSpread:
-    """Where the sequences of documents lie in an order; only documents of several positions count.
+    """Where the sequences of documents, or those with copies of one document, lie in an order.
+
+    Only documents of several positions count. Of copies, "document" below is a group of copies.
 
     Attributes:
         repeats: window size -> int64 (num_positions // size,): positions of every aligned window beyond the first of
@@ -23,7 +25,8 @@ class DocumentSpread:
         gaps: positions between consecutive parts of a document, by document and then in the order of training.
         even_gaps: what each of these would be if the document's positions were evenly spaced.
         place_correlation: of a sequence's place in its document and its position in training, within the documents of
-            at least 8 positions; 1 if every document is read from its start to its end. None without such documents.
+            at least 8 positions; 1 if every document is read from its start to its end. None without such documents,
+            and of copies.
     """
 
     repeats: Mapping[int, Int64[np.ndarray, " window"]]
@@ -57,12 +60,13 @@ class DocumentSpread:
 
 
 def document_spread(
-    documents: Int64[np.ndarray, " sequence"], indices: Int64[np.ndarray, " position"], windows: Sequence[int]
+    documents: Int64[np.ndarray, "sequence ..."], indices: Int64[np.ndarray, " position"], windows: Sequence[int]
 ) -> DocumentSpread:
-    """Measure where documents' sequences lie.
+    """Measure where documents' sequences, or copies, lie.
 
     Args:
-        documents: the document of every sequence; negative where a sequence holds several.
+        documents: the document of every sequence, negative where a sequence holds several; or the groups of copies
+            (sequence, member) that every sequence holds, each once, negative where it holds fewer.
         indices: the sequences in the order of training; a schedule's may come several times, or not at all.
         windows: window sizes, each at most the number of positions.
 
@@ -72,11 +76,12 @@ def document_spread(
         ([1, 0], 0.5, [1, 2])
     """
     num_positions = len(indices)
-    held = documents[indices]
-    position = np.flatnonzero(held >= 0)
+    held = documents[indices].reshape(num_positions, -1)
+    position, member = np.nonzero(held >= 0)
+    document = held[position, member]
     # By document, then in the order of training: a document's positions are a run.
-    position = position[np.argsort(held[position], kind="stable")]
-    document = held[position]
+    by_document = np.argsort(document, kind="stable")
+    position, document = position[by_document], document[by_document]
     starts = np.flatnonzero(np.diff(document, prepend=-1))
     sizes = np.diff(starts, append=len(document))
     same = np.diff(document) == 0
@@ -90,9 +95,19 @@ def document_spread(
         again = window[1:][same & (window[1:] == window[:-1])]
         repeats[size] = np.bincount(again, minlength=num_windows)[:num_windows].astype(np.int64)
         floors[size] = repeats_floor(sizes, num_positions, size)
-    return DocumentSpread(
-        repeats, floors, gaps, num_positions / size_of[1:][same], _place_correlation(indices, position, sizes)
-    )
+    correlation = _place_correlation(indices, position, sizes) if documents.ndim == 1 else None
+    return DocumentSpread(repeats, floors, gaps, num_positions / size_of[1:][same], correlation)
+
+
+def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
+    """Of some sequences' documents or copies, how many there are beyond the first of each; negative ones are none.
+
+    Example:
+        >>> num_repeats(np.array([[5, 7], [5, -1], [-1, -1]]))
+        1
+    """
+    held = groups[groups >= 0]
+    return len(held) - len(np.unique(held))
 
 
 def repeats_floor(sizes: Int64[np.ndarray, " document"], num_positions: int, size: int) -> float:

@@ -154,7 +154,7 @@ def build_rule(features: Features, objective: Objective) -> Rule:
         window_sizes=jax.device_put(np.array(sizes, np.int32)),
         window_weight=jax.device_put(np.float32(objective.window_weight)),
         apart_shares=padded(apart.share.astype(np.float32), num_groups),
-        apart_weights=padded(np.full(len(apart.share), apart.weight, np.float32), num_groups),
+        apart_weights=padded(apart.weight.astype(np.float32), num_groups),
         zero=jax.device_put(np.float32(0)),
         families=families,
     )
@@ -287,7 +287,7 @@ def add_placed(rule: Rule, placed: Placed, chosen: Row, leaving: Sequence[Row], 
 def apart_gradient(
     rule: Rule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
-    """`2 λ (P_d - τ_d S)` of all groups or of some, with the windows' parts: the score of a token of theirs."""
+    """`2 λ √n_g (P_g - τ_g S)` of all groups or of some, with the windows' parts: the score of a token of theirs."""
     held = placed.tokens[:, groups].astype(jnp.float32)
     total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
     total += placed.total[:, 1].astype(jnp.float32)

@@ -69,7 +69,7 @@ def balanced_stream(
 def _sort_by_group(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
-    """Positions sorted by heaviest group of the first family, its share of the sequence, document, then at random."""
+    """Positions sorted by heaviest group of the first family, its share, document, copies, then at random."""
     counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
@@ -78,7 +78,7 @@ def _sort_by_group(
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
     # Neighbours go to different halves at every level: a document's sequences end up evenly apart.
-    return shuffled[np.lexsort((*features.apart.group[:, chosen], eighths[chosen], heaviest[chosen]))]
+    return shuffled[np.lexsort((*features.apart.group[::-1, chosen], eighths[chosen], heaviest[chosen]))]
 
 
 def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"]) -> WalkTable:

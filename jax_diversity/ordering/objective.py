@@ -11,9 +11,11 @@ where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the publ
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
 sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` where this rule adds their squares.
 
-Sequences of one document are kept *apart*: with P_d the tokens of document d that are placed, τ_d its share of all
-tokens and S all tokens placed, a sequence of d has the further score `2 λ t_s (P_d - τ_d S)`. It is the rule above for
-one more family, whose groups are documents, but for the terms that are (nearly) equal for all sequences.
+Sequences of one document are kept *apart*, and so are those that hold copies of one document. Both are groups of
+sequences: with P_g the tokens placed of the n_g sequences of group g, τ_g their share of all tokens and S all tokens
+placed, a sequence of g has the further score `2 λ √n_g t_s (P_g - τ_g S)`. It is the rule above for one more family,
+but for the terms that are (nearly) equal for all sequences. The root lets long documents, whose sequences come often,
+outweigh the families, and lets short ones, which need little to stay apart, disturb them little.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Objective:
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
             families past the end; None uses all families with the characteristics' weights.
-        document_weight: λ of what keeps the sequences of one document apart (`Characteristics.documents`); 0 leaves
+        document_weight: λ of what keeps apart the sequences of one document (`Characteristics.documents`), and those
+            that hold copies of one document (`Characteristics.copies`); a group of n sequences weighs `λ √n`. 0 leaves
             it out, as the presets do.
         form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
             `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
@@ -77,7 +80,7 @@ class Objective:
     windows: tuple[int, ...] = ()
     window_weight: float = 0.5
     family_weights: tuple[float, ...] | None = None
-    document_weight: float = 0.1
+    document_weight: float = 0.04
     form: Form = "squares"
 
     def __post_init__(self) -> None:
@@ -161,36 +164,48 @@ def _checked_weight(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Apart:
-    """The groups whose sequences are kept apart: the documents that have more than one sequence.
+    """The groups of more than one sequence that are kept apart: of one document each, or of its copies.
 
-    `group` has a row for each group that a sequence can belong to (one: its document), or none where nothing is kept
-    apart. A sequence outside all groups has the number `len(share)`.
+    `group` has a row for each group that a sequence can belong to (its document, then the copies that it holds), or
+    none where nothing is kept apart. Where a sequence belongs to fewer groups, the number is `len(share)`.
     """
 
     group: Int32[np.ndarray, "member sequence"]
     share: Float64[np.ndarray, " group"]
-    weight: float
+    weight: Float64[np.ndarray, " group"]
 
     @classmethod
     def build(cls, characteristics: Characteristics, weight: float) -> Apart:
-        """The characteristics' documents; nothing with a weight of zero."""
-        documents, num_sequences = characteristics.documents, characteristics.num_sequences
-        if documents is None or weight == 0:
-            return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), weight)
-        _, number, size = np.unique(documents, return_inverse=True, return_counts=True)
-        several = size > 1
-        if len(documents) and documents.min() < 0:  # negative: of no document
-            several[number[documents < 0]] = False
-        num_groups = int(several.sum())
-        group = np.where(several, np.cumsum(several) - 1, num_groups)[number]
-        tokens = characteristics.tokens
-        held = np.bincount(group, tokens, minlength=num_groups + 1)[:num_groups]
-        return cls(group[None].astype(np.int32), held / max(int(tokens.sum()), 1), weight)
+        """The characteristics' documents and copies; nothing with a weight of zero."""
+        num_sequences, tokens = characteristics.num_sequences, characteristics.tokens
+        given = [] if weight == 0 else [characteristics.documents, characteristics.copies]
+        rows, sizes, held, num_groups = [], [], [], 0
+        for members in given:
+            if members is None:
+                continue
+            members = members.reshape(num_sequences, -1).T
+            _, number, size = np.unique(members, return_inverse=True, return_counts=True)
+            number = number.reshape(members.shape)
+            several = size > 1
+            several[number[members < 0]] = False  # negative: of no group
+            # A number that is no group's until the number of all groups is known.
+            group = np.where(several, np.cumsum(several) - 1 + num_groups, -1)[number]
+            rows += [row for row in group if row.max(initial=-1) >= 0]
+            sizes.append(size[several])
+            sums = np.bincount(number.ravel(), np.tile(tokens, len(members)), minlength=len(size))
+            held.append(sums[several])
+            num_groups += int(several.sum())
+        if not num_groups:
+            return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), np.zeros(0))
+        group = np.array(rows, np.int32)
+        group[group < 0] = num_groups
+        share = np.concatenate(held) / max(int(tokens.sum()), 1)
+        return cls(group, share, weight * np.sqrt(np.concatenate(sizes)))
 
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 λ τ_d` of every sequence: how much a placed token lowers its score, for each of its own tokens."""
-        return 2.0 * self.weight * np.append(self.share, 0.0)[self.group].sum(axis=0)
+        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, for each of its own tokens."""
+        return 2.0 * np.append(self.weight * self.share, 0.0)[self.group].sum(axis=0)
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,7 @@ class Features:
     Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
     (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
     to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without it. `apart` are the documents.
+    `squares` are `||c_s||²` without it. `apart` are documents and copies.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]

@@ -124,7 +124,7 @@ class OrderConfig:
     self_weight: float | None = None
     """Weight of a sequence's own squared excess; None takes the objective's own."""
     document_weight: float | None = None
-    """λ of what keeps the sequences of one document apart; None takes the objective's own."""
+    """λ of what keeps sequences of one document, and of its copies, apart; None takes the objective's own."""
     reverse: bool = False
     """Turn the order around: last sequence first."""
     devices: int | None = None

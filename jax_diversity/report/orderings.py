@@ -97,12 +97,15 @@ def order_values(
             for family in families
         },
         "norm_drift": _curve(balance.norm_drift, points),
-        "documents": None if balance.documents is None else _spread(balance.documents),
+        "documents": _spread(balance.documents),
+        "copies": _spread(balance.copies),
     }
 
 
-def _spread(documents: DocumentSpread) -> dict[str, Any]:
-    figures = documents.summary()
+def _spread(spread: DocumentSpread | None) -> dict[str, Any] | None:
+    if spread is None:
+        return None
+    figures = spread.summary()
     windows = [{"window_size": int(size), **values} for size, values in figures.pop("windows").items()]
     return as_json({**figures, "windows": windows})
 

@@ -117,18 +117,21 @@
       (at) => (rows[at].order.name === values.summary.main_ordering ? "main" : null)));
   }
 
-  function documents() {
-    const orders = ordering.orders.filter((order) => state.shown.has(order.name) && order.documents?.windows.length);
-    for (const part of ["documents", "documents-title", "documents-words"]) find(part).hidden = !orders.length;
+  const documents = () => ["documents", "copies"].forEach(spread);
+
+  function spread(part) {
+    const orders = ordering.orders.filter((order) => state.shown.has(order.name) && order[part]?.windows.length);
+    for (const id of [part, `${part}-title`, `${part}-words`]) find(id).hidden = !orders.length;
     if (!orders.length) return;
-    const sizes = orders[0].documents.windows.map((row) => row.window_size);
+    const sizes = orders[0][part].windows.map((row) => row.window_size);
     const known = (value) => (value == null ? "–" : value.toFixed(2).replace(/^-(0\.00)$/, "$1"));
-    const at = (order, size, figure) => known(order.documents.windows.find((row) => row.window_size === size)?.[figure]);
-    find("documents").replaceChildren(table(
-      ["Ordering", ...sizes.map((size) => `Repeats, ${count(size)}`), "Gaps, 5 %", "Gaps, 50 %", "Reading order"],
+    const at = (order, size, figure) => known(order[part].windows.find((row) => row.window_size === size)?.[figure]);
+    const readingOrder = (cell) => (part === "documents" ? [cell] : []); // copies have none
+    find(part).replaceChildren(table(
+      ["Ordering", ...sizes.map((size) => `Repeats, ${count(size)}`), "Gaps, 5 %", "Gaps, 50 %", ...readingOrder("Reading order")],
       [...orders.map((order) => [foreign(order.name), ...sizes.map((size) => at(order, size, "repeats_mean")),
-        known(order.documents.gap_low), known(order.documents.gap_median), known(order.documents.place_correlation)]),
-      ["floor", ...sizes.map((size) => at(orders[0], size, "repeats_floor")), "–", "–", "–"]],
+        known(order[part].gap_low), known(order[part].gap_median), ...readingOrder(known(order[part].place_correlation))]),
+      ["floor", ...sizes.map((size) => at(orders[0], size, "repeats_floor")), "–", "–", ...readingOrder("–")]],
       (row) => (orders[row]?.name === values.summary.main_ordering ? "main" : null)));
   }
 

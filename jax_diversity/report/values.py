@@ -32,7 +32,8 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                              heat_map {family: {num_bins, bin_size, groups [{name, target}], share [[bin] group]}},
                              norm_drift {max, curve},
                              documents? {windows [{window_size, repeats_mean, repeats_worst, repeats_floor}],
-                                         gap_low?, gap_median?, gap_smallest?, place_correlation?}}]
+                                         gap_low?, gap_median?, gap_smallest?, place_correlation?},
+                             copies? (as documents)}]
       batches?             batch_size, orders {ordering: {family: {best [batch], worst [batch]}}}
         batch              step, position, tv, differences [{name, share, target}], rows [row], num_more_rows
         row                row, sequence_index, segments [segment], num_more_segments

@@ -31,6 +31,9 @@ class Characteristics:
         sequence_length: L, the unit of every measure, in tokens.
         documents: the document that every sequence is a part of, as any number; negative where a sequence holds
             several. None where it is not known. Orderings keep the sequences of one document apart.
+        copies: the groups of copies (equal or nearly equal documents) of which every sequence holds a part, as any
+            numbers, each once; negative where it holds fewer. None where nothing is known of copies. Orderings keep the
+            sequences of one group apart.
 
     Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
@@ -39,6 +42,7 @@ class Characteristics:
     weights: Mapping[str, float]
     sequence_length: int
     documents: Int64[np.ndarray, " sequence"] | None = None
+    copies: Int64[np.ndarray, "sequence member"] | None = None
 
     def __post_init__(self) -> None:
         # SciPy's matrices cannot be made read-only themselves, only their three arrays.
@@ -46,8 +50,9 @@ class Characteristics:
             _check_indices(matrix)  # also without `from_counts`: compiled code reads wherever these point
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
-        if self.documents is not None:
-            self.documents.setflags(write=False)
+        for groups in (self.documents, self.copies):
+            if groups is not None:
+                groups.setflags(write=False)
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
 
@@ -59,6 +64,7 @@ class Characteristics:
         weights: Mapping[str, float] | None = None,
         sequence_length: int | None = None,
         documents: Any = None,
+        copies: Any = None,
     ) -> Characteristics:
         """Check and freeze a user's own count matrices.
 
@@ -68,12 +74,14 @@ class Characteristics:
             weights: λ >= 0 per family; 1.0 where not given.
             sequence_length: L in tokens; None takes the largest row total.
             documents: the document of every sequence, whole numbers; negative where a sequence holds several.
+            copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, of one group a
+                sequence, (sequence,); negative where it holds fewer.
 
         Raises:
             ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
                 disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
-                unknown family; a sequence length below the largest row total; documents of another number of
-                sequences.
+                unknown family; a sequence length below the largest row total; documents or copies of another number of
+                sequences; a group of copies that a sequence names twice.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
@@ -109,7 +117,9 @@ class Characteristics:
                     f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
                     "a sequence, negative where it holds several documents."
                 )
-        return cls(matrices, _checked_weights(weights, matrices), length, documents)
+        if copies is not None:
+            copies = _checked_copies(copies, len(first_totals))
+        return cls(matrices, _checked_weights(weights, matrices), length, documents, copies)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -124,7 +134,7 @@ class Characteristics:
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
         # A proxy cannot be pickled.
-        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, self.documents)
+        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, self.documents, self.copies)
 
     @property
     def num_sequences(self) -> int:
@@ -150,7 +160,7 @@ class Characteristics:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the counts, weights, sequence length and documents."""
+        """Hash of the counts, weights, sequence length, documents and copies."""
         # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
@@ -159,6 +169,8 @@ class Characteristics:
                 digest.update(part.astype(np.int64).tobytes())
         if self.documents is not None:
             digest.update(b"documents" + self.documents.tobytes())
+        if self.copies is not None:
+            digest.update(f"copies {self.copies.shape}".encode() + self.copies.tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -211,6 +223,27 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     if largest > _MAX_COUNT:
         raise UserError(f"Family {name!r} must hold at most 2^53 tokens a sequence, found {largest:.0f}.")
     return rows
+
+
+def _checked_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
+    try:
+        groups = np.asarray(copies)
+    except ValueError as error:  # rows of many lengths
+        raise UserError(f"Expected the groups of copies as an array (sequence, member): {in_one_line(error)}") from None
+    if groups.ndim not in (1, 2) or len(groups) != num_sequences:
+        raise UserError(
+            f"Expected the groups of copies of {num_sequences} sequences (sequence, member), found the shape "
+            f"{groups.shape}; give a row of numbers a sequence, negative where it holds fewer."
+        )
+    groups = integers("copies", groups.ravel(), least=-(2**63)).reshape(num_sequences, -1).copy()
+    ascending = np.sort(groups, axis=1)
+    if len(twice := np.argwhere((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0))):
+        row, column = twice[0]
+        raise UserError(
+            f"Expected the groups of copies of a sequence to be distinct, found {ascending[row, column]} twice in "
+            f"sequence {row}."
+        )
+    return groups
 
 
 def _check_indices(matrix: Any) -> None:
