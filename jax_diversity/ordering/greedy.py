@@ -36,7 +36,6 @@ from jax_diversity.ordering.deviation import (
     build_rule,
     compute_gradient,
     padded,
-    padded_columns,
     place,
     restored_deviation,
     rounded_size,
@@ -110,7 +109,6 @@ class Bucket(NamedTuple):
     values: Float32[Array, "feature row"]
     norms: Float32[Array, " row"]
     tokens: Float32[Array, " row"]
-    apart: Int32[Array, "member row"]
     sequence_index: Int32[Array, " row"]
 
 
@@ -138,9 +136,7 @@ class GreedyState(NamedTuple):
 _ROWS_SPLIT = Rows(
     starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE, apart=BY_COLUMN
 )
-_BUCKET_SPLIT = Bucket(
-    columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, apart=BY_COLUMN, sequence_index=BY_ROW
-)
+_BUCKET_SPLIT = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
 _STATE_SPLIT = GreedyState(EVERYWHERE, BY_COLUMN, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
@@ -174,7 +170,7 @@ class GreedySelector:
 
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
         """Tables of the sequences that are not placed."""
-        features, size = self._plan.features, num_devices(self._mesh)
+        features, size = self._plan.features.with_groups_as_columns(), num_devices(self._mesh)
         self._in_tables = self._plan.without(placed)
         self._groups = groups = _group_by_width(features, self._in_tables)
         self.candidates: Candidates = split(
@@ -300,7 +296,6 @@ def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width:
         values=jax.device_put(values),
         norms=padded(features.norms[members], num_rows),
         tokens=padded(features.tokens[members].astype(np.float32), num_rows),
-        apart=jax.device_put(padded_columns(features.apart.group[:, members], num_rows)),
         sequence_index=padded(members.astype(np.int32), num_rows, fill=NO_SEQUENCE),
     )
 
@@ -381,8 +376,9 @@ def _best_candidate(
         # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
         # As the gradient itself: computed once, not for every row that reads it.
-        of_groups = lax.optimization_barrier(apart_gradient(rule, state.deviation.placed))
-        scores = [_scores(rule, bucket, costs[0], gradient, of_groups, per_token) for bucket, costs in tables]
+        both = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
+        both, norm = lax.optimization_barrier((both, gradient[-1]))
+        scores = [_scores(rule, bucket, costs[0], both, norm, per_token) for bucket, costs in tables]
     else:
         sums = _family_sums(rule, rule.families, gradient)
         scores = [_norm_scores(rule, rule.families, bucket, costs, gradient, *sums) for bucket, costs in tables]
@@ -399,13 +395,11 @@ def _scores(
     rule: Rule,
     bucket: Bucket,
     costs: Float32[Array, " row"],
-    gradient: Float32[Array, " column"],
-    of_groups: Float32[Array, " group"],
+    gradient: Float32[Array, " column_or_group"],
+    norm_gradient: Float32[Array, ""],
     per_token: Array | None,
 ) -> Float32[Array, " row"]:
-    score = costs + rule.times(gradient[-1], bucket.norms)
-    for group in bucket.apart:
-        score += rule.times(of_groups.at[group].get(mode="promise_in_bounds"), bucket.tokens)
+    score = costs + rule.times(norm_gradient, bucket.norms)
     if per_token is not None:
         score -= rule.times(per_token, bucket.tokens)
 

@@ -166,8 +166,8 @@ def _checked_weight(name: str, value: Any) -> float:
 class Apart:
     """The groups of more than one sequence that are kept apart: of one document each, or of its copies.
 
-    `group` has a row for each group that a sequence can belong to (its document, then the copies that it holds), or
-    none where nothing is kept apart. Where a sequence belongs to fewer groups, the number is `len(share)`.
+    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds), or none
+    where nothing is kept apart. A sequence's groups ascend; where it belongs to fewer, the last are `len(share)`.
     """
 
     group: Int32[np.ndarray, "member sequence"]
@@ -199,6 +199,7 @@ class Apart:
             return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), np.zeros(0))
         group = np.array(rows, np.int32)
         group[group < 0] = num_groups
+        group.sort(axis=0)  # unused places last
         share = np.concatenate(held) / max(int(tokens.sum()), 1)
         return cls(group, share, weight * np.sqrt(np.concatenate(sizes)))
 
@@ -285,6 +286,24 @@ class Features:
             squares=self.squares[rows],
             apart=replace(self.apart, group=self.apart.group[:, rows]),
         )
+
+    def with_groups_as_columns(self) -> Features:
+        """The same with a further column for every group that is kept apart, which counts its sequences' tokens."""
+        apart, num_columns = self.apart, len(self.targets)
+        if not len(apart.group):
+            return self
+        held = apart.group < len(apart.share)
+        lengths = np.diff(self.row_starts)
+        row_starts = np.append(0, np.cumsum(lengths + held.sum(axis=0)))
+        columns, values = np.empty(row_starts[-1], np.int32), np.empty(row_starts[-1], np.float32)
+        own = np.arange(len(self.columns)) + np.repeat(row_starts[:-1] - self.row_starts[:-1], lengths)
+        columns[own], values[own] = self.columns, self.values
+        place = row_starts[:-1] + lengths
+        for group, is_member in zip(apart.group, held, strict=True):
+            columns[place[is_member]] = num_columns + group[is_member]
+            values[place[is_member]] = self.tokens[is_member]
+            place += is_member
+        return replace(self, row_starts=row_starts, columns=columns, values=values)
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""

@@ -372,10 +372,7 @@ def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: Gradient
     scores = slots.scores
     for row, weight in zip(moved, change.weights, strict=True):
         scores = _add_columns(rule, slots.table, scores, row, weight)
-        for group in row.apart:
-            per_token = 2.0 * weight * rule.apart_weights[group] * row.tokens
-            for groups in slots.apart:
-                scores += rule.times(jnp.where(groups == group, per_token, 0.0), slots.tokens)
+        scores = _add_groups(rule, slots, scores, row, weight)
     scores += rule.times(change.per_target_product, slots.target_products)
     scores += rule.times(change.per_norm, slots.norms)
     return scores - rule.times(change.per_token, slots.tokens)
@@ -405,6 +402,26 @@ def _add_columns(
     if width <= _COLUMNS_PER_PASS:
         return scores
     return lax.fori_loop(1, -(-num_used // _COLUMNS_PER_PASS), add, scores)
+
+
+def _add_groups(
+    rule: Rule, slots: Slots, scores: Array, row: Row, weight: Float32[Array, ""]
+) -> Float32[Array, " slot"]:
+    """Add what the row changes for the candidates of its own groups that are kept apart."""
+    num_members = len(row.apart)
+
+    def add(index: Int32[Array, ""] | int, total: Array) -> Array:
+        group = row.apart[index]
+        per_token = 2.0 * weight * rule.apart_weights[group] * row.tokens
+        for groups in slots.apart:
+            total += rule.times(jnp.where(groups == group, per_token, 0.0), slots.tokens)
+        return total
+
+    if num_members <= 1:
+        return add(0, scores) if num_members else scores
+    # A row's groups come before its unused places. Most rows have one or none, whatever the row with the most has.
+    num_used = jnp.sum(rule.apart_weights[row.apart] > 0)
+    return lax.fori_loop(0, num_used, add, scores)
 
 
 def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
