@@ -23,11 +23,15 @@ from typing import Any
 
 import corpora
 import jax
+import numpy as np
 import results_file
 import verdicts
+from jaxtyping import Int64
 
 import jax_diversity as jd
 from jax_diversity.foundation.compilation import forget_programs
+from jax_diversity.measures.comparison import COPY, DOCUMENT
+from jax_diversity.measures.documents import document_spread
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.running import STEPS_PER_CALL
@@ -35,6 +39,7 @@ from jax_diversity.ordering.running import STEPS_PER_CALL
 WINDOWS = (64, 192, 256, 320, 1024)
 BATCH = 256  # the window size that some orders are made for
 OFFSETS = tuple(range(0, BATCH, BATCH // 8))
+DRAWN = tuple(2**power for power in range(2, 13))  # window sizes of the picture of repeats
 LONGEST_REPEATED = 60.0  # seconds
 REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy builds its tables again when half is placed
 
@@ -71,6 +76,7 @@ class Run:
 
 
 _WINDOWED = jd.Objective(windows=(BATCH,))
+_AS_PUBLISHED = {"ties": "lowest"}
 RECIPES = (
     Recipe("corpus order", "corpus_order"),
     Recipe("cluster sorted", "cluster_sorted"),
@@ -80,8 +86,10 @@ RECIPES = (
     *(Recipe(f"greedy pool {size}", "greedy_pool", options={"pool_size": size}) for size in (2048, 4096)),
     *(Recipe(f"balance {size}", "balance", options={"pool_size": size}) for size in (2048, 4096, 8192)),
     Recipe("balance, windows 256", "balance", _WINDOWED, {"pool_size": 4096}),
-    Recipe("exact f1", "greedy", jd.Objective.f1()),
-    Recipe("exact f3", "greedy", jd.Objective.f3()),
+    Recipe("balance, without documents", "balance", jd.Objective(document_weight=0), {"pool_size": 4096}),
+    Recipe("exact f1", "greedy", jd.Objective.f1(), _AS_PUBLISHED),
+    Recipe("exact f2", "greedy", jd.Objective.f2(), _AS_PUBLISHED),
+    Recipe("exact f3", "greedy", jd.Objective.f3(), _AS_PUBLISHED),
     Recipe("exact", "greedy"),
     Recipe("exact, windows 256", "greedy", _WINDOWED),
 )
@@ -167,8 +175,21 @@ def measured(chars: jd.Characteristics, runs: Mapping[str, Run]) -> tuple[jd.Com
             entries[label] = {**entry, "reckoned": True}
             continue
         offsets = every_offset(chars, run.ordering)
-        entries[label] = {**entry, "families": by_order[label], f"tv_mean_{BATCH}_by_offset": offsets}
+        families = dict(by_order[label])
+        spreads = {name: families.pop(name) for name in (DOCUMENT, COPY) if name in families}
+        entries[label] = {**entry, "families": families, f"tv_mean_{BATCH}_by_offset": offsets, **spreads}
+        if chars.documents is not None:
+            entries[label]["repeats"] = repeats(chars.documents, run.ordering)
     return comparison, entries
+
+
+def repeats(documents: Int64[np.ndarray, " sequence"], ordering: jd.Ordering) -> dict[str, Any]:
+    """Repeats of a document a window, and their floor, at the sizes of the picture."""
+    sizes = [size for size in DRAWN if size <= len(ordering)]
+    spread = document_spread(documents, ordering.indices, sizes)
+    return {
+        str(size): {"mean": float(spread.repeats[size].mean()), "floor": spread.repeats_floor[size]} for size in sizes
+    }
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -201,6 +222,36 @@ def _summary_line(label: str, entry: Mapping[str, Any], family: str, second: str
         line.append(" / ".join("-" if value is None else f"{value:.4f}" for value in values))
     closed = window["gap_closed"]
     return [*line, "-" if closed is None else f"{closed:.3f}"]
+
+
+def documents_table(entries: Mapping[str, Any], family: str, second: str) -> str:
+    """One line an order: how its documents lie beside its mixture; nothing where the documents are not known."""
+    known = {label: entry for label, entry in entries.items() if DOCUMENT in entry}
+    if not known:
+        return ""
+    sizes = [size for size in ("64", "256", "1024") if size in next(iter(known.values()))[DOCUMENT]["windows"]]
+    header = ("order", "reading order", *(f"repeats in {size}" for size in sizes), "gaps, shortest 5 %")
+    header += (f"{family} TV {BATCH} mean / worst", f"{second} TV {BATCH}", "prefix max")
+    lines = []
+    for label, entry in known.items():
+        spread, families = entry[DOCUMENT], entry["families"]
+        line = [label, _rounded_or_none(spread["place_correlation"])]
+        line += [_rounded_or_none(spread["windows"][size]["repeats_mean"]) for size in sizes]
+        line.append(_rounded_or_none(spread["gap_low"]))
+        windows = [families[name]["windows"].get(str(BATCH)) for name in (family, second)]
+        if None in windows:
+            line += ["-", "-"]
+        else:
+            first, other = (window["offsets"]["0"] for window in windows)
+            line += [f"{first['tv_mean']:.4f} / {first['tv_worst']:.4f}", f"{other['tv_mean']:.4f}"]
+        lines.append([*line, f"{families[family]['prefix_l2_max']:.2f}"])
+    windows = next(iter(known.values()))[DOCUMENT]["windows"]
+    lines.append(["floor", "", *(_rounded_or_none(windows[size]["repeats_floor"]) for size in sizes), *[""] * 4])
+    return markdown(header, lines)
+
+
+def _rounded_or_none(value: float | None) -> str:
+    return "-" if value is None else f"{value:z.2f}"
 
 
 def ratio_tables(ratios: Mapping[str, verdicts.Figures], families: Sequence[str]) -> str:
@@ -263,6 +314,7 @@ def main() -> None:
     synthetic = arguments.dataset is None
     judged = verdicts.judge(entries, ratios, chars.families, chars.num_sequences, synthetic)
     print(f"\n{summary(entries, chars.families[0], chars.families[-1])}\n\n{comparison.markdown()}")
+    print(f"\n{documents_table(entries, chars.families[0], chars.families[-1])}")
     if ratios:
         print(f"\n{ratio_tables(ratios, chars.families)}")
     print(f"\n**Targets**\n\n{verdict_table(judged, chars.families)}\n\n{verdicts.best_everywhere(ratios)}")
