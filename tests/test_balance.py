@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from scipy.sparse import csr_array
 
-from jax_diversity import Balance, Characteristics, Objective, measure, order
+from jax_diversity import Balance, Characteristics, Objective, UserError, measure, order
+from jax_diversity.characteristics.codes import length_bins
 from jax_diversity.ordering import halving
 from jax_diversity.ordering.halving import balanced_stream, halve
 from jax_diversity.ordering.objective import Features
@@ -307,3 +309,38 @@ def test_walk_lowers_for_tpu() -> None:
     for num_sweeps in (1, 2):
         exported = export.export(halving._walk, platforms=["tpu"])(*arguments, num_sweeps)
         assert exported.platforms == ("tpu",)
+
+
+def document_rows(num_documents: int, num_clusters: int) -> Characteristics:
+    """Documents as sequences, without packing: 16 to 16,384 tokens, each of one cluster and one length bin."""
+    rng = np.random.default_rng(0)
+    tokens = np.clip(rng.lognormal(6.25, 1.2, num_documents), 16, 16_384).astype(np.int64)
+    clusters = zipf_clusters(rng, num_documents, num_clusters)
+    codes = {"cluster": clusters, "length": length_bins(tokens, 50).group}
+    rows = np.arange(num_documents)
+    return Characteristics.from_counts({name: csr_array((tokens, (rows, group))) for name, group in codes.items()})
+
+
+def zipf_clusters(rng: np.random.Generator, number: int, num_clusters: int) -> np.ndarray:
+    popularity = 1 / np.arange(1, num_clusters + 1)
+    return rng.choice(num_clusters, number, p=popularity / popularity.sum())
+
+
+def test_the_worst_window_of_documents_as_rows_is_no_worse_than_a_mean_shuffle() -> None:
+    chars = document_rows(12_000, 200)
+    shuffle, found = (measure(chars, order(chars, method), windows=(256,)) for method in ("uniform_shuffle", "balance"))
+    patient = measure(chars, order(chars, "balance", impatience=0), windows=(256,))
+    for windows in ("window_tv", "window_tv_shifted", "window_tv_tokens"):
+        of = {name: getattr(b, windows)["cluster"][256] for name, b in (("s", shuffle), ("b", found), ("p", patient))}
+        assert of["b"].mean() < 0.9 * of["s"].mean(), windows
+        assert of["b"].max() <= of["s"].mean(), windows
+        assert of["b"].max() < of["p"].max(), windows
+
+
+def test_impatience_counts_only_where_sequences_differ_in_tokens() -> None:
+    whole = order(corpus(), "balance").indices
+    np.testing.assert_array_equal(whole, order(corpus(), "balance", impatience=50).indices)
+    chars = unequal_corpus()
+    assert not np.array_equal(order(chars, "balance").indices, order(chars, "balance", impatience=50).indices)
+    with pytest.raises(UserError, match="impatience"):
+        order(chars, "balance", impatience=-1)

@@ -188,7 +188,7 @@ def test_progress_counts_positions_of_every_order(chars: Characteristics, orders
 def test_mistakes(chars: Characteristics, orders: dict, compared: Comparison) -> None:
     with pytest.raises(ValueError, match="at least one order to compare, found none"):
         compare(chars, {})
-    with pytest.raises(ValueError, match="every offset to be one of 0, half, every, found 'third'"):
+    with pytest.raises(ValueError, match="every offset to be one of 0, half, every, tokens, found 'third'"):
         compare(chars, orders, offsets=("0", "third"))
     with pytest.raises(ValueError, match=r"every window size to be a whole number >= 1 and <= .* found 100000"):
         compare(chars, orders, windows=(100_000,))

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
-from jax_diversity import Characteristics, Schedule, Segments, duplicate_gaps, measure, order
+from jax_diversity import Characteristics, Schedule, Segments, compare, duplicate_gaps, measure, order
 from jax_diversity.measures import floors, prefixes, sliding, windows
+from jax_diversity.measures.windows import token_windows
 from tests.synthetic import synthetic_characteristics
 
 pytestmark = pytest.mark.core
@@ -484,3 +486,42 @@ def test_greedy_beats_the_shuffle_in_both_families() -> None:
     for family in chars.families:
         assert greedy.window_tv[family][256].max() < shuffle.window_tv[family][256].min()
         assert greedy.prefix_l2[family].max() < 0.3 * shuffle.prefix_l2[family].max()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=14), st.floats(1, 9))
+def test_windows_of_tokens_against_cutting_every_position(rows: list[list[int]], num_tokens: float) -> None:
+    counts = np.array(rows)
+    starts = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+    target = np.array([0.5, 0.2, 0.3])
+    expected = []
+    for index in range(int(starts[-1] / num_tokens)):
+        held = np.zeros(3)
+        for row, start, stop in zip(counts, starts[:-1], starts[1:], strict=True):
+            part = min(stop, (index + 1) * num_tokens) - max(start, index * num_tokens)
+            if part > 0:
+                held += row * part / (stop - start)
+        expected.append(np.abs(held / held.sum() - target).sum() / 2)
+    np.testing.assert_allclose(token_windows(csr_array(counts), target, num_tokens), expected, atol=1e-9)
+
+
+def test_windows_of_tokens_where_sequences_differ() -> None:
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(1, 200, 400)
+    topic = rng.integers(0, 5, 400)
+    chars = Characteristics.from_counts({"topic": np.eye(5, dtype=int)[topic] * tokens[:, None]})
+    order = rng.permutation(400)
+    found = measure(chars, order, windows=(16,))
+    text = np.repeat(topic[order], tokens[order])  # as it would be trained on, token by token
+    size = 16 * tokens.mean()
+    target = chars.target_share("topic")
+    for index, tv in enumerate(found.window_tv_tokens["topic"][16]):
+        # Windows of a broken number of tokens: one token more or less at each end.
+        held = np.bincount(text[round(index * size) : round((index + 1) * size)], minlength=5)
+        assert abs(tv - np.abs(held / held.sum() - target).sum() / 2) < 3 / size
+    compared = compare(chars, {"one": order}, windows=(16,))
+    assert compared.value("one", "topic", "tv_mean", 16, "tokens") == found.window_tv_tokens["topic"][16].mean()
+    assert "of as many tokens as so many sequences have" in compared.table()
+    equal = Characteristics.from_counts({"topic": np.eye(5, dtype=int)[topic] * 7})
+    assert measure(equal, order, windows=(16,)).window_tv_tokens["topic"] == {}
+    assert "of as many tokens" not in compare(equal, {"one": order}, windows=(16,)).table()

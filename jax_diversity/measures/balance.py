@@ -16,10 +16,20 @@ from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.windows import aligned_windows, cumulative_tokens, place, row_sums, window_deviation
+from jax_diversity.measures.windows import (
+    aligned_windows,
+    cumulative_tokens,
+    place,
+    row_sums,
+    token_windows,
+    window_deviation,
+)
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 from jax_diversity.schema.characteristics import MADE_BY
 
+_UNEVEN = (
+    0.1  # standard deviation of the sequences' tokens, as a part of their mean, from which windows of tokens matter
+)
 Order = Ordering | Schedule | Int64[np.ndarray, " position"]
 """What is trained on, in order; an array has to be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
@@ -46,6 +56,8 @@ class Balance:
         groups_per_batch: family -> window size -> int64 (num_sequences // size,) distinct groups of every window.
         groups_per_sequence: family -> the mean number of distinct groups of a position's sequence.
         window_tv_every_start: family -> window size -> mean and worst TV over all start positions, where asked for.
+        window_tv_tokens: family -> window size -> TV of consecutive windows of as many tokens as so many sequences have
+            on average; of no size where all sequences have about as many tokens.
         documents: repeats and gaps of documents of several sequences; None where the documents are not known.
         copies: the same of copies of one document; None where nothing is known of copies or there are none.
     """
@@ -62,6 +74,7 @@ class Balance:
     groups_per_batch: Mapping[str, Mapping[int, Int64[np.ndarray, " window"]]]
     groups_per_sequence: Mapping[str, float]
     window_tv_every_start: Mapping[str, Mapping[int, EveryStart]]
+    window_tv_tokens: Mapping[str, Mapping[int, Float64[np.ndarray, " token_window"]]]
     documents: DocumentSpread | None
     copies: DocumentSpread | None
 
@@ -69,7 +82,8 @@ class Balance:
         """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
         `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
-        `tv_worst_every_start` are there where they were asked for, `documents` and `copies` where they are known.
+        `tv_worst_every_start` are there where they were asked for, `tv_mean_tokens` and its like where sequences differ
+        in tokens, `documents` and `copies` where they are known.
         """
         families: dict[str, Any] = {
             family: {
@@ -90,6 +104,7 @@ class Balance:
         measured = self.window_tv_every_start[family].get(size)
         every_start = measured._asdict().items() if measured else ()
         parts = {"mean": np.mean, "best": np.min, "worst": np.max}
+        of_tokens = self.window_tv_tokens[family].get(size, ())
         return {
             **{f"tv_{name}": float(part(tv)) for name, part in parts.items()},
             **{f"tv_{name}_shifted": float(part(shifted)) if len(shifted) else None for name, part in parts.items()},
@@ -101,6 +116,7 @@ class Balance:
             "groups_per_batch_mean": float(groups.mean()),
             "groups_per_batch_min": float(groups.min()),
             **{f"tv_{name}_every_start": value for name, value in every_start},
+            **{f"tv_{name}_tokens": float(part(of_tokens)) for name, part in parts.items() if len(of_tokens)},
         }
 
 
@@ -156,6 +172,10 @@ class Measurer:
         self._has_own_mean = first in targets
         squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
         self._norms = np.sqrt(squares) / self._length
+        tokens = characteristics.tokens.astype(np.float64)
+        self._mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
+        # A last sequence that is not full makes no difference worth another measure.
+        self._is_uneven = bool(len(tokens) and tokens.std() > _UNEVEN * self._mean_tokens)
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
@@ -206,6 +226,9 @@ class Measurer:
             "groups_per_sequence": len(placed.data) / max(len(ordering), 1),
             "window_tv_every_start": {
                 size: window_tv_all(placed, target, size, advance) for size in sizes if self._every_start
+            },
+            "window_tv_tokens": {
+                size: token_windows(placed, target, size * self._mean_tokens) for size in sizes if self._is_uneven
             },
         }
 

@@ -18,7 +18,7 @@ from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics, Ordering
 
 WINDOWS = (64, 192, 256, 1024)
-_SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start"}
+_SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
 SHUFFLE = "uniform_shuffle"
 """The method that gaps are closed from."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
@@ -40,7 +40,8 @@ class Row:
             copies), gap_low, gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
         value: None where it is not defined (no window fits, no gap to close).
         window: the window size, where there is one.
-        offset: "0", "half" a window later, or "every" start position, where there is one.
+        offset: "0", "half" a window later, "every" start position, or "tokens", windows of as many tokens as so many
+            sequences have on average; None where there is none.
     """
 
     ordering: str
@@ -152,7 +153,7 @@ def compare(
         orderings: name -> ordering, schedule, or array that is a bijection of the sequences.
         windows: window sizes in sequences; None takes those of 64, 192, 256 and 1024 that fit, else half of all.
         offsets: which windows' TV: "0" aligned ones, "half" those half a window later, "every" start position
-            (which costs as much as the rest together).
+            (which costs as much as the rest together). "tokens" are added where sequences differ in tokens.
         targets: as `measure` takes them.
         advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
@@ -235,7 +236,8 @@ def _rows(
                 yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
             yield Row(name, family, "gap_closed", closed, window)
-            for offset in offsets:
+            unequal = ("tokens",) if "tv_mean_tokens" in values and "tokens" not in offsets else ()
+            for offset in (*offsets, *unequal):
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
     for family, part in ((DOCUMENT, "documents"), (COPY, "copies")):
@@ -251,6 +253,7 @@ def _rows(
 
 _Cells = list[list[str]]
 _OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
+_OFFSET_WORDS["tokens"] = "of as many tokens as so many sequences have"
 _TOTALS = {
     "prefix_l2_max": "prefix L2",
     "norm_drift_max": "norm drift",

@@ -172,6 +172,38 @@ def window_deviation(
     return np.concatenate([np.zeros(0), *parts])
 
 
+def token_windows(
+    placed: csr_array, target: Float64[np.ndarray, " group"], num_tokens: float
+) -> Float64[np.ndarray, " window"]:
+    """TV of consecutive windows of `num_tokens` tokens; what is left at the end is in none.
+
+    A position that lies in several windows is divided by their tokens of it, each part with the position's mixture.
+
+    Example:
+        >>> token_windows(csr_array([[3, 0], [0, 3], [1, 1]]), np.array([0.5, 0.5]), 4)
+        array([0.25, 0.25])
+    """
+    starts = cumulative_tokens(placed)
+    num_windows = int(starts[-1] / num_tokens)
+    parts = [np.zeros(0)]
+    step = max(1, _BLOCK_POSITIONS * num_windows // placed.shape[0]) if num_windows else 1
+    for first in range(0, num_windows, step):
+        last = min(first + step, num_windows)
+        bounds = np.minimum(
+            np.arange(first, last + 1) * num_tokens, starts[-1]
+        )  # rounding must not lead beyond the end
+        low, high = np.searchsorted(starts, bounds[0], side="right") - 1, np.searchsorted(starts, bounds[-1])
+        # The pieces between neighbouring ends, of positions and of windows: each is in one position and in one window.
+        ends = np.union1d(starts[low : high + 1].clip(bounds[0], bounds[-1]), bounds)
+        middles, lengths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+        position = np.searchsorted(starts, middles, side="right") - 1
+        window = np.searchsorted(bounds, middles, side="right") - 1
+        share = lengths / (starts[position + 1] - starts[position])
+        of_window = csr_array((share, (window, position - low)), shape=(last - first, high - low))
+        parts.append(total_variation(csr_array(of_window @ placed[low:high]), target))
+    return np.concatenate(parts)
+
+
 def usable_windows(windows: Sequence[int], num_sequences: int, batch_size: int | None = None) -> tuple[int, ...]:
     """The window sizes, and the batch size, that fit twice; half of all sequences as one window where none does."""
     further = () if batch_size is None or batch_size in windows else (batch_size,)

@@ -99,7 +99,7 @@ def greedy_pool(
     if shuffle:
         stream = np.random.default_rng(seed).permutation(stream)
     numbers = tie_numbers(plan.num_positions, ties, seed)
-    return select_from_pool(plan, objective, stream, numbers, pool_size, advance, checkpoint, mesh)
+    return select_from_pool(plan, objective, stream, numbers, pool_size, 0.0, advance, checkpoint, mesh)
 
 
 def select_from_pool(
@@ -108,13 +108,15 @@ def select_from_pool(
     stream: Int64[np.ndarray, " remaining"],
     numbers: Int64[np.ndarray, " sequence"],
     pool_size: int,
+    impatience: float,
     advance: Advance,
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
     """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
 
-    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`).
+    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `impatience` above zero,
+    candidates that have waited long come earlier where sequences differ in tokens (`balance` says why).
     """
     pool_size = whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
@@ -123,7 +125,7 @@ def select_from_pool(
     # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     num_slots = min(pool_size, rounded_size(len(stream)))
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
-    selector = PoolSelector(plan, objective, stream, num_slots, devices)
+    selector = PoolSelector(plan, objective, stream, num_slots, devices, impatience)
     return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
@@ -179,9 +181,10 @@ class PoolSelector:
         stream: Int64[np.ndarray, " remaining"],
         num_slots: int,
         mesh: Mesh | None = None,
+        impatience: float = 0.0,
     ) -> None:
         self._plan, self._objective, self._mesh = plan, objective, mesh
-        self._num_slots = num_slots
+        self._num_slots, self._impatience = num_slots, impatience
         self._stream = stream
         # The table is the only memory that grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
@@ -233,13 +236,24 @@ class PoolSelector:
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
-            own_costs=padded(features.own_costs, size),
+            own_costs=padded(self._costs(features), size),
             # A placed token lowers the score along the documents' shares as well.
             target_products=padded((features.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(refresh_every)),
         )
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
+
+    def _costs(self, features: Features) -> Float32[np.ndarray, " sequence"]:
+        """Every sequence's own cost, and what it costs to have entered the stream later than others."""
+        tokens = features.tokens.astype(np.float64)
+        # None where all sequences have the same tokens, all of a sequence's squared counts where few have nearly all.
+        unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
+        # All candidates grow older by one with every step: only the places in the stream make a difference.
+        by_place = self._impatience * unevenness * features.squares.mean() / self._num_slots
+        costs = features.own_costs.astype(np.float64)
+        costs[self._stream] += by_place * np.arange(len(self._stream))
+        return costs.astype(np.float32)
 
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
