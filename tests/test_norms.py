@@ -200,7 +200,7 @@ def test_other_methods_refuse_norms(method: str) -> None:
 def test_settings_choose_the_form() -> None:
     chosen = OrderConfig("greedy", objective="f2", form="norms", norm_weight=0.7)
     chosen.check("orders[0]", ("cluster", "length"))
-    assert chosen.resolve_objective() == F2
-    assert OrderConfig("greedy", objective="f3").resolve_objective() == Objective.f3()
+    assert chosen.resolve_objective(("cluster", "length")) == F2
+    assert OrderConfig("greedy", objective="f3").resolve_objective(("cluster", "length")) == Objective.f3()
     with pytest.raises(UserError, match=r"Ordering 'greedy': .* no windows with the form 'norms'"):
         OrderConfig("greedy", objective="f3", form="norms", windows=(8,)).check("orders[0]", ("cluster", "length"))

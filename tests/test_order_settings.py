@@ -21,8 +21,8 @@ from jax_diversity.cli.main import main
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
-from jax_diversity.ordering.curriculum import shortages
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig
+from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.stages import ordering_stages
 
@@ -419,3 +419,17 @@ def test_measures_that_are_none(
 ) -> None:
     assert main(["measure", "--out", str(from_yaml), "--quiet", *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_published_objectives_take_the_weights_of_their_own_families() -> None:
+    families = ("cluster", "length", "source")
+    assert OrderConfig(objective="f3", weights={"length": 0.3}).resolve_objective(families) == jd.Objective.f3(0.3)
+    assert OrderConfig(objective="f2", norm_weight=0.2).resolve_objective(families) == jd.Objective.f2(0.2)
+    with pytest.raises(jd.UserError, match=r"weights of the families of f3 \(cluster, length\), found source"):
+        OrderConfig(objective="f3", weights={"source": 1.0}).check("orders[0]", families)
+
+
+def test_python_says_what_targets_lack() -> None:
+    chars = jd.Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+    with pytest.warns(UnmetTargets, match="2.00 times the tokens of topic '0'.* use them up after 50% of the run"):
+        jd.order(chars, targets={"topic": [1.0, 0.0]})

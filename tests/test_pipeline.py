@@ -255,7 +255,7 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
     [
         ({"method": "gredy"}, "did you mean 'greedy'"),
         ({"name": "../x"}, "plain file name"),
-        ({"objective": "f1", "weights": {"cluster": 2.0}}, "with the default objective only"),
+        ({"objective": "f1", "weights": {"length": 2.0}}, r"families of f1 \(cluster\), found length"),
         (
             {"weights": dict.fromkeys(("cluster", "length", "source", "language"), 0.0)},
             r"orders\[0\]\.weights to hold a weight above zero",

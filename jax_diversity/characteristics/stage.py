@@ -177,12 +177,14 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 def summary(counts: Counts) -> str:
     """How many groups the families have that are balanced, and what is there besides and is not."""
     # Sorted, as a manifest that is read again gives them back.
-    groups = {family: f"{family} {number:,}" for family, number in sorted(counts["num_groups"].items())}
-    balanced = ", ".join(groups.pop(family) for family in counts["families"])
+    numbers = sorted(counts["num_groups"].items())
+    balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
+    # A family of one group is balanced whatever the order.
+    others = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
     fields = counts["other_fields"]
     shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]
-    others = ", ".join([*groups.values(), *(f"field {field}" for field in shown)])
-    return f"{balanced} groups" + (f"; not balanced: {others}" if others else "")
+    others += [f"field {field}" for field in shown]
+    return f"{balanced} groups" + (f"; not balanced: {', '.join(others)}" if others else "")
 
 
 CHARACTERIZE = Stage(

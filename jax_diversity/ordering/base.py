@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, overload, runtime_checkable
@@ -18,6 +19,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
+from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.schema import Characteristics, Ordering, Schedule
 from jax_diversity.schema.characteristics import MADE_BY
 
@@ -147,6 +149,7 @@ def order(
     Warns:
         UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
             `sequence_spacing`).
+        UnmetTargets: targets that ask for more tokens of a group than there are, and when it is used up.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -191,7 +194,10 @@ def order(
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed)
         info["plan"] = plan.fingerprint
         if targets is not None:
-            info["targets"] = plan.plain_targets(targets.shares if isinstance(targets, Targets) else targets)
+            followed = targets if isinstance(targets, Targets) else _constant(targets)
+            info["targets"] = plan.plain_targets(followed.shares)
+            if lacking := shortages(characteristics, followed, plan.consumed):
+                warnings.warn(lacking[0].sentence(str(lacking[0].group), len(lacking) - 1), UnmetTargets, stacklevel=2)
     if checkpoint is not None:
         instance_of("checkpoint", checkpoint, str | Path, "the path of a file")
         METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")
@@ -202,3 +208,8 @@ def order(
     if consumed is None:
         return Ordering(indices, info)
     return Schedule(indices, characteristics.num_sequences, info)
+
+
+def _constant(targets: Mapping[str, Any]) -> Targets:
+    """Shares that hold for the whole run."""
+    return Targets((0,), {name: np.array([shares], np.float64) for name, shares in targets.items()})

@@ -113,7 +113,8 @@ class OrderConfig:
     form: Literal["squares", "norms"] = "squares"
     """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
-    """λ per family, in place of the characteristics' own: 1.0 of families that were listed."""
+    """λ per family, in place of the characteristics' own: 1.0 of families that were listed. Of f1, the first family's;
+    of f2 that and norm_weight; of f3, the first two families'."""
     windows: tuple[int, ...] = ()
     """Window sizes, in sequences, that are balanced besides the whole prefix; where none is given, `batch_size` if that
     is set. Windows of these sizes are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
@@ -191,7 +192,7 @@ class OrderConfig:
                 METHODS.check_takes(self.method, "plan", PLANNING)
             if self.devices is not None:
                 METHODS.check_takes(self.method, "mesh", "share its work among devices")
-            objective = self.resolve_objective()
+            objective = self.resolve_objective(families)
             objective.check_families(families)
             objective.check_method(self.method)
             weights = objective.family_weights or [self.weights.get(family, 1.0) for family in families]
@@ -202,7 +203,7 @@ class OrderConfig:
         except UserError as error:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
-    def resolve_objective(self) -> Objective:
+    def resolve_objective(self, families: Sequence[str]) -> Objective:
         """The objective that the settings describe: a preset, then what they set by themselves.
 
         Raises:
@@ -211,14 +212,18 @@ class OrderConfig:
         from jax_diversity.ordering.objective import Objective
 
         presets = {"default": Objective, "f1": Objective.f1, "f2": Objective.f2, "f3": Objective.f3}
-        if self.weights and self.objective != "default":
-            raise UserError(
-                f"Expected orders.weights with the default objective only, found them with {self.objective!r}, whose "
-                "weights are fixed; take objective=default."
-            )
+        preset = presets[self.objective]()
+        if preset.family_weights is not None and self.weights:
+            weighed = families[: len(preset.family_weights)]
+            if unknown := set(self.weights) - set(weighed):
+                raise UserError(
+                    f"Expected weights of the families of {self.objective} ({', '.join(weighed)}), found "
+                    f"{', '.join(sorted(unknown))}; take objective=default for all families."
+                )
+            preset = dataclasses.replace(preset, family_weights=tuple(self.weights.get(name, 1.0) for name in weighed))
         given = {name: getattr(self, name) for name in ("norm_weight", "self_weight", "document_weight")}
         return dataclasses.replace(
-            presets[self.objective](),
+            preset,
             windows=self.windows,
             window_weight=self.window_weight,
             form=self.form,

@@ -41,6 +41,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
     from jax_diversity.ordering.composition.compose import replan
+    from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
     dataset = context.dataset
@@ -49,7 +50,11 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     given = {family: value for family, value in config.weights.items() if family in chars.families}
     chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
-    settings: dict[str, Any] = {"seed": config.seed, "objective": config.resolve_objective(), **config.options}
+    settings: dict[str, Any] = {
+        "seed": config.seed,
+        "objective": config.resolve_objective(chars.families),
+        **config.options,
+    }
     if METHODS.takes(config.method, "checkpoint"):
         settings["checkpoint"] = checkpoint
     if config.devices is not None:
@@ -60,7 +65,11 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     if config.targets.shares:
         consumed = () if before is None else before.indices[:position]
         settings["targets"], about["unmet_targets"] = _targets(dataset, chars, config, consumed)
-    with context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance:
+    with (
+        context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UnmetTargets)  # told above, with the group's name
         if before is None:
             result = order(chars, config.method, advance=advance, **settings)
         else:
@@ -82,7 +91,8 @@ def _mesh(config: OrderConfig) -> Any:
 
 def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed: Any) -> tuple[Any, list[str]]:
     """What to aim at, and a sentence on what the corpus lacks for it, which is also shown as a warning."""
-    from jax_diversity.ordering.curriculum import named_targets, shortages
+    from jax_diversity.ordering.curriculum import named_targets
+    from jax_diversity.ordering.shortages import shortages
 
     targets = named_targets(config.targets, chars, dataset.group_names)
     found = shortages(chars, targets, np.asarray(consumed, np.int64))

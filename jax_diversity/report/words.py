@@ -68,13 +68,15 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
     """Which families the orderings balance, and which there are besides, from the counts of `characterize`."""
     groups = {clean_text(family): number for family, number in characterized["num_groups"].items()}
     balanced = [clean_text(family) for family in characterized["families"]]
-    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in sorted(groups) if family not in balanced]
+    # A family of one group is balanced whatever the order.
+    ignored = [family for family in sorted(groups) if family not in balanced and groups[family] > 1]
+    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in ignored]
     fields = [f"`{clean_text(field, 60)}`" for field in characterized["other_fields"]]
     if fields:
         more = [f"{len(fields) - MAX_FIELDS} more"] if len(fields) > MAX_FIELDS else []
         others.append(f"the metadata field{'' if len(fields) == 1 else 's'} {listing([*fields[:MAX_FIELDS], *more])}")
-    ignored = f" They do not balance {listing(others, 'or')}." if others else ""
-    return f"The orderings balance {listing([f'`{family}`' for family in balanced])}.{ignored}"
+    besides = f" They do not balance {listing(others, 'or')}." if others else ""
+    return f"The orderings balance {listing([f'`{family}`' for family in balanced])}.{besides}"
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:

@@ -1,0 +1,72 @@
+"""What a corpus lacks to meet targets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.schema import Characteristics
+
+# A group that lasts for this share of the run is met: sequences are pieces that no order can split.
+_LASTS = 0.99
+
+
+class UnmetTargets(UserWarning):
+    """Targets ask for more tokens of a group than there are."""
+
+
+class Shortage(NamedTuple):
+    """A group of which targets ask for more tokens than there are; it is used up after a share of the run."""
+
+    family: str
+    group: int
+    asked: float
+    has: int
+    used_up_after: float
+
+    def sentence(self, name: str, num_others: int) -> str:
+        """What to tell of it; the group is called `name`, and so many others are used up later."""
+        tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
+        groups = "group" if num_others == 1 else "groups"
+        others = f", and {num_others} more {groups} before its end" if num_others else ""
+        if not self.has:
+            fault = f"{tokens}, of which there are none, from {place} on"
+        else:
+            fault = f"{self.asked / self.has:.2f} times {tokens}: followed exactly, they use them up after {place}"
+        return f"The targets ask for {fault}{others}; what comes then is what is left."
+
+
+def shortages(
+    characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"] | None = None
+) -> list[Shortage]:
+    """The groups that are used up before the end of a run that follows the targets exactly, the first first.
+
+    The run goes over all sequences once; it begins after those that were `consumed`.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+        >>> shortages(chars, Targets((0,), {"topic": np.array([[1.0, 0.0]])}))
+        [Shortage(family='topic', group=0, asked=8.0, has=4, used_up_after=0.5)]
+    """
+    num_positions, tokens = characteristics.num_sequences, characteristics.tokens
+    consumed = np.zeros(0, np.int64) if consumed is None else consumed
+    left = np.ones(num_positions, bool)
+    left[consumed] = False
+    first, per_position = len(consumed), float(tokens[left].sum()) / max(num_positions - len(consumed), 1)
+    starts = np.clip(targets.starts, first, num_positions)
+    lengths = np.diff(starts, append=num_positions)
+    found = []
+    for family, shares in targets.shares.items():
+        has = np.asarray(characteristics.counts[family][left].sum(axis=0, dtype=np.int64)).ravel()
+        asked = np.cumsum(lengths[:, None] * shares * per_position, axis=0)
+        for group in np.flatnonzero(asked[-1] > has):
+            # Within a phase tokens are asked for at a constant rate.
+            phase = int(np.argmax(asked[:, group] > has[group]))
+            late = (asked[phase, group] - has[group]) / (shares[phase, group] * per_position)
+            place = (starts[phase] + lengths[phase] - late) / num_positions
+            if place < _LASTS:
+                found.append(Shortage(family, int(group), float(asked[-1, group]), int(has[group]), float(place)))
+    return sorted(found, key=lambda shortage: shortage.used_up_after)
