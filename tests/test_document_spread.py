@@ -217,3 +217,41 @@ def test_documents_of_characteristics() -> None:
         jd.Objective(document_weight=-1)
     with pytest.raises(jd.UserError, match="ties"):
         jd.order(known, "greedy", ties="first")
+
+
+@pytest.mark.parametrize("method", ["balance", "greedy", "greedy_pool"])
+def test_documents_and_copies_stay_apart_over_the_seam_of_two_epochs(method: str) -> None:
+    chars = synthetic_characteristics(3000, sequence_length=256, documents=True)
+    copies = np.where(np.arange(3000) % 30 == 0, np.arange(3000) // 300, -1)[:, None]
+    chars = jd.Characteristics.from_counts(chars.counts, documents=chars.documents, copies=copies)
+    first = jd.order(chars, method)
+    following = {
+        "alone": jd.order(chars, method, seed=1),
+        "after": jd.order(chars, method, seed=1, previous=first),
+    }
+    shortest = {}
+    for name, second in following.items():
+        both = np.concatenate([first.indices, second.indices])
+        for kind, groups in (("document", chars.documents), ("copy", chars.copies[:, 0])):
+            held = groups[both]
+            across = []
+            for group in np.unique(held[held >= 0]):
+                places = np.flatnonzero(held == group)
+                if (size := len(places) // 2) > 1:
+                    across.append((places[size] - places[size - 1]) * size / 3000)
+            shortest[name, kind] = np.quantile(across, 0.1)
+    for kind in ("document", "copy"):
+        assert shortest["after", kind] > max(0.35, 1.15 * shortest["alone", kind]), (kind, shortest)
+    assert not np.array_equal(first.indices, following["after"].indices)
+
+
+def test_the_epoch_before_is_checked() -> None:
+    chars = jd.Characteristics.from_counts({"topic": np.full((6, 1), 8)}, documents=[0, 0, 0, 1, 1, 1])
+    # The last sequence read was of document 1: the next is of document 0.
+    second = jd.order(chars, "greedy", previous=np.array([0, 3, 1, 4, 2, 5]))
+    assert chars.documents is not None
+    assert chars.documents[second.indices].tolist() == [0, 1, 0, 1, 0, 1]
+    with pytest.raises(jd.UserError, match="epoch before as an ordering of 6 sequences, found one of 3"):
+        jd.order(chars, "greedy", previous=np.array([0, 2, 1]))
+    with pytest.raises(jd.UserError, match="go on from earlier sequences"):
+        jd.order(chars, "uniform_shuffle", previous=np.arange(6))

@@ -308,7 +308,7 @@ MISTAKES = {
     "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
     "targets of a shuffle": (
         {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
-        "cannot follow targets or go on from consumed sequences; expected one of balance, greedy, greedy_pool.",
+        "cannot follow targets or go on from earlier sequences; expected one of balance, greedy, greedy_pool.",
     ),
     "devices for a shuffle": (
         {"method": "uniform_shuffle", "devices": 1},

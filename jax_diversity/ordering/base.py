@@ -74,7 +74,7 @@ METHODS = Methods(
     contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
 """Name -> module below this package. A new method is a function of this name in its module, and one line here."""
-PLANNING = "follow targets or go on from consumed sequences"
+PLANNING = "follow targets or go on from earlier sequences"
 """What a method with the parameter `plan` can do."""
 
 
@@ -87,6 +87,7 @@ def order(
     objective: Objective | None = ...,
     targets: Targets | Mapping[str, Any] | None = ...,
     consumed: None = ...,
+    previous: Any = ...,
     checkpoint: str | Path | None = ...,
     advance: Advance = ...,
     **options: Any,
@@ -102,6 +103,7 @@ def order(
     objective: Objective | None = ...,
     targets: Targets | Mapping[str, Any] | None = ...,
     consumed: Any,
+    previous: Any = ...,
     checkpoint: str | Path | None = ...,
     advance: Advance = ...,
     **options: Any,
@@ -116,6 +118,7 @@ def order(
     objective: Objective | None = None,
     targets: Targets | Mapping[str, Any] | None = None,
     consumed: Any = None,
+    previous: Any = None,
     checkpoint: str | Path | None = None,
     advance: Advance = ignore,
     **options: Any,
@@ -132,6 +135,8 @@ def order(
             shares from the first position of the run on.
         consumed: the sequences that training has seen already, in their order; the run continues from the deviation
             that they leave, and orders the rest.
+        previous: the ordering of the epoch before: sequences of a document, and copies, then lie as far apart across
+            the seam of the two epochs as within one.
         checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
         advance: told the number of positions filled since it was last called, for progress bars.
         options: the method's own, such as `pool_size`; `jax-diversity order --help` lists them.
@@ -189,9 +194,9 @@ def order(
         "characteristics": characteristics.fingerprint,
     }
     arguments = dict(options)
-    if targets is not None or consumed is not None:
+    if targets is not None or consumed is not None or previous is not None:
         METHODS.check_takes(method, "plan", PLANNING)
-        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed)
+        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
         info["plan"] = plan.fingerprint
         if targets is not None:
             followed = targets if isinstance(targets, Targets) else _constant(targets)

@@ -224,6 +224,8 @@ def _start_placed(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]
     held = [
         np.bincount(group[:, rows].ravel(), np.tile(tokens[rows], num_members), minlength=num_groups) for rows in sums
     ]
+    if num_groups:
+        held[0][: len(plan.head_start)] += plan.head_start  # of the run, not of its windows
     total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
     return Placed(
         jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),

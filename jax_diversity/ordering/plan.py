@@ -21,7 +21,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.checks import mapping, one_of, whole_number
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.schema import Characteristics
+from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import integers
 
 _FAMILY_TO_SHARES = "family -> shares of its groups"
@@ -123,13 +123,15 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
 class Plan:
     """All sequences' features with the first phase's targets, every phase's start and τ, the sequences before the run.
 
-    The last column of `targets` is the norms' mean.
+    The last column of `targets` is the norms' mean. `head_start` are the tokens by which every group that is kept apart
+    begins ahead of its share, because of the epoch before.
     """
 
     features: Features
     starts: tuple[int, ...]
     targets: Float64[np.ndarray, "phase column"]
     consumed: Int64[np.ndarray, " consumed"]
+    head_start: Int64[np.ndarray, " group"]
 
     @classmethod
     def build(
@@ -138,8 +140,9 @@ class Plan:
         objective: Objective,
         targets: Targets | Mapping[str, Any] | None = None,
         consumed: Any = None,
+        previous: Any = None,
     ) -> Plan:
-        """Check targets and consumed sequences against the characteristics.
+        """Check targets, consumed sequences and the epoch before against the characteristics.
 
         A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
         sequences count as having met their target, so that the run has no deficit to make up for; in all other
@@ -148,8 +151,9 @@ class Plan:
         num_sequences = characteristics.num_sequences
         consumed = np.zeros(0, np.int64) if consumed is None else checked_consumed(consumed, num_sequences)
         features = Features.build(characteristics, objective)
+        head_start = _head_start(features, None if previous is None else checked_epoch(previous, num_sequences))
         if targets is None:
-            return cls(features, (0,), features.targets[None], consumed)
+            return cls(features, (0,), features.targets[None], consumed, head_start)
         if from_here_on := not isinstance(targets, Targets):
             mapping("targets", targets, _FAMILY_TO_SHARES)
             if unknown := set(targets) - set(characteristics.families):
@@ -177,12 +181,14 @@ class Plan:
                 # The target of the past is its own mixture: its deviation is zero. Without tokens any target does.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
-        return cls(replace(features, targets=table[0]), starts, table, consumed)
+        return cls(replace(features, targets=table[0]), starts, table, consumed, head_start)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the targets and of the consumed sequences."""
-        parts = (repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes())
+        """Hash of the targets, of the consumed sequences and of what the epoch before leaves."""
+        parts = [repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes()]
+        if self.head_start.any():
+            parts.append(self.head_start.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def plain_targets(self, families: Iterable[str]) -> dict[str, Any]:
@@ -253,11 +259,41 @@ def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, "
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(num_sequences)
 
 
+def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | None) -> Int64[np.ndarray, " group"]:
+    """Tokens by which every group that is kept apart begins ahead of its share, after an epoch in another order.
+
+    An epoch holds all tokens of every group, so that the next one would begin without regard to what was just read. A
+    group whose last sequence was the epoch's last begins half a sequence ahead of its share; one whose last sequence
+    lies an even spacing back begins half a sequence behind it.
+    """
+    apart = features.apart
+    num_groups = len(apart.share)
+    if previous is None or not num_groups:
+        return np.zeros(num_groups, np.int64)
+    last = np.zeros(num_groups + 1, np.int64)
+    for group in apart.group:  # positions ascend: a group's last one stays
+        last[group[previous]] = np.maximum(last[group[previous]], np.arange(len(previous)))
+    sizes = np.bincount(apart.group.ravel(), minlength=num_groups + 1)[:num_groups]
+    spacings_ago = (len(previous) - 1 - last[:num_groups]) * sizes / len(previous)
+    mean_tokens = apart.share * features.tokens.sum() / sizes
+    return np.round(mean_tokens * (0.5 - np.minimum(spacings_ago, 1.0))).astype(np.int64)
+
+
 def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " sequence"]:
     """The place of every sequence in a permutation."""
     places = np.empty_like(permutation)
     places[permutation] = np.arange(len(permutation))
     return places
+
+
+def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
+    """The order of the epoch before, checked to be one of all sequences."""
+    ordering = previous if isinstance(previous, Ordering) else Ordering(np.asarray(previous))
+    if len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected the epoch before as an ordering of {num_sequences} sequences, found one of {len(ordering)}."
+        )
+    return ordering.indices
 
 
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
