@@ -35,6 +35,11 @@ from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed
 from .packing.base import pack as pack
 from .packing.report import PackingReport as PackingReport
+from .schedule.making import create_schedule as create_schedule
+from .schedule.making import extend_schedule as extend_schedule
+from .schedule.making import skip_positions as skip_positions
+from .schedule.stored import RunSchedule as RunSchedule
+from .schedule.stored import open_schedule as open_schedule
 from .schema import Characteristics as Characteristics
 from .schema import Document as Document
 from .schema import Ordering as Ordering

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -175,7 +174,9 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         # The ordering of the position's epoch: an order that changes with the epoch has another fingerprint in each.
         own = self._state(position)
         for name in ("dataset", "ordering"):
-            if state[name] != own[name] and not (name == "ordering" and self._borders(position, state[name])):
+            if name == "ordering" and self._batches.order.continues(position, self._windows.end, state[name]):
+                continue
+            if state[name] != own[name]:
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
                     f"{own[name]}; open the {name} it was made with, or start a new run."
@@ -199,21 +200,6 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         with self._lock:
             self._cancel()  # batches that were made ahead belong to the position before
             self._position = position
-
-    def _borders(self, position: int, ordering: str) -> bool:
-        """Whether an epoch of that ordering ends or begins at a position.
-
-        Between two epochs, a run that ends there has saved the ordering of the first, and a run of more epochs that
-        of the second. Each may continue as the other.
-        """
-        order = self._batches.order
-        if not position or position % len(order):
-            return False
-        if order.fingerprint_at(position - 1) == ordering:
-            return True
-        with suppress(Exception):  # a user's function may know no more epochs than this loader has
-            return order.fingerprint_at(position) == ordering
-        return False
 
     def start_prefetch(self) -> None:
         """Begin to make batches before the first one is needed."""

@@ -17,14 +17,15 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
-from jax_diversity.loader.orders import Order, resolve_order
+from jax_diversity.loader.orders import Order, ScheduleOrder, resolve_order
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings, Windows
 from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
 from jax_diversity.records.decoding import FIELDS
+from jax_diversity.schedule.stored import RunSchedule
 
 
 def make_loader(
-    dataset: str | Path | Dataset | Sequence[str | Path | Dataset],
+    dataset: str | Path | Dataset | Sequence[str | Path | Dataset] | RunSchedule,
     *,
     ordering: Any = "balance",
     global_batch_size: SupportsIndex,
@@ -48,11 +49,11 @@ def make_loader(
 
     Args:
         dataset: a built dataset, its folder or its address on an object store; or several, whose sequences are
-            numbered end to end.
+            numbered end to end; or the schedule of a run (`open_schedule`), which says what is read in which order.
         ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
             integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
             (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
-            or an ordering over all their sequences.
+            or an ordering over all their sequences. Not with the schedule of a run.
         global_batch_size: B, sequences of a batch over all hosts.
         num_epochs: how often every sequence comes, or a schedule is repeated; None never ends.
         start_position: the global position of the first batch.
@@ -162,6 +163,8 @@ class Loader(grain.IterDataset[Batch]):
 
 def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple[SequenceSource, Order]:
     """What is read, and in which order."""
+    if isinstance(dataset, RunSchedule):
+        return _open_schedule(dataset, ordering)
     is_blend = hasattr(ordering, "to_schedule")  # a `Blend` is known by its method: the loader does not import ordering
     if isinstance(dataset, str | Path | Dataset):
         if is_blend:
@@ -199,3 +202,12 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
             f"found the name {ordering!r}; make one with jax_diversity.blend."
         )
     return ConcatenatedSource(sources), resolve_order(ordering, sum(sizes))
+
+
+def _open_schedule(schedule: RunSchedule, ordering: Any) -> tuple[SequenceSource, Order]:
+    if ordering != "balance":  # the default
+        raise UserError(
+            f"Expected no ordering with a run's schedule, which holds its own, found {ordering!r}; leave it out."
+        )
+    sources = [record_source(dataset) for dataset in schedule.datasets]
+    return ConcatenatedSource(sources, schedule.content.id), ScheduleOrder(schedule)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.orderings import changed_ordering, is_file_name, load_ordering
-from jax_diversity.foundation.artifacts import NO_ARRAY
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.schedule.stored import RunSchedule
 from jax_diversity.schema import Ordering, Schedule
 
 
@@ -38,6 +36,23 @@ class Order(ABC):
     @abstractmethod
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions."""
+
+    def continues(self, position: int, end: int, fingerprint: str) -> bool:
+        """Whether a run that has saved a fingerprint at a position may go on here, in a run that ends at `end`.
+
+        Between two epochs, a run that ends there has saved the ordering of the first, and a run of more epochs that
+        of the second. Each may continue as the other.
+        """
+        last = max(end - 1, 0)  # at the end there is no next epoch to make an ordering for
+        if self.fingerprint_at(min(position, last)) == fingerprint:
+            return True
+        if not position or position % len(self):
+            return False
+        if self.fingerprint_at(position - 1) == fingerprint:
+            return True
+        with suppress(Exception):  # a user's function may know no more epochs than this loader has
+            return self.fingerprint_at(position) == fingerprint
+        return False
 
 
 class OrderIndex(Order):
@@ -70,54 +85,44 @@ def _load_again(path: Path, fingerprint: str) -> OrderIndex:
 
 
 class OrderFile(OrderIndex):
-    """A saved ordering (.npy, int64) that is memory-mapped; a pickle carries the name of its file.
-
-    The hash of the file alone shows that it holds the expected ordering, which was checked when it was saved. To
-    hash ten million numbers takes 0.05 s and no memory; to prove that they are a permutation takes 0.3 s and
-    240 MB. The file that was hashed is also the one that is mapped: when another file gets its name, the map does
-    not change. A file that is written to in place is refused from then on.
-    """
+    """A saved ordering that is memory-mapped; a pickle carries the name of its file."""
 
     def __init__(self, path: Path, fingerprint: str, num_sequences: int) -> None:
         self._path, self.fingerprint, self._length = path, fingerprint, num_sequences
-        found, shape = "no ordering", (num_sequences,)
-        try:
-            self._file = path.open("rb")
-            weakref.finalize(self, self._file.close)
-            self._status = _status(self._file)  # before the hash: what is written after this line is noticed
-            np.lib.format.read_magic(self._file)
-            stored = np.lib.format.read_array_header_1_0(self._file)
-            start = self._file.tell()
-            if stored == (shape, False, np.dtype("<i8")):
-                # From here to the end: the numbers without the file's header, of which a fingerprint is the hash.
-                found = hashlib.file_digest(self._file, "sha256").hexdigest()
-        except FileNotFoundError:
-            raise UserError(f"Expected an ordering at {path}, found no such file.") from None
-        except NO_ARRAY as error:
-            raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
-        if found != fingerprint:
-            raise changed_ordering(path, fingerprint, found)
-        self.indices = np.zeros(0, np.int64)
-        if num_sequences:  # an empty file cannot be mapped
-            self.indices = np.memmap(self._file, np.int64, "r", start, shape).view(np.ndarray)
+        self._file = OrderingFile(path, fingerprint, num_sequences)
+        self.indices = self._file.indices
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OrderFile, (self._path, self.fingerprint, self._length)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions; refused when the file was written to since it was opened."""
-        # One system call a batch. To read a map beyond the end of a file that was cut ends the process.
-        if _status(self._file) != self._status:
-            raise UserError(
-                f"Expected {self._path} as it was when it was opened, found it written to since; make what follows it, "
-                "a loader or an export, again."
-            )
-        return self.indices[positions % self._length]
+        return self._file.at(positions % self._length)
 
 
-def _status(file: Any) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
+class ScheduleOrder(Order):
+    """One version of a stored schedule."""
+
+    is_bijection = False
+
+    def __init__(self, schedule: RunSchedule) -> None:
+        self.schedule = schedule
+        self._fingerprint = schedule.fingerprint
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def fingerprint_at(self, position: int) -> str:
+        """The version's fingerprint."""
+        return self._fingerprint
+
+    def continues(self, position: int, end: int, fingerprint: str) -> bool:
+        """Whether all positions before one are those of the version of a fingerprint."""
+        return fingerprint == self._fingerprint or self.schedule.continues(position, fingerprint)
+
+    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The sequences at some positions, over all datasets; after its end the schedule begins again."""
+        return self.schedule.at(positions % len(self.schedule))
 
 
 class EpochOrders(Order):

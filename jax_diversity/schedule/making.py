@@ -1,0 +1,346 @@
+"""Schedules made and changed: epochs in fresh orders, mixtures by weight, additions, skipped positions.
+
+Every dataset is read epoch after epoch, each in an order of its own that begins where the one before ended: sequences
+of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `blending.interleave`. A change
+keeps what comes before its position. What a dataset has given of its epoch does not come again in it: the rest of the
+epoch is ordered anew, from the deviation that is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.checks import several, whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.ordering.base import METHODS, order
+from jax_diversity.ordering.composition.blending import Weights, interleave
+from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.schedule.stored import (
+    FILE,
+    Content,
+    Member,
+    Part,
+    RunSchedule,
+    Slice,
+    Version,
+    open_schedule,
+    relative,
+)
+from jax_diversity.schema import Ordering
+
+Datasets = Sequence[str | Path | Dataset]
+
+
+def create_schedule(
+    path: str | Path,
+    datasets: str | Path | Dataset | Datasets,
+    *,
+    num_epochs: float | None = None,
+    num_positions: SupportsIndex | None = None,
+    weights: Weights | None = None,
+    method: str = "balance",
+    seed: SupportsIndex = 0,
+    objective: Objective | None = None,
+    targets: Targets | Mapping[str, Any] | None = None,
+    advance: Advance = ignore,
+    **options: Any,
+) -> RunSchedule:
+    """Make the schedule of a run and store it.
+
+    Args:
+        path: a folder for it, such as `out/schedules/run`; it must not hold a schedule yet.
+        datasets: a built dataset, its folder or address, or several, with sequences of one length.
+        num_epochs: how often all sequences come, the last time perhaps in part; 1 where nothing is given. With
+            `weights`, the length of the run is that of so many epochs of all datasets.
+        num_positions: the length of the run instead, in sequences.
+        weights: shares of the positions, one for each dataset, in any unit; or `Targets` of the family "dataset", which
+            change over the run. None takes the datasets' sizes. A dataset whose share asks for more than it holds
+            begins again.
+        method: how every epoch is ordered: any method of `order`. Those that can (`balance`, `greedy`, `greedy_pool`)
+            begin where the epoch before ended.
+        seed: of the first epoch; each later one takes the next, so that no two epochs have one order.
+        objective: see `order`.
+        targets: shares that every epoch aims at, see `order`.
+        advance: told the number of positions ordered since it was last called.
+        options: the method's own.
+
+    Raises:
+        UserError: a folder that holds a schedule, or that another process writes to; datasets of unequal sequence
+            lengths; both `num_epochs` and `num_positions`; and what `order` and `blend` refuse.
+
+    Example:
+        >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
+        >>> loader = make_loader(run, global_batch_size=64)
+    """
+    root = Path(path).absolute()
+    opened = _opened(several(datasets) if not isinstance(datasets, str | Path | Dataset) else [datasets])
+    total = _length(opened, num_epochs, num_positions)
+    orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
+    with locked(root):
+        if (root / FILE).exists():
+            raise UserError(
+                f"Expected a folder without a schedule, found one at {root}; change it with extend_schedule, or name "
+                "another folder."
+            )
+        members = tuple(_member(dataset, root) for dataset in opened)
+        empty = Content(secrets.token_hex(16), members, (), (Version((), len(members), "created"),))
+        before = RunSchedule(root, empty, 1, opened)
+        numbers = _continued(before, 0, opened, total, weights, orders)
+        return _stored(root, replace(empty, versions=()), (), numbers, len(members), orders.about("created"), opened)
+
+
+def extend_schedule(
+    schedule: RunSchedule,
+    *,
+    position: SupportsIndex | None = None,
+    datasets: str | Path | Dataset | Datasets = (),
+    num_epochs: float | None = None,
+    num_positions: SupportsIndex | None = None,
+    weights: Weights | None = None,
+    method: str = "balance",
+    seed: SupportsIndex = 0,
+    objective: Objective | None = None,
+    targets: Targets | Mapping[str, Any] | None = None,
+    advance: Advance = ignore,
+    **options: Any,
+) -> RunSchedule:
+    """Add a version that goes on otherwise from a position: longer, with other weights or targets, with more datasets.
+
+    What comes before the position stays as it is, bit for bit. Of the epoch that a dataset is in, the sequences that
+    came do not come again, and the others all come before its next epoch.
+
+    Args:
+        schedule: the last version of a schedule.
+        position: the first position that changes, such as a checkpoint's; None takes the end.
+        datasets: datasets that are added.
+        num_epochs: the length of what follows, in epochs of all datasets.
+        num_positions: the length of what follows, in sequences. Where neither is given, the run ends where it ended
+            before, or after one more epoch if the position is its end.
+        weights: one for each dataset, earlier ones first; None takes the datasets' sizes.
+        method: see `create_schedule`, as for all that is not named here.
+        seed: see `create_schedule`.
+        objective: see `order`.
+        targets: see `order`; shares hold from the position on.
+        advance: see `create_schedule`.
+        options: the method's own.
+
+    Returns:
+        The schedule in its new version. A loader of it takes the state of a loader of an earlier version, up to the
+        position.
+
+    Raises:
+        UserError: a version that is not the last; a position beyond the end; another process that changes the schedule;
+            and what `create_schedule` refuses.
+
+    Example:
+        >>> run = extend_schedule(run, position=640_000, datasets=["books"], weights=[3, 1, 2])
+    """
+    added = _opened([datasets] if isinstance(datasets, str | Path | Dataset) else several(datasets))
+    opened = [*schedule.datasets, *added]
+    _check_lengths(opened)
+    place = len(schedule) if position is None else whole_number("position", position, 0, len(schedule))
+    if num_epochs is None and num_positions is None and place < len(schedule):
+        num_positions = len(schedule) - place
+    total = _length(opened, num_epochs, num_positions)
+    orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
+    with locked(schedule.root):
+        content = _unchanged(schedule)
+        content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
+        numbers = _continued(schedule, place, opened, total, weights, orders)
+        change = orders.about(f"from position {place:,} on")
+        return _stored(schedule.root, content, schedule.before(place), numbers, len(opened), change, opened)
+
+
+def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIndex) -> RunSchedule:
+    """Add a version without some positions, such as those of a batch that made the loss diverge.
+
+    All later positions come so much earlier. The sequences that are left out do not come later in their epoch.
+
+    Args:
+        schedule: the last version of a schedule.
+        start: the first position that is left out.
+        stop: the first one after it that is not.
+
+    Raises:
+        UserError: a version that is not the last, positions beyond the end, another process that changes the schedule.
+
+    Example:
+        >>> run = skip_positions(run, 64 * 1200, 64 * 1201)  # step 1200 of batches of 64
+    """
+    first = whole_number("start", start, 0, len(schedule))
+    last = whole_number("stop", stop, first, len(schedule))
+    with locked(schedule.root):
+        content = _unchanged(schedule)
+        current = content.versions[-1]
+        slices: list[Slice] = []
+        position = 0
+        for each in current.slices:
+            if each.skipped:
+                slices.append(each)
+                continue
+            # The cuts within the slice, as places of its part.
+            cuts = [each.start + min(max(cut - position, 0), len(each)) for cut in (first, last)]
+            bounds = [each.start, *cuts, each.stop]
+            pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
+            slices += [Slice(each.part, begin, end, skipped) for begin, end, skipped in pieces if begin < end]
+            position += len(each)
+        version = Version(tuple(slices), current.num_datasets, f"positions {first:,} to {last:,} skipped")
+        replace(content, versions=(*content.versions, version)).write(schedule.root)
+    return open_schedule(schedule.root, datasets=schedule.datasets)
+
+
+class _Orders:
+    """How epochs are ordered."""
+
+    def __init__(
+        self, method: str, seed: int, objective: Any, targets: Any, options: Mapping[str, Any], advance: Advance
+    ) -> None:
+        METHODS.check_name(method)
+        self.method, self.seed, self.advance = method, seed, advance
+        self.settings = {"objective": objective, **options}
+        if targets is not None:
+            self.settings["targets"] = targets
+
+    def about(self, change: str) -> str:
+        """What a version says of itself."""
+        return f"{change}: {self.method}, seed {self.seed}"
+
+    def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"], count: int) -> Int64[np.ndarray, " position"]:
+        """The next `count` sequences of a dataset that has given the sequences `used`."""
+        size = dataset.num_sequences
+        epoch = len(used) // size
+        previous = used[(epoch - 1) * size : epoch * size] if epoch else None
+        consumed = used[epoch * size :]
+        parts = [np.zeros(0, np.int64)]
+        while count > 0:
+            rest = self._order(dataset, epoch, previous, consumed)
+            parts.append(rest[:count])
+            count -= len(rest)
+            previous, consumed, epoch = np.concatenate([consumed, rest]), rest[:0], epoch + 1
+        return np.concatenate(parts)
+
+    def _order(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any) -> Int64[np.ndarray, " position"]:
+        settings = dict(self.settings)
+        if METHODS.takes(self.method, "plan"):
+            settings |= {"previous": None if previous is None else Ordering(previous)}
+            settings |= {"consumed": consumed} if len(consumed) else {}
+        elif len(consumed):
+            METHODS.check_takes(self.method, "plan", "go on from the middle of an epoch")
+        made = order(dataset.characteristics, self.method, seed=self.seed + epoch, advance=self.advance, **settings)
+        return made.indices
+
+
+def _continued(
+    before: RunSchedule,
+    position: int,
+    datasets: Sequence[Dataset],
+    count: int,
+    weights: Weights | None,
+    orders: _Orders,
+) -> Int64[np.ndarray, " position"]:
+    """`count` numbers of sequences that follow a schedule's first positions."""
+    sizes = [dataset.num_sequences for dataset in datasets]
+    bounds = np.cumsum([0, *sizes])
+    history = before.history(position)
+    chosen = np.zeros(count, np.int64)
+    if len(datasets) > 1 or weights is not None:
+        chosen = interleave(_checked_weights(weights, sizes), count)
+    numbers = np.empty(count, np.int64)
+    for index, dataset in enumerate(datasets):
+        places = np.flatnonzero(chosen == index)
+        # Of an empty dataset nothing is wanted: its share is zero.
+        used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
+        numbers[places] = orders.epochs(dataset, used, len(places)) + bounds[index] if len(places) else 0
+    return numbers
+
+
+def _checked_weights(weights: Weights | None, sizes: Sequence[int]) -> Weights:
+    if weights is None:
+        return [float(size) for size in sizes]
+    values = weights.shares.get("dataset", np.zeros((1, 0))).max(axis=0) if isinstance(weights, Targets) else weights
+    if np.ndim(values) != 1 or len(values) != len(sizes):
+        raise UserError(f"Expected a weight for each of {len(sizes)} datasets, found {np.size(values)}.")
+    for index, size in enumerate(sizes):
+        if values[index] and not size:
+            raise UserError(f"Expected sequences in a dataset with a weight, found none in dataset {index}.")
+    return weights
+
+
+def _stored(
+    root: Path,
+    content: Content,
+    kept: tuple[Slice, ...],
+    numbers: Int64[np.ndarray, " position"],
+    num_datasets: int,
+    change: str,
+    datasets: Sequence[Dataset],
+) -> RunSchedule:
+    """Write a part and the version that ends with it."""
+    name = f"part-{len(content.parts):06d}.npy"
+    # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
+    write_array(root / name, numbers)
+    part = Part(name, len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest(), {"change": change})
+    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), num_datasets, change)
+    content = replace(content, parts=(*content.parts, part), versions=(*content.versions, version))
+    content.write(root)
+    return RunSchedule(root, content, len(content.versions), datasets)
+
+
+def _unchanged(schedule: RunSchedule) -> Content:
+    """The content of a schedule's file, whose last version is the one that was opened."""
+    content = Content.read(schedule.root / FILE)
+    if content.id != schedule.content.id or len(content.versions) != schedule.version:
+        raise UserError(
+            f"Expected version {schedule.version} to be the last of the schedule at {schedule.root}, found "
+            f"{len(content.versions)}; open it again, and look at what was changed."
+        )
+    return content
+
+
+def _opened(datasets: Sequence[Any]) -> list[Dataset]:
+    for dataset in datasets:
+        if not isinstance(dataset, str | Path | Dataset):
+            raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
+    opened = [each if isinstance(each, Dataset) else open_dataset(each) for each in datasets]
+    _check_lengths(opened)
+    return opened
+
+
+def _check_lengths(datasets: Sequence[Dataset]) -> None:
+    lengths = sorted({dataset.sequence_length for dataset in datasets})
+    if len(lengths) > 1:
+        raise UserError(f"Expected datasets with sequences of one length, found lengths {lengths}.")
+
+
+def _member(dataset: Dataset, root: Path) -> Member:
+    address = dataset.root if dataset.remote is None else dataset.remote.address
+    return Member(relative(address, root), dataset.fingerprint, dataset.num_sequences, dataset.sequence_length)
+
+
+def _length(datasets: Sequence[Dataset], num_epochs: float | None, num_positions: SupportsIndex | None) -> int:
+    if not datasets:
+        raise UserError("Expected at least one dataset, found none.")
+    if num_epochs is not None and num_positions is not None:
+        raise UserError("Expected num_epochs or num_positions, found both; choose one.")
+    size = sum(dataset.num_sequences for dataset in datasets)
+    if not size:
+        raise UserError("Expected datasets with sequences, found none in any.")
+    if num_positions is not None:
+        return whole_number("num_positions", num_positions, 1)
+    epochs = 1 if num_epochs is None else num_epochs
+    if not 0 < epochs < 2**40:
+        raise UserError(f"Expected num_epochs above zero, found {num_epochs!r}.")
+    return round(epochs * size)

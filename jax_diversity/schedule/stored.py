@@ -1,0 +1,399 @@
+"""A schedule as it is stored: parts that are never changed, and versions that are cuts of them.
+
+A folder holds `schedule.json` and a file of numbers for each part. A number is a sequence: the datasets lie one after
+another, in the order in which they were added, and are never removed, so that a number means the same sequence in every
+version. A version is a list of slices of parts. A change adds a part and a version; what an earlier version says of the
+positions before the change is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.dataset.orderings import OrderingFile
+from jax_diversity.foundation.artifacts import atomic_path, fingerprint, signed, write_json
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.schema import Schedule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = "schedule.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a schedule: where it lies, as seen from the schedule's folder, and what it must be."""
+
+    path: str
+    fingerprint: str
+    num_sequences: int
+    sequence_length: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of numbers of sequences; `about` says how they were made."""
+
+    file: str
+    num_positions: int
+    fingerprint: str
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Positions of a part, from `start` up to `stop`; of skipped ones nothing is trained on."""
+
+    part: int
+    start: int
+    stop: int
+    skipped: bool = False
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Version:
+    """The slices that a run follows one after another, the number of datasets that it knows, and what was changed."""
+
+    slices: tuple[Slice, ...]
+    num_datasets: int
+    change: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """What `schedule.json` holds."""
+
+    id: str
+    datasets: tuple[Member, ...]
+    parts: tuple[Part, ...]
+    versions: tuple[Version, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Content:
+        """The file's content; a `UserError` refuses one that is absent, damaged, edited or of another format."""
+        try:
+            plain = json.loads(path.read_bytes())
+            if plain["format"] == _FORMAT and plain == signed(plain):
+                return cls(
+                    plain["id"],
+                    tuple(Member(**member) for member in plain["datasets"]),
+                    tuple(Part(**part) for part in plain["parts"]),
+                    tuple(
+                        Version(tuple(Slice(*numbers) for numbers in version["slices"]), *map(version.get, _REST))
+                        for version in plain["versions"]
+                    ),
+                )
+            reason = "it was changed after it was written"
+            if plain["format"] != _FORMAT:
+                reason = f"it has the format {plain['format']}, this version reads {_FORMAT}"
+        except FileNotFoundError:
+            raise UserError(
+                f"Expected a schedule at {path.parent}, found no {FILE}; make one with `jax-diversity schedule`."
+            ) from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            reason = in_one_line(error)
+        raise UserError(f"{path} is no schedule that can be followed ({reason}); restore it, or make another one.")
+
+    def write(self, root: Path) -> None:
+        """Replace the file, whole or not at all."""
+        versions = [
+            {
+                **asdict(version),
+                "slices": [[each.part, each.start, each.stop, each.skipped] for each in version.slices],
+            }
+            for version in self.versions
+        ]
+        parts = [asdict(each) for each in self.parts]
+        datasets = [asdict(each) for each in self.datasets]
+        plain = {"format": _FORMAT, "id": self.id, "datasets": datasets, "parts": parts, "versions": versions}
+        write_json(root / FILE, signed(json.loads(json.dumps(plain))))
+
+
+_REST = ("num_datasets", "change")
+
+
+class RunSchedule:
+    """One version of a stored schedule; get one with `open_schedule`, or make one with `create_schedule`.
+
+    Attributes:
+        root: the folder.
+        content: what its file held when it was opened.
+        version: the number of the version that is followed, from 1 on.
+
+    Datasets are opened when they are first needed. It pickles as its folder and version.
+    """
+
+    def __init__(
+        self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
+    ) -> None:
+        self.root, self.content, self.version, self._given = root, content, version, datasets
+        self._slices = [each for each in self._of(version).slices if not each.skipped]
+        self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
+        self._files: dict[int, OrderingFile] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_schedule, (self.root, self.version, self._given)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} positions of {len(self.members)} datasets"
+        version = f"version {self.version} of {len(self.content.versions)}"
+        return f"RunSchedule({size}, {version}, fingerprint {self.fingerprint[:16]})"
+
+    def _of(self, version: int) -> Version:
+        return self.content.versions[version - 1]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The datasets that this version knows, in the order in which they were added."""
+        return self.content.datasets[: self._of(self.version).num_datasets]
+
+    @property
+    def offsets(self) -> Int64[np.ndarray, " boundary"]:
+        """The number of every dataset's first sequence, and the number of all sequences."""
+        return np.cumsum([0, *(member.num_sequences for member in self.members)], dtype=np.int64)
+
+    @cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets, opened.
+
+        Raises:
+            UserError: one is not where it was, or is another one.
+        """
+        given = self._given if self._given is not None else [_absolute(each.path, self.root) for each in self.members]
+        if len(given) != len(self.members):
+            raise UserError(
+                f"Expected the {len(self.members)} datasets of the schedule, in its order, found {len(given)}."
+            )
+        return tuple(map(_opened, given, self.members))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what this version says of every position."""
+        return self._fingerprint_of(self.version)
+
+    def _fingerprint_of(self, version: int) -> str:
+        members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
+        parts = self.content.parts
+        slices = [[parts[each.part].fingerprint, each.start, each.stop] for each in self._of(version).slices]
+        return fingerprint("run schedule", members, slices)
+
+    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """The sequences at some positions below the length, numbered over all datasets (`offsets`).
+
+        Raises:
+            UserError: a part's file was changed.
+        """
+        if not len(positions):
+            return np.zeros(0, np.int64)
+        of_slice = np.searchsorted(self._starts, positions, side="right") - 1
+        if of_slice[0] == of_slice[-1] and (of_slice == of_slice[0]).all():  # nearly always: a batch of one part
+            return self._numbers(int(of_slice[0]), positions)
+        found = np.empty(len(positions), np.int64)
+        for index in np.unique(of_slice).tolist():
+            rows = of_slice == index
+            found[rows] = self._numbers(index, positions[rows])
+        return found
+
+    def _numbers(self, index: int, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        own = self._slices[index]
+        return self._file(own.part).at(positions - self._starts[index] + own.start)
+
+    def _file(self, part: int) -> OrderingFile:
+        if part not in self._files:
+            about = self.content.parts[part]
+            self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
+        return self._files[part]
+
+    def places(
+        self, positions: Int64[np.ndarray, " row"]
+    ) -> tuple[Int64[np.ndarray, " row"], Int64[np.ndarray, " row"]]:
+        """The dataset at some positions, and the sequence in it."""
+        numbers = self.at(positions)
+        dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
+        return dataset, numbers - self.offsets[dataset]
+
+    def before(self, position: int) -> tuple[Slice, ...]:
+        """The slices that end at a position, with what was skipped up to there."""
+        left, kept = position, []
+        for each in self._of(self.version).slices:
+            if not each.skipped and len(each) > left:
+                if left:
+                    kept.append(Slice(each.part, each.start, each.start + left))
+                break
+            kept.append(each)
+            left -= 0 if each.skipped else len(each)
+        return tuple(kept)
+
+    def history(self, position: int) -> Int64[np.ndarray, " used"]:
+        """The sequences of all positions before one, numbered over all datasets; skipped ones are among them."""
+        numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
+
+    def agrees_until(self, version: int) -> int:
+        """The first position at which another version says something else, or ends."""
+        position = 0
+        ours, theirs = ([s for s in self._of(v).slices if not s.skipped] for v in (self.version, version))
+        # Both as runs of (part, place): compared piece by piece, each piece as long as the shorter of both.
+        first, second = list(ours), list(theirs)
+        while first and second:
+            a, b = first.pop(0), second.pop(0)
+            if (a.part, a.start) != (b.part, b.start):
+                break
+            length = min(len(a), len(b))
+            position += length
+            if len(a) > length:
+                first.insert(0, Slice(a.part, a.start + length, a.stop))
+            if len(b) > length:
+                second.insert(0, Slice(b.part, b.start + length, b.stop))
+        return position
+
+    def continues(self, position: int, of: str) -> bool:
+        """Whether a run that has followed the version of the fingerprint `of` up to a position may go on here."""
+        for version in range(1, len(self.content.versions) + 1):
+            if self._fingerprint_of(version) == of:
+                return self.agrees_until(version) >= position
+        return False
+
+    def with_version(self, version: SupportsIndex) -> RunSchedule:
+        """Another version of the same schedule."""
+        number = whole_number("version", version, 1, len(self.content.versions))
+        return RunSchedule(self.root, self.content, number, self._given)
+
+    def to_schedule(self) -> Schedule:
+        """All positions in memory, as measures and exports take them: over the sequences of all datasets end to end."""
+        about = {"method": "schedule", "version": self.version, "of": self.content.id}
+        return Schedule(self.at(np.arange(len(self))), int(self.offsets[-1]), about)
+
+    def seen(self, position: SupportsIndex | None = None, path: str | Path | None = None) -> pa.Table:
+        """The documents that training has met before a position, all epochs together.
+
+        Args:
+            position: how many positions were trained on; None takes all.
+            path: a Parquet file that the table is also written to.
+
+        Returns:
+            A row a document that came at all, by dataset and then as stored: `dataset` (its number), `id`, `tokens`
+            (trained on, repetitions counted), `sequences` (positions that held a part of it), `first_position`,
+            `last_position`.
+
+        Example:
+            >>> open_schedule("run").seen(64 * 1000, "seen-at-step-1000.parquet")
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        stop = len(self) if position is None else whole_number("position", position, 0, len(self))
+        dataset, sequence = self.places(np.arange(stop))
+        tables = []
+        for number, member in enumerate(self.datasets):
+            places = np.flatnonzero(dataset == number)
+            tables.append(_met(member, number, sequence[places], places))
+        table = pa.concat_tables(tables)
+        if path is not None:
+            with atomic_path(Path(path)) as temporary:
+                pq.write_table(table, temporary, compression="zstd")
+        return table
+
+
+def _met(dataset: Dataset, number: int, sequences: np.ndarray, positions: np.ndarray) -> pa.Table:
+    """The documents of the sequences that came at some ascending positions."""
+    import pyarrow as pa
+
+    times = np.bincount(sequences, minlength=dataset.num_sequences)
+    first = np.full(dataset.num_sequences, np.iinfo(np.int64).max)
+    np.minimum.at(first, sequences, positions)
+    last = np.full(dataset.num_sequences, -1)
+    np.maximum.at(last, sequences, positions)
+    segments = dataset.segments
+    used = np.flatnonzero(times[segments.sequence_index] > 0)
+    held, document = segments.sequence_index[used], segments.document_index[used]
+    found, place = np.unique(document, return_inverse=True)
+    firsts = np.full(len(found), np.iinfo(np.int64).max)
+    np.minimum.at(firsts, place, first[held])
+    lasts = np.full(len(found), -1)
+    np.maximum.at(lasts, place, last[held])
+    # A sequence may hold several segments of a document: it counts once.
+    pairs = np.unique(np.stack([place, held]), axis=1)
+    of_document = np.bincount(pairs[0], times[pairs[1]], minlength=len(found)).astype(np.int64)
+    tokens = np.bincount(place, segments.length[used] * times[held], minlength=len(found)).astype(np.int64)
+    ids = np.array(list(dataset.document_store.ids()), object)[found]
+    return pa.table(
+        {
+            "dataset": np.full(len(found), number, np.int32),
+            "id": pa.array(ids.tolist(), pa.string()),
+            "tokens": tokens,
+            "sequences": of_document,
+            "first_position": firsts,
+            "last_position": lasts,
+        }
+    )
+
+
+def open_schedule(
+    path: str | Path,
+    version: SupportsIndex | None = None,
+    datasets: Sequence[str | Path | Dataset] | None = None,
+) -> RunSchedule:
+    """Open a stored schedule; neither its parts nor its datasets are read yet.
+
+    Args:
+        path: its folder.
+        version: which of its versions to follow; None takes the last.
+        datasets: where its datasets are now, in its order; None looks where they were, as seen from the folder.
+
+    Raises:
+        UserError: no such folder, a file that was damaged or edited, or of another format; an unknown version.
+
+    Example:
+        >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
+    """
+    root = Path(path).absolute()
+    content = Content.read(root / FILE)
+    last = len(content.versions)
+    number = last if version is None else whole_number("version", version, 1, last)
+    return RunSchedule(root, content, number, datasets)
+
+
+def relative(address: str | Path, root: Path) -> str:
+    """A dataset's path as seen from the schedule's folder, so that both can be moved together; an address as it is."""
+    return str(address) if "://" in str(address) else os.path.relpath(Path(address).absolute(), root)
+
+
+def _absolute(path: str, root: Path) -> str:
+    return path if "://" in path else str(Path(os.path.normpath(root / path)))
+
+
+def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
+    try:
+        dataset = given if isinstance(given, Dataset) else open_dataset(given)
+    except UserError as error:
+        raise UserError(
+            f"A dataset of the schedule is not where it was: {error} Give the datasets' places with "
+            "open_schedule(path, datasets=[...])."
+        ) from None
+    if dataset.fingerprint != member.fingerprint:
+        raise UserError(
+            f"Expected the dataset of fingerprint {member.fingerprint[:16]} at {dataset.root}, found "
+            f"{dataset.fingerprint[:16]}: it was built again with other sequences; restore it, or make another "
+            "schedule."
+        )
+    return dataset
