@@ -26,6 +26,7 @@ from jax_diversity.cli.options import (
     InspectOptions,
     MeasureOptions,
     OrderOptions,
+    ScheduleOptions,
     TrainOptions,
     VerifyOptions,
     parse_options,
@@ -174,6 +175,7 @@ def all_verbs() -> dict[str, Verb]:
     look = "Show a batch and how good it is, or where a document is used."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
+        "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
         "train": Verb("Train the lab's small GPT, from its last checkpoint on.", _run_train, TrainOptions()),
@@ -186,7 +188,11 @@ def _run(name: str, arguments: list[str]) -> None:
     asks_help = bool({"-h", "--help"} & set(arguments))
     methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
-        verb.run(parse_options(verb.options, name, arguments, verb.help + methods))
+        default = verb.options
+        # The only one of these verbs whose options describe a thing, which a file can hold.
+        if name == "schedule" and (path := _pop(arguments, "--config")):
+            default = read_settings(path, default)
+        verb.run(parse_options(default, name, arguments, verb.help + methods))
         return
     # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
@@ -272,6 +278,35 @@ def _run_order(options: OrderOptions) -> None:
     build = Build(recorded_config(_existing(options.out)), Progress(options.quiet))
     show(build_table(build.run_order(options.order)))
     show(f"\n{orderings_table(open_dataset(build.folder.root))}")
+
+
+def _run_schedule(options: ScheduleOptions) -> None:
+    from jax_diversity.cli.scheduling import batch_of_schedule, schedule_table
+    from jax_diversity.schedule import making
+    from jax_diversity.schedule.stored import FILE, open_schedule
+
+    options.check()
+    exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
+    if not exists and not options.datasets:
+        open_schedule(options.path)  # says that there is none
+    with progress.task("schedule", None, "sequences") as advance:
+        if not exists:
+            if options.position is not None or options.skip:
+                raise UserError(f"Expected a schedule at {options.path} to change, found none; make it first.")
+            run = making.create_schedule(options.path, options.datasets, **options.arguments(), advance=advance)
+        elif options.skip:
+            run = making.skip_positions(open_schedule(options.path), *options.skip)
+        elif options.changes:
+            change = {**options.arguments(), "position": options.position, "datasets": options.datasets}
+            run = making.extend_schedule(open_schedule(options.path), **change, advance=advance)
+        else:
+            run = open_schedule(options.path)
+    show(schedule_table(run))
+    if options.step is not None:
+        show(f"\n{batch_of_schedule(run, options.step, options.batch_size)}")
+    if options.seen is not None:
+        table = run.seen(options.seen, options.out)
+        show(f"\n{table.num_rows:,} documents were met before position {options.seen:,}: {options.out}")
 
 
 def _run_measure(options: MeasureOptions) -> None:

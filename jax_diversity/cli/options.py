@@ -26,6 +26,7 @@ from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.schedule.settings import ScheduleConfig
 
 _Options = TypeVar("_Options")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
@@ -49,6 +50,22 @@ class OrderOptions(VerifyOptions, OrderConfig):
     def order(self) -> OrderConfig:
         """The ordering's settings alone."""
         return OrderConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(OrderConfig)})
+
+
+@dataclass(frozen=True)
+class ScheduleOptions(ScheduleConfig):
+    """A run's schedule: made, changed, or shown where nothing is to be made or changed."""
+
+    seen: int | None = None
+    """Also write which documents training has met before this position."""
+    out: str = "seen.parquet"
+    """The file that `--seen` writes."""
+    step: int | None = None
+    """Also show the documents of this step's batch."""
+    batch_size: int = 64
+    """Sequences of a batch, for `--step`."""
+    quiet: bool = False
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
