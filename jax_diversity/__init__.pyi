@@ -6,7 +6,6 @@ from .foundation.errors import UserError as UserError
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
 from .loader.loader import make_loader as make_loader
-from .loader.replanning import replanned_state as replanned_state
 from .loader.streaming import stream_batches as stream_batches
 from .loader.watching import BatchMetrics as BatchMetrics
 from .loader.watching import watch_batches as watch_batches

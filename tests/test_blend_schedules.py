@@ -126,16 +126,16 @@ def test_a_scheduled_blend_is_loaded_resumed_and_measured(tmp_path: Path) -> Non
     assert np.bincount(blend.dataset_index[:40]).tolist() == [32, 8]
     assert np.bincount(blend.dataset_index[40:]).tolist() == [8, 32]
 
-    iterator = iter(jd.make_loader(datasets, ordering=blend, global_batch_size=8))
+    iterator = iter(jd.make_loader(datasets, ordering=blend.to_schedule(), global_batch_size=8))
     begun = [next(iterator) for _ in range(4)]
     state = json.loads(json.dumps(iterator.get_state()))
-    other = iter(jd.make_loader(datasets, ordering=blend, global_batch_size=16))
+    other = iter(jd.make_loader(datasets, ordering=blend.to_schedule(), global_batch_size=16))
     other.set_state(state)
     came = np.concatenate([batch["dataset_index"] for batch in [*begun, *other]])
     np.testing.assert_array_equal(came, blend.dataset_index)
     shifted = jd.blend(orderings, targets((0, 48), [[4, 1], [1, 4]]), 80)
     with pytest.raises(UserError, match="made with the ordering of fingerprint"):
-        iter(jd.make_loader(datasets, ordering=shifted, global_batch_size=8)).set_state(state)
+        iter(jd.make_loader(datasets, ordering=shifted.to_schedule(), global_batch_size=8)).set_state(state)
 
     families = datasets[0].characteristics.families
     counts = {name: vstack([each.characteristics.counts[name] for each in datasets]) for name in families}

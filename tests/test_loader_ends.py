@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import BufferPool
 from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 
@@ -93,68 +91,17 @@ def test_a_script_without_a_guard_is_told_so(tiny: TinyDataset, tmp_path: Path) 
     assert 'if __name__ == "__main__":' in sentence
 
 
-def test_a_function_that_no_worker_can_be_given_is_refused(tiny: TinyDataset) -> None:
-    ordering = jd.Ordering(tiny.orders["balance"])
-    settings: dict[str, Any] = {"ordering": lambda epoch: ordering, "global_batch_size": 4}
-    with pytest.raises(UserError, match=r"does not pickle .*give an ordering by a function of a module"):
-        next(iter(jd.make_loader(tiny.root, num_workers=1, **settings)))
-    assert next(iter(jd.make_loader(tiny.root, **settings)))["inputs"].shape == (4, 16)
-
-
-def epoch_ordering(num_sequences: int, num_known: int, epoch: int, first_seed: int = 0) -> jd.Ordering:
-    if epoch >= num_known:
-        raise IndexError(epoch)
-    return jd.Ordering(np.random.default_rng(first_seed + epoch).permutation(num_sequences))
-
-
-@pytest.mark.parametrize("num_epochs", [2, 3, None])
-def test_a_finished_run_goes_on_with_more_epochs(tiny: TinyDataset, num_epochs: int | None) -> None:
+def test_a_finished_run_goes_on_with_more_epochs(tiny: TinyDataset) -> None:
     number = tiny.segments.num_sequences
-    settings: dict[str, Any] = {
-        "ordering": partial(epoch_ordering, number, 9),
-        "global_batch_size": 5,
-        "drop_remainder": False,
-    }
+    settings: dict[str, Any] = {"global_batch_size": 5, "drop_remainder": False}
     finished = iter(jd.make_loader(tiny.root, num_epochs=1, **settings))
     list(finished)
     state = json.loads(json.dumps(finished.get_state()))
     assert state["position"] == number
-    longer = iter(jd.make_loader(tiny.root, num_epochs=num_epochs, **settings))
+    longer = iter(jd.make_loader(tiny.root, num_epochs=None, **settings))
     longer.set_state(state)
-    second = jd.make_loader(tiny.root, ordering=jd.Ordering(epoch_ordering(number, 9, 1).indices), global_batch_size=5)
-    np.testing.assert_array_equal(next(longer)["inputs"], next(iter(second))["inputs"])
+    np.testing.assert_array_equal(next(longer)["inputs"], next(iter(jd.make_loader(tiny.root, **settings)))["inputs"])
     longer.close()
-
-
-def test_a_run_saved_between_epochs_ends_in_a_loader_of_the_first_alone(tiny: TinyDataset) -> None:
-    number = tiny.segments.num_sequences
-    make = partial(epoch_ordering, number)
-    settings: dict[str, Any] = {"global_batch_size": 1, "start_position": number}
-    state = iter(jd.make_loader(tiny.root, ordering=partial(make, 2), num_epochs=2, **settings)).get_state()
-    single = iter(jd.make_loader(tiny.root, ordering=partial(make, 2), global_batch_size=5, num_epochs=1))
-    single.set_state(state)
-    assert list(single) == []
-    # Neither ordering is one that it knows: another function's, or one whose second epoch it cannot make.
-    for other in (partial(make, 2, first_seed=7), partial(make, 1, first_seed=7)):
-        iterator = iter(jd.make_loader(tiny.root, ordering=other, global_batch_size=5, num_epochs=1))
-        with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
-            iterator.set_state(state)
-
-
-def test_an_ordering_that_only_borders_is_refused_within_an_epoch(tiny: TinyDataset) -> None:
-    number = tiny.segments.num_sequences
-    settings: dict[str, Any] = {
-        "ordering": partial(epoch_ordering, number, 9),
-        "num_epochs": 2,
-        "global_batch_size": 1,
-    }
-    iterator = iter(jd.make_loader(tiny.root, **settings))
-    first = iterator.get_state()["ordering"]
-    state = iter(jd.make_loader(tiny.root, start_position=number + 1, **settings)).get_state()
-    with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
-        iterator.set_state({**state, "ordering": first})
-    iterator.set_state({**state, "position": number, "ordering": first})
-    assert iterator.get_state()["ordering"] == state["ordering"]
 
 
 def held_bytes(pool: BufferPool) -> int:

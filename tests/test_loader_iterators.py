@@ -91,17 +91,18 @@ def test_an_iterator_in_a_forked_process_is_a_sentence(tiny: TinyDataset, num_pr
     assert numbers(next(iterator)) == numbers(list(loader)[1])
 
 
-def test_closing_in_another_thread_ends_who_waits(tiny: TinyDataset) -> None:
+def test_closing_in_another_thread_ends_who_waits(tiny: TinyDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     started, go_on = threading.Event(), threading.Event()
+    loader = jd.make_loader(tiny.root, global_batch_size=4)
+    at = loader.batches.order.at
 
-    def make(epoch: int) -> jd.Ordering:
-        if epoch == 0:
-            return jd.Ordering(np.arange(tiny.segments.num_sequences))
-        started.set()
-        go_on.wait(30)
-        return jd.Ordering(np.arange(tiny.segments.num_sequences))
+    def slow_at(positions: np.ndarray) -> np.ndarray:
+        if positions[0] >= 16:
+            started.set()
+            go_on.wait(30)
+        return at(positions)
 
-    loader = jd.make_loader(tiny.root, ordering=make, global_batch_size=4, num_epochs=2)
+    monkeypatch.setattr(loader.batches.order, "at", slow_at)
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(list, iterator)

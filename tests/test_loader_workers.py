@@ -1,4 +1,4 @@
-"""Worker processes, epochs with orders of their own, several datasets, names and types of fields."""
+"""Worker processes, several datasets, names and types of fields."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import gc
 import json
 import multiprocessing
 import os
-import pickle
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +22,6 @@ from tests.tiny_dataset import TinyDataset, write_tiny_dataset
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
     return write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out")
-
-
-def epoch_ordering(num_sequences: int, epoch: int) -> jd.Ordering:
-    return jd.Ordering(np.random.default_rng(epoch).permutation(num_sequences))
 
 
 def inputs(loader) -> list[list[list[int]]]:
@@ -114,39 +108,6 @@ def test_a_loader_dropped_in_the_middle_leaves_nothing_behind(tiny: TinyDataset)
     assert not wait_until_alone()
 
 
-def test_another_ordering_every_epoch(tiny: TinyDataset) -> None:
-    number = tiny.segments.num_sequences
-    make = partial(epoch_ordering, number)
-    whole = np.concatenate([make(epoch).indices for epoch in range(3)])
-    plain = jd.make_loader(tiny.root, ordering=jd.Schedule(whole, number), global_batch_size=5)
-    settings = {"ordering": make, "global_batch_size": 5, "num_epochs": 3}
-    assert inputs(jd.make_loader(tiny.root, **settings)) == inputs(plain)
-    # Every epoch holds every sequence once, though batches run from one into the next.
-    iterator = iter(jd.make_loader(tiny.root, **settings))
-    states = [iterator.get_state()]
-    states.extend(iterator.get_state() for _ in iterator)
-    assert len({state["ordering"] for state in states}) == 3
-    expected = inputs(plain)
-    for step in (0, 1, number // 5, number // 5 + 1, len(expected) - 1, len(expected)):
-        again = iter(pickle.loads(pickle.dumps(jd.make_loader(tiny.root, **settings))))
-        again.set_state(states[step])
-        assert inputs(again) == expected[step:]
-
-
-def test_an_epoch_of_another_order_is_refused_at_resume(tiny: TinyDataset) -> None:
-    number = tiny.segments.num_sequences
-    iterator = iter(jd.make_loader(tiny.root, ordering=partial(epoch_ordering, number), global_batch_size=5))
-    next(iterator)
-    other = iter(
-        jd.make_loader(tiny.root, ordering=lambda epoch: epoch_ordering(number, epoch + 7), global_batch_size=5)
-    )
-    with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
-        other.set_state(iterator.get_state())
-    wrong = jd.make_loader(tiny.root, ordering=lambda epoch: epoch_ordering(number + 1, epoch), global_batch_size=5)
-    with pytest.raises(UserError, match=f"dataset's {number} sequences for epoch 0"):
-        next(iter(wrong))
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> list[TinyDataset]:
     folder = tmp_path_factory.mktemp("many")
@@ -159,7 +120,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[TinyDataset]:
 def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDataset]) -> None:
     orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
     blend = jd.blend(orderings, [5, 3, 1], 60)
-    loader = jd.make_loader([tiny.root for tiny in many], ordering=blend, global_batch_size=8, drop_remainder=False)
+    order = blend.to_schedule()
+    loader = jd.make_loader([tiny.root for tiny in many], ordering=order, global_batch_size=8, drop_remainder=False)
     alone = [
         np.concatenate([batch["inputs"] for batch in jd.make_loader(tiny.root, global_batch_size=1)]) for tiny in many
     ]
@@ -176,7 +138,7 @@ def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDat
     # The state is one position of the blend; another batch size goes on from it.
     iterator = iter(loader)
     next(iterator), next(iterator)
-    other = iter(jd.make_loader([tiny.root for tiny in many], ordering=blend, global_batch_size=4))
+    other = iter(jd.make_loader([tiny.root for tiny in many], ordering=order, global_batch_size=4))
     other.set_state(iterator.get_state())
     np.testing.assert_array_equal(next(other)["inputs"], rows[16:20])
 
@@ -184,7 +146,7 @@ def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDat
 def test_more_than_256_datasets(many: list[TinyDataset]) -> None:
     datasets = [jd.open_dataset(many[index % 3].root) for index in range(300)]
     orderings = [jd.Ordering(np.arange(dataset.num_sequences)) for dataset in datasets]
-    blend = jd.blend(orderings, [1.0] * 300, 600)
+    blend = jd.blend(orderings, [1.0] * 300, 600).to_schedule()
     batch = next(iter(jd.make_loader(datasets, ordering=blend, global_batch_size=600, fields=("inputs",))))
     assert sorted(batch["dataset_index"].tolist()) == sorted([*range(300)] * 2)
 
@@ -192,8 +154,10 @@ def test_more_than_256_datasets(many: list[TinyDataset]) -> None:
 def test_blends_that_do_not_fit_are_refused(many: list[TinyDataset], tmp_path: Path) -> None:
     roots = [tiny.root for tiny in many]
     orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
-    with pytest.raises(UserError, match="a blend of these datasets, in this order; dataset 0 has"):
-        jd.make_loader(roots[::-1], ordering=jd.blend(orderings, [1, 1, 1], 9), global_batch_size=4)
+    with pytest.raises(UserError, match=r"found Blend.*store the run with create_schedule"):
+        jd.make_loader(roots, ordering=jd.blend(orderings, [1, 1, 1], 9), global_batch_size=4)
+    with pytest.raises(UserError, match="schedule over the dataset's"):
+        jd.make_loader(roots[:2], ordering=jd.blend(orderings, [1, 1, 1], 9).to_schedule(), global_batch_size=4)
     with pytest.raises(UserError, match="found the name 'balance'"):
         jd.make_loader(roots, global_batch_size=4)
     with pytest.raises(UserError, match="at least one dataset"):

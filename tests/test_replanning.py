@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,16 +50,16 @@ def sequences(batches: list[np.ndarray], names: dict[bytes, int]) -> list[int]:
     return [names[row.tobytes()] for rows in batches for row in rows]
 
 
-def loader_of(root: Path, ordering: object, batch_size: int = 8, **settings: object) -> Loader:
-    return jd.make_loader(root, ordering=ordering, global_batch_size=batch_size, fields=("inputs",), **settings)
+def loader_of(run: jd.RunSchedule, batch_size: int = 8, **settings: object) -> Loader:
+    return jd.make_loader(run, global_batch_size=batch_size, fields=("inputs",), **settings)
 
 
-def whole_batches(root: Path, ordering: object, state: dict, num_hosts: int, batch_size: int = 8) -> list[np.ndarray]:
-    """The rest of an epoch as several hosts read it, their rows put together."""
+def whole_batches(run: jd.RunSchedule, state: dict, num_hosts: int, batch_size: int = 8) -> list[np.ndarray]:
+    """The rest of a run as several hosts read it, their rows put together."""
     hosts = []
     for host in range(num_hosts):
         settings = {"host_index": host, "num_hosts": num_hosts}
-        iterator = iter(loader_of(root, ordering, batch_size, drop_remainder=False, **settings))
+        iterator = iter(loader_of(run, batch_size, drop_remainder=False, **settings))
         iterator.set_state(state)
         hosts.append([batch["inputs"] for batch in iterator])
     whole = [np.concatenate(rows) for rows in zip(*hosts, strict=True)]
@@ -70,14 +69,6 @@ def whole_batches(root: Path, ordering: object, state: dict, num_hosts: int, bat
 
 def take(iterator, number: int) -> list[np.ndarray]:
     return [next(iterator)["inputs"] for _ in range(number)]
-
-
-def state_at(loader: Loader, position: int) -> dict:
-    """What a checkpoint holds when the batches up to a position were trained on."""
-    iterator = iter(loader)
-    take(iterator, position // loader.batches.windows.settings.global_batch_size)
-    assert iterator.position == position
-    return iterator.get_state()
 
 
 # The plan
@@ -140,151 +131,71 @@ def test_what_is_no_plan(chars: Characteristics, old: Ordering, change: dict, se
         jd.replan(chars, arguments.pop("ordering"), arguments.pop("position"), **arguments)
 
 
-# The run
+# The run: a schedule that begins with the ordering, and goes on otherwise
+
+
+def changed(run: jd.RunSchedule, position: int, **change: object) -> jd.RunSchedule:
+    return jd.extend_schedule(run, position=position, **change)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
-def test_exactly_once_over_the_change(root, old, chars, names, place, hosts) -> None:
+def test_exactly_once_over_the_change(root, old, names, place, hosts, tmp_path) -> None:
     """At the start, in the middle and at the end; gone on with by another number of hosts, in other batches."""
-    before = loader_of(root, old, drop_remainder=False)
+    run = jd.create_schedule(tmp_path / "run", root, ordering="balance")
+    before = loader_of(run, drop_remainder=False)
     steps = {"start": 0, "middle": 9, "end": before.num_batches}[place]
     iterator = iter(before)
     seen = [rows[rows.any(axis=1)] for rows in take(iterator, steps)]
-    state = iterator.get_state()
-    new = jd.replan(chars, old, state["position"], targets={"source": [1, 3]})
-    state = json.loads(json.dumps(jd.replanned_state(state, before, loader_of(root, new))))
+    state = json.loads(json.dumps(iterator.get_state()))
     assert state["position"] == min(8 * steps, len(old))
-    rest = whole_batches(root, new, state, hosts, batch_size=16)
-    assert sequences([*seen, *rest], names) == new.indices.tolist()
-    assert sorted(new.indices) == list(range(len(old)))
+    assert sequences(seen, names) == old.indices[: state["position"]].tolist()
+    new = run if place == "end" else changed(run, state["position"], targets={"cluster": [3, 1, 1, 1, 1]})
+    rest = whole_batches(new, state, hosts, batch_size=16)
+    assert sorted(sequences([*seen, *rest], names)) == list(range(len(old)))
 
 
-def test_windows_after_the_change_follow_the_new_target(root, old, chars, names) -> None:
-    before = loader_of(root, old)
-    after = loader_of(root, jd.replan(chars, old, 80, targets={"source": [1, 3]}))
-    iterator = iter(after)
-    iterator.set_state(jd.replanned_state(state_at(before, 80), before, after))
-    shares = [np.mean(np.array(sequences([rows], names)) % 2) for rows in take(iterator, 20)]
-    assert np.abs(np.array(shares) - 0.75).max() <= 1 / 8
-    old_shares = [np.mean(old.indices[start : start + 8] % 2) for start in range(80, 240, 8)]
-    assert np.abs(np.array(old_shares) - 0.75).max() > 1 / 8  # the old order would not have
+def test_windows_after_the_change_follow_the_new_target(root, tmp_path) -> None:
+    dataset = jd.open_dataset(root)
+    counts = dataset.characteristics.counts["cluster"].toarray()
+    target = np.array([3.0, 1, 1, 1, 1]) / 7
+    run = jd.create_schedule(tmp_path / "run", dataset)
+    after = changed(run, 80, targets={"cluster": target})
+
+    def distances(schedule: jd.RunSchedule) -> np.ndarray:
+        windows = schedule.at(np.arange(80, 240)).reshape(10, 16)
+        tokens = counts[windows].sum(axis=1)
+        return np.abs(tokens / tokens.sum(axis=1, keepdims=True) - target).sum(axis=1) / 2
+
+    assert distances(after).max() < 0.12 < distances(run).min()
 
 
-def test_two_changes_and_a_restart_from_a_file(root, old, chars, names, tmp_path) -> None:
-    """Each change made from the last checkpoint; the last part is read by another program, from the saved plan."""
-    first = jd.replan(chars, old, 40, targets={"source": [1, 3]})
-    before, middle = loader_of(root, old), loader_of(root, first)
-    seen = take(iter(before), 5)
-    iterator = iter(middle)
-    iterator.set_state(jd.replanned_state(state_at(before, 40), before, middle))
-    seen += take(iterator, 7)
-    second = jd.replan(chars, first, 96, targets={"source": [3, 1]})
-    second.save(tmp_path / "plan.npy")
-    last = loader_of(root, tmp_path / "plan.npy")
-    state = jd.replanned_state(iterator.get_state(), middle, last)
-    rest = whole_batches(root, tmp_path / "plan.npy", state, num_hosts=2)
-    assert sequences([*seen, *rest], names) == second.indices.tolist()
-    for other in (before, middle):
-        with pytest.raises(UserError, match="made with the ordering of fingerprint"):
-            iter(other).set_state(state)
+def test_a_run_that_began_without_a_schedule_goes_on_in_one(root, old, names, tmp_path) -> None:
+    iterator = iter(jd.make_loader(root, global_batch_size=8, fields=("inputs",)))
+    seen, position = take(iterator, 5), iterator.position
+    run = changed(jd.create_schedule(tmp_path / "run", root, ordering=old), position, method="greedy", seed=7)
+    rest = [batch["inputs"] for batch in loader_of(run, start_position=position, drop_remainder=False)]
+    rest[-1] = rest[-1][rest[-1].any(axis=1)]
+    assert sorted(sequences([*seen, *rest], names)) == list(range(len(old)))
 
 
-def test_in_a_later_epoch(root, old, chars, names) -> None:
-    """The plan changes in the second of three epochs; the third has one of its own, made when it is reached."""
-    size = len(old)
-    position = (size + 20) // 8 * 8
-    new = jd.replan(chars, old, position - size, targets={"source": [1, 3]})
-    other = jd.order(chars, seed=1)
-    before = loader_of(root, old, num_epochs=3)
-    after = loader_of(root, lambda epoch: new if epoch == 1 else other, num_epochs=3)
-    seen = take(iter(before), position // 8)
-    iterator = iter(after)
-    iterator.set_state(jd.replanned_state(state_at(before, position), before, after))
-    found = sequences([*seen, *[batch["inputs"] for batch in iterator]], names)
-    expected = [*old.indices, *new.indices, *other.indices]
-    assert found == expected[: 3 * size // 8 * 8]
-
-
-def test_a_finished_epoch_binds_nothing(root, old, chars) -> None:
-    size = len(old)
-    before = loader_of(root, old, batch_size=1)
-    done = {**iter(before).get_state(), "position": size}
-    any_order = Ordering(old.indices[::-1])
-    after = loader_of(root, any_order, batch_size=1, num_epochs=2)
-    iterator = iter(after)
-    iterator.set_state(jd.replanned_state(done, before, after))
-    assert iterator.position == size
-    assert len(list(iterator)) == size
-
-
-def test_global_arrays_go_on_alike(root, old, chars) -> None:
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    new = jd.replan(chars, old, 24, targets={"source": [1, 3]})
-    before, after = loader_of(root, old), loader_of(root, new)
-    state = jd.replanned_state(state_at(before, 24), before, after)
-    placed, plain = iter(loader_of(root, new, sharding=sharding)), iter(after)
-    for iterator in (placed, plain):
-        iterator.set_state(state)
-    for _ in range(3):
-        np.testing.assert_array_equal(next(placed)["inputs"], next(plain)["inputs"])
-    placed.close()
-
-
-def test_from_a_stream_to_a_plan(tmp_path: Path, chars, old) -> None:
-    """Records that lie in their order are streamed; from the change on they are read where the plan says."""
+def test_from_a_stream_to_a_schedule(tmp_path: Path) -> None:
+    """Records that lie in their order are streamed; from the change on they are read where the schedule says."""
     tiny = write_tiny_dataset(tmp_path / "out", num_documents=NUM_DOCUMENTS, layout="ordered")
-    stream = jd.stream_batches(tiny.root, global_batch_size=8, fields=("inputs",))
-    new = jd.replan(chars, old, 24, targets={"source": [1, 3]})
-    after = loader_of(tiny.root, new)
-    iterator = iter(after)
-    iterator.set_state(jd.replanned_state(state_at(stream, 24), stream, after))
-    expected = jd.make_loader(tiny.root, ordering=new, global_batch_size=8, start_position=24, fields=("inputs",))
-    np.testing.assert_array_equal(next(iterator)["inputs"], next(iter(expected))["inputs"])
+    stream = iter(jd.stream_batches(tiny.root, global_batch_size=8, fields=("inputs",)))
+    take(stream, 3)
+    run = changed(jd.create_schedule(tmp_path / "run", tiny.root, ordering="balance"), stream.position, seed=3)
+    found = next(iter(loader_of(run, start_position=stream.position)))
+    expected = jd.make_loader(
+        tiny.root, ordering=run.to_schedule(), global_batch_size=8, start_position=24, fields=("inputs",)
+    )
+    np.testing.assert_array_equal(found["inputs"], next(iter(expected))["inputs"])
 
 
-# What is refused
-
-
-def test_a_plan_that_forgets_what_was_trained_on(root, old, chars) -> None:
-    """From the wrong position, from another ordering: named at the first position that disagrees."""
-    before = loader_of(root, old)
-    state = state_at(before, 48)
-    early = jd.replan(chars, old, 32, targets={"source": [1, 3]})
-    place = int(np.flatnonzero(early.indices != old.indices)[0])
-    assert 32 <= place < 48
-    sentence = f"instead of {old.indices[place]} at position {place}"
-    with pytest.raises(UserError, match=sentence):
-        jd.replanned_state(state, before, loader_of(root, early))
-    other = jd.open_dataset(root).orderings["uniform_shuffle"]
-    with pytest.raises(UserError, match="agrees with the old one on the positions before 48"):
-        jd.replanned_state(state, before, loader_of(root, jd.replan(chars, other, 48)))
-    swapped = old.indices.copy()
-    swapped[[46, 47]] = swapped[[47, 46]]
-    with pytest.raises(UserError, match="at position 46"):
-        jd.replanned_state(state, before, loader_of(root, Ordering(swapped)))
-    swapped = old.indices.copy()
-    swapped[[48, 49]] = swapped[[49, 48]]
-    assert jd.replanned_state(state, before, loader_of(root, Ordering(swapped)))["position"] == 48
-
-
-def test_states_and_loaders_of_something_else(root, old, chars, tmp_path) -> None:
-    before = loader_of(root, old)
-    state = state_at(before, 16)
-    new = loader_of(root, jd.replan(chars, old, 16, targets={"source": [1, 3]}))
-    carried = jd.replanned_state(state, before, new)
-    with pytest.raises(UserError, match="made with the ordering of fingerprint"):
-        jd.replanned_state(carried, before, new)  # a state of the new plan already
-    with pytest.raises(UserError, match="Expected the state of a loader"):
-        jd.replanned_state({"position": 16}, before, new)
-    short = loader_of(root, jd.Schedule(old.indices[:32], len(old)))
-    with pytest.raises(UserError, match=f"of {len(old)} positions an epoch, as the old one has, found 32"):
-        jd.replanned_state(state, before, short)
-    other = write_tiny_dataset(tmp_path / "other", num_documents=NUM_DOCUMENTS, vocab_size=63)
-    assert jd.open_dataset(other.root).num_sequences == len(old)
-    with pytest.raises(UserError, match="made with the dataset of fingerprint"):
-        jd.replanned_state(state, before, loader_of(other.root, old))
-    endless = loader_of(root, old, num_epochs=2)
-    late = {**iter(endless).get_state(), "position": len(old) + 8}
-    with pytest.raises(UserError, match=f"Expected a position in 0 .. {len(old)}"):
-        jd.replanned_state(late, endless, before)
+def test_first_orders_that_do_not_fit(root, old, tmp_path) -> None:
+    with pytest.raises(UserError, match="ordering with one dataset, found 2"):
+        jd.create_schedule(tmp_path / "run", [root, root], ordering="balance")
+    with pytest.raises(UserError, match="Unknown ordering 'none'"):
+        jd.create_schedule(tmp_path / "run", root, ordering="none")
+    with pytest.raises(UserError, match=f"of {len(old)} sequences, found one of 3"):
+        jd.create_schedule(tmp_path / "run", root, ordering=Ordering(np.arange(3)))

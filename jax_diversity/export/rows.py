@@ -100,7 +100,7 @@ class OrderedSequences(Sequences):
             ordering = Path(ordering).absolute()
         self.ordering_name = ordering
         self._order = resolve_order(ordering, len(self), self.dataset)
-        self.ordering_fingerprint = found = self._order.fingerprint_at(0)
+        self.ordering_fingerprint = found = self._order.fingerprint
         if ordering_fingerprint not in (None, found):
             raise UserError(
                 f"Expected the ordering {str(ordering)!r} of fingerprint {str(ordering_fingerprint)[:16]}, found "

@@ -160,7 +160,7 @@ def train(
     model = Gpt(**shape)
     schedule = _schedule(config)
     optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
-    ordering = loader.batches.order.fingerprint_at(0)
+    ordering = loader.batches.order.fingerprint
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
     metrics = BatchMetrics.of_loader(loader, dataset)
     # Closed in reverse order also when a step raises: log and writers, the loader, and then the folder is free again.

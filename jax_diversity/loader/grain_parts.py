@@ -129,7 +129,7 @@ class OrderSampler:
         return grain.RecordMetadata(index=index, record_key=sequence, rng=np.random.default_rng(position))
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
-        order = self._order.fingerprint_at(0)[:16]
+        order = self._order.fingerprint[:16]
         return f"OrderSampler({order}, batches of {self._batch_size} for {self._num_workers} workers)"
 
 

@@ -146,12 +146,11 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return self._state(self._position)
 
     def _state(self, position: int) -> dict[str, Any]:
-        last = max(self._windows.end - 1, 0)  # at the end there is no next epoch to make an ordering for
         return {
             "version": _STATE_VERSION,
             "position": position,
             "dataset": self._batches.source.fingerprint,
-            "ordering": self._batches.order.fingerprint_at(min(position, last)),
+            "ordering": self._batches.order.fingerprint,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -171,15 +170,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 f"Expected a position in 0 .. {self._windows.end}, found {position!r}; "
                 "give the loader as many epochs as the run that was saved."
             )
-        # The ordering of the position's epoch: an order that changes with the epoch has another fingerprint in each.
-        own = self._state(position)
-        for name in ("dataset", "ordering"):
-            if name == "ordering" and self._batches.order.continues(position, self._windows.end, state[name]):
-                continue
-            if state[name] != own[name]:
+        known = {
+            "dataset": state["dataset"] == self._batches.source.fingerprint,
+            "ordering": self._batches.order.continues(position, state["ordering"]),
+        }
+        for name, fits in known.items():
+            if not fits:
+                own = self._state(position)[name]
                 raise UserError(
-                    f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is "
-                    f"{own[name]}; open the {name} it was made with, or start a new run."
+                    f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is {own}; "
+                    f"open the {name} it was made with, or start a new run."
                 )
         self._move(position)
 

@@ -51,9 +51,8 @@ def make_loader(
         dataset: a built dataset, its folder or its address on an object store; or several, whose sequences are
             numbered end to end; or the schedule of a run (`open_schedule`), which says what is read in which order.
         ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
-            integers); a schedule or blend, which may repeat and omit sequences; or a function from the epoch
-            (0, 1 ...) to its ordering, for another order in every epoch. Of several datasets: a blend, a schedule
-            or an ordering over all their sequences. Not with the schedule of a run.
+            integers), or a schedule, which may repeat and omit sequences. Of several datasets: one over all their
+            sequences. Not with the schedule of a run, which is its own order.
         global_batch_size: B, sequences of a batch over all hosts.
         num_epochs: how often every sequence comes, or a schedule is repeated; None never ends.
         start_position: the global position of the first batch.
@@ -165,13 +164,12 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
     """What is read, and in which order."""
     if isinstance(dataset, RunSchedule):
         return _open_schedule(dataset, ordering)
-    is_blend = hasattr(ordering, "to_schedule")  # a `Blend` is known by its method: the loader does not import ordering
+    if hasattr(ordering, "to_schedule"):  # a `Blend`, which the loader does not import
+        raise UserError(
+            f"Expected an ordering or a schedule, found {ordering!r}; give its to_schedule(), or store the run with "
+            "create_schedule(path, datasets, weights=...) and give make_loader that alone."
+        )
     if isinstance(dataset, str | Path | Dataset):
-        if is_blend:
-            raise UserError(
-                f"Expected the list of the datasets that were blended, found one dataset with {ordering!r}; give "
-                "make_loader([first, second, ...], ordering=blend)."
-            )
         single = opened(dataset, cache_folder)
         order = resolve_order(ordering, single.num_sequences, single)
         return record_source(single, order), order
@@ -184,22 +182,10 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
     if len(widths) > 1:
         raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
     sizes = list(map(len, sources))
-    if is_blend:
-        if len(ordering.num_sequences) != len(sizes):
-            raise UserError(
-                f"Expected the {len(ordering.num_sequences)} datasets of the blend, in its order, found {len(sizes)}."
-            )
-        for index, (expected, found) in enumerate(zip(ordering.num_sequences, sizes, strict=True)):
-            if expected != found:
-                raise UserError(
-                    f"Expected a blend of these datasets, in this order; dataset {index} has {found} sequences, the "
-                    f"blend's {expected}. Blend them again, or give those that were blended."
-                )
-        ordering = ordering.to_schedule()
     if isinstance(ordering, str) and not is_file_name(ordering):
         raise UserError(
-            f"Expected a blend, a schedule or an ordering over all {sum(sizes)} sequences of several datasets, "
-            f"found the name {ordering!r}; make one with jax_diversity.blend."
+            f"Expected a schedule or an ordering over all {sum(sizes)} sequences of several datasets, found the name "
+            f"{ordering!r}; make a schedule with create_schedule(path, datasets), and give it alone."
         )
     return ConcatenatedSource(sources), resolve_order(ordering, sum(sizes))
 

@@ -1,11 +1,8 @@
-"""Which sequence comes at every position: an ordering, a schedule, or another ordering in every epoch."""
+"""Which sequence comes at every position: an ordering, or a schedule."""
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +21,20 @@ class Order(ABC):
 
     is_bijection = True
     """Whether every sequence comes exactly once in an epoch."""
+    fingerprint: str
+    """Hash of what decides the sequences at all positions."""
 
     @abstractmethod
     def __len__(self) -> int:
         """N, positions of an epoch."""
 
     @abstractmethod
-    def fingerprint_at(self, position: int) -> str:
-        """Hash of what decides the sequences from a position to the end of its epoch."""
-
-    @abstractmethod
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions."""
 
-    def continues(self, position: int, end: int, fingerprint: str) -> bool:
-        """Whether a run that has saved a fingerprint at a position may go on here, in a run that ends at `end`.
-
-        Between two epochs, a run that ends there has saved the ordering of the first, and a run of more epochs that
-        of the second. Each may continue as the other.
-        """
-        last = max(end - 1, 0)  # at the end there is no next epoch to make an ordering for
-        if self.fingerprint_at(min(position, last)) == fingerprint:
-            return True
-        if not position or position % len(self):
-            return False
-        if self.fingerprint_at(position - 1) == fingerprint:
-            return True
-        with suppress(Exception):  # a user's function may know no more epochs than this loader has
-            return self.fingerprint_at(position) == fingerprint
-        return False
+    def continues(self, position: int, fingerprint: str) -> bool:
+        """Whether a run that has followed the order of a fingerprint up to a position may go on in this one."""
+        return fingerprint == self.fingerprint
 
 
 class OrderIndex(Order):
@@ -70,10 +52,6 @@ class OrderIndex(Order):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return super().__reduce__() if self._path is None else (_load_again, (self._path, self.fingerprint))
-
-    def fingerprint_at(self, position: int) -> str:
-        """The ordering's fingerprint, the same in every epoch."""
-        return self.fingerprint
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions, the same in every epoch."""
@@ -106,65 +84,18 @@ class ScheduleOrder(Order):
     is_bijection = False
 
     def __init__(self, schedule: RunSchedule) -> None:
-        self.schedule = schedule
-        self._fingerprint = schedule.fingerprint
+        self.schedule, self.fingerprint = schedule, schedule.fingerprint
 
     def __len__(self) -> int:
         return len(self.schedule)
 
-    def fingerprint_at(self, position: int) -> str:
-        """The version's fingerprint."""
-        return self._fingerprint
-
-    def continues(self, position: int, end: int, fingerprint: str) -> bool:
+    def continues(self, position: int, fingerprint: str) -> bool:
         """Whether all positions before one are those of the version of a fingerprint."""
-        return fingerprint == self._fingerprint or self.schedule.continues(position, fingerprint)
+        return fingerprint == self.fingerprint or self.schedule.continues(position, fingerprint)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions, over all datasets; after its end the schedule begins again."""
         return self.schedule.at(positions % len(self.schedule))
-
-
-class EpochOrders(Order):
-    """Another ordering in every epoch, made when the epoch begins by `make`, which must give the same one each time."""
-
-    def __init__(self, make: Callable[[int], Any], num_sequences: int) -> None:
-        self._make = make
-        self._length = num_sequences
-        self._made: dict[int, Ordering] = {}
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EpochOrders, (self._make, self._length)
-
-    def fingerprint_at(self, position: int) -> str:
-        """The fingerprint of the ordering of the position's epoch."""
-        return self._ordering(position // self._length).fingerprint
-
-    def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions, each in the ordering of its epoch."""
-        epochs, places = np.divmod(positions, self._length)
-        sequences = np.empty(len(positions), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            rows = epochs == epoch
-            sequences[rows] = self._ordering(epoch).indices[places[rows]]
-        return sequences
-
-    def _ordering(self, epoch: int) -> Ordering:
-        with self._lock:  # otherwise each thread that makes batches would make the ordering
-            if epoch not in self._made:
-                ordering = self._make(epoch)
-                if not isinstance(ordering, Ordering) or len(ordering) != self._length:
-                    raise UserError(
-                        f"Expected an ordering of the dataset's {self._length} sequences for epoch {epoch}, found "
-                        f"{ordering!r}."
-                    )
-                # Two epochs are kept because the batches made ahead are in the next one already.
-                self._made = {kept: made for kept, made in self._made.items() if kept >= epoch - 1} | {epoch: ordering}
-            return self._made[epoch]
 
 
 def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = None) -> Order:
@@ -179,7 +110,10 @@ def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = N
             dataset.check_origin(ordering)
         return OrderIndex(ordering)
     if callable(ordering):
-        return EpochOrders(ordering, num_sequences)
+        raise UserError(
+            f"Expected an ordering, found the function {ordering!r}; store the run's epochs, each in an order of its "
+            "own, with create_schedule(path, dataset, num_epochs=...)."
+        )
     path = None
     if is_file_name(ordering):
         path = Path(ordering).absolute()

@@ -133,7 +133,8 @@ class StreamOrder(Order):
     def __len__(self) -> int:
         return len(self.records)
 
-    def fingerprint_at(self, position: int) -> str:
+    @property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The layout's; of a shuffled stream, a hash of all that decides it."""
         if not self.shuffle_buffer:
             return self._layout_fingerprint

@@ -85,8 +85,7 @@ def _pickled(make: Callable[[int], Any]) -> bytes:
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise UserError(
             f"Expected a loader that can be sent to worker processes, found a part that does not pickle ({error}); "
-            "give an ordering by a function of a module, not by a lambda or a function inside another, or make "
-            "batches in threads (num_workers=0)."
+            "make batches in threads (num_workers=0)."
         ) from None
 
 

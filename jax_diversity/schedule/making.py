@@ -27,7 +27,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, order
 from jax_diversity.ordering.composition.blending import Weights, interleave
 from jax_diversity.ordering.objective import Objective
-from jax_diversity.ordering.plan import Targets
+from jax_diversity.ordering.plan import Targets, checked_epoch
 from jax_diversity.schedule.stored import (
     FILE,
     Content,
@@ -51,6 +51,7 @@ def create_schedule(
     num_epochs: float | None = None,
     num_positions: SupportsIndex | None = None,
     weights: Weights | None = None,
+    ordering: str | Ordering | None = None,
     method: str = "balance",
     seed: SupportsIndex = 0,
     objective: Objective | None = None,
@@ -69,8 +70,10 @@ def create_schedule(
         weights: shares of the positions, one for each dataset, in any unit; or `Targets` of the family "dataset", which
             change over the run. None takes the datasets' sizes. A dataset whose share asks for more than it holds
             begins again.
-        method: how every epoch is ordered: any method of `order`. Those that can (`balance`, `greedy`, `greedy_pool`)
-            begin where the epoch before ended.
+        ordering: the order of the first epoch, for one dataset: itself, or the name of one that the dataset has. A run
+            that has followed it goes on in the schedule from any position (`make_loader(start_position=...)`).
+        method: how every other epoch is ordered: any method of `order`. Those that can (`balance`, `greedy`,
+            `greedy_pool`) begin where the epoch before ended.
         seed: of the first epoch; each later one takes the next, so that no two epochs have one order.
         objective: see `order`.
         targets: shares that every epoch aims at, see `order`.
@@ -89,6 +92,8 @@ def create_schedule(
     opened = _opened(several(datasets) if not isinstance(datasets, str | Path | Dataset) else [datasets])
     total = _length(opened, num_epochs, num_positions)
     orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
+    if ordering is not None:
+        orders.first = _first_order(ordering, opened)
     with locked(root):
         if (root / FILE).exists():
             raise UserError(
@@ -210,6 +215,7 @@ class _Orders:
     ) -> None:
         METHODS.check_name(method)
         self.method, self.seed, self.advance = method, seed, advance
+        self.first: Ordering | None = None
         self.settings = {"objective": objective, **options}
         if targets is not None:
             self.settings["targets"] = targets
@@ -233,6 +239,8 @@ class _Orders:
         return np.concatenate(parts)
 
     def _order(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any) -> Int64[np.ndarray, " position"]:
+        if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
+            return self.first.indices
         settings = dict(self.settings)
         if METHODS.takes(self.method, "plan"):
             settings |= {"previous": None if previous is None else Ordering(previous)}
@@ -241,6 +249,14 @@ class _Orders:
             METHODS.check_takes(self.method, "plan", "go on from the middle of an epoch")
         made = order(dataset.characteristics, self.method, seed=self.seed + epoch, advance=self.advance, **settings)
         return made.indices
+
+
+def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset]) -> Ordering:
+    if len(datasets) != 1:
+        raise UserError(f"Expected ordering with one dataset, found {len(datasets)}; leave it out.")
+    if isinstance(ordering, str):
+        return datasets[0].find_ordering(ordering)
+    return Ordering(checked_epoch(ordering, datasets[0].num_sequences))
 
 
 def _continued(
