@@ -2,8 +2,8 @@
 
     python docs/pictures/run.py [--out PICTURE.svg]
 
-Two made-up datasets of 600 and 400 sequences are scheduled by the package's own rule: two epochs of the first, then, from
-position 700 on, both by weights of 1 and 1.
+Two made-up datasets of 600 and 400 sequences are scheduled by the package's own rule: two epochs of the first, then,
+from position 700 on, both by weights of 1 and 1.
 """
 
 from __future__ import annotations

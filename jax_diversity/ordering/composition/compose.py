@@ -192,7 +192,7 @@ def replan(
     """Keep an ordering up to a position and order the remaining sequences again.
 
     The result is a bijection: each sequence comes once over both parts. It can be used like any ordering (files,
-    measures, exports, loaders). `loader.replanned_state` carries a training run over to it.
+    measures, exports, loaders). A training run that changes on the way is a schedule (`extend_schedule`).
 
     Args:
         characteristics: token counts of the ordering's sequences; weights may differ from those it was made with.
