@@ -15,6 +15,7 @@ from scipy.sparse import vstack
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.ordering.composition import interleaving
 from jax_diversity.ordering.composition.blending import interleave
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -163,3 +164,19 @@ def test_a_scheduled_blend_is_loaded_resumed_and_measured(tmp_path: Path) -> Non
 def test_schedules_that_do_not_fit_are_refused(weights: jd.Targets, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         jd.blend([permutation(3), permutation(0)], weights, 8)
+
+
+@pytest.mark.parametrize("num_datasets", [1, 5, 129, 300])
+@pytest.mark.parametrize("lookahead", [0, 1, 7])
+def test_long_plans_are_those_of_the_loop(num_datasets: int, lookahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(num_datasets)
+    # Over several calls and a phase that begins within a block; also equal weights, whose lags are ties at every step.
+    monkeypatch.setattr(interleaving, "_STEPS_PER_CALL", 512)
+    uneven = rng.lognormal(0, 2, num_datasets)
+    for weights in (uneven, np.ones(num_datasets), targets((0, 700), np.stack([uneven, uneven[::-1]]))):
+        monkeypatch.setattr(interleaving, "_SHORT", 1 << 60)
+        expected = interleave(weights, 1900, lookahead=lookahead)
+        monkeypatch.setattr(interleaving, "_SHORT", 0)
+        interleaving._steps.clear_cache()  # the size of a call is part of the program
+        np.testing.assert_array_equal(interleave(weights, 1900, lookahead=lookahead), expected)
+    interleaving._steps.clear_cache()

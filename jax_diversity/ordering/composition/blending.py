@@ -27,12 +27,12 @@ from jax_diversity.foundation.checks import one_of, several, weight, whole_numbe
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import OrderingSource, epoch_ordering, origin, stacked_offsets
+from jax_diversity.ordering.composition.interleaving import interleaved
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Ordering, Schedule
 from jax_diversity.schema.orderings import integers
 
 _LAST_EPOCHS = ("rotated", "shuffled", "same")
-_STEPS_PER_ADVANCE = 65_536
 
 Weights = Sequence[float] | np.ndarray | Targets
 """A weight for each dataset, or `Targets` of the one family "dataset": weights in phases."""
@@ -143,7 +143,7 @@ def blend(
     sizes = [len(first) for first in firsts]
     starts, shares = _phases(sizes if weights is None else weights, sizes)
     total = sum(sizes) if num_positions is None else whole_number("num_positions", num_positions, 0)
-    dataset_index = _interleaved(starts, shares, total, 1, advance)
+    dataset_index = interleaved(starts, shares, total, 1, advance)
     # A stable sort gives every dataset's positions in ascending order, in one pass for all datasets.
     steps_by_dataset = np.argsort(dataset_index, kind="stable")
     ends = np.cumsum(np.bincount(dataset_index, minlength=len(sizes)))
@@ -165,49 +165,15 @@ def interleave(
     """The dataset at every position: always the one that lags most behind its share.
 
     `lookahead` says how many steps after the current one lags are taken, with the weights of the current one: 1 is its
-    end, 0 is Megatron's choice. Time is positions x datasets; a position of 300 datasets takes about 2 µs.
+    end, 0 is Megatron's choice. A position of ten datasets takes .05 µs, one of 1,000 datasets .9 µs; below 260,000
+    positions 2 µs.
 
     Example:
         >>> interleave([3, 1], 8).tolist()
         [0, 0, 1, 0, 0, 0, 1, 0]
     """
     num_positions = whole_number("num_positions", num_positions, 0)
-    return _interleaved(*_phases(weights), num_positions, whole_number("lookahead", lookahead, 0), advance)
-
-
-def _interleaved(
-    starts: tuple[int, ...],
-    phases: Float64[np.ndarray, "phase dataset"],
-    num_positions: int,
-    lookahead: int,
-    advance: Advance,
-) -> Int64[np.ndarray, " position"]:
-    # What every dataset is due is carried over a change of weights: lags from before are still corrected.
-    due, counts = np.zeros(phases.shape[1]), np.zeros(phases.shape[1])
-    chosen = np.empty(num_positions, np.int64)
-    ends = [min(stop, num_positions) for stop in (*starts[1:], num_positions)]
-    for first, end, weights in zip(starts, ends, phases, strict=True):
-        # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
-        blended = np.flatnonzero(weights)
-        shares, before, given = weights[blended], due[blended], counts[blended]
-        lags = np.zeros(len(shares))
-        for start in range(first, end, _STEPS_PER_ADVANCE):
-            stop = min(start + _STEPS_PER_ADVANCE, end)
-            for step in range(start, stop):
-                # Computed from the step and not updated: no rounding errors add up, and lags that should be equal
-                # are equal to the last bit, so that ties go to the lowest index.
-                np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
-                np.add(lags, before, out=lags)
-                np.subtract(lags, given, out=lags)
-                most = lags.argmax()
-                given[most] += 1.0
-                chosen[step] = most
-            chosen[start:stop] = blended[chosen[start:stop]]
-            advance(stop - start)
-        counts[blended] = given
-        # A phase that begins behind the last position has no steps.
-        due += weights * max(end - first, 0)
-    return chosen
+    return interleaved(*_phases(weights), num_positions, whole_number("lookahead", lookahead, 0), advance)
 
 
 def _epochs(

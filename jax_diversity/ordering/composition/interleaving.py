@@ -1,0 +1,190 @@
+"""Which of several datasets comes at every position: always the one that lags most behind its share.
+
+The rule of `blending`, step by step. Short plans are a loop in NumPy, long ones a compiled program of the same
+arithmetic in float64, whose lags are equal to the last bit. With many datasets a step need not look at all: within a
+block of steps a lag grows by its share alone, so that only the datasets with the largest lags at the block's end can
+come. Their lags are followed; that no other could have come is checked after the block, which is otherwise done again
+with all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Float64, Int32, Int64
+
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.ordering.deviation import rounded_size
+
+# A loop in NumPy takes 2 µs a step and no compilation.
+_SHORT = 1 << 18
+_STEPS_PER_ADVANCE = 1 << 16
+_STEPS_PER_CALL = 1 << 20
+_STEPS_PER_BLOCK = 64
+_CANDIDATES = 128
+_HALVINGS = 10
+_NOBODY = np.iinfo(np.int32).max
+
+
+def interleaved(
+    starts: Sequence[int],
+    phases: Float64[np.ndarray, "phase dataset"],
+    num_positions: int,
+    lookahead: int,
+    advance: Advance,
+) -> Int64[np.ndarray, " position"]:
+    """The dataset at every position; phases hold the shares from each start on, and add up to 1.
+
+    What every dataset is due is carried over a change of shares: lags from before are still corrected.
+    """
+    due, counts = np.zeros(phases.shape[1]), np.zeros(phases.shape[1])
+    chosen = np.empty(num_positions, np.int64)
+    ends = [min(stop, num_positions) for stop in (*starts[1:], num_positions)]
+    for first, end, weights in zip(starts, ends, phases, strict=True):
+        # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
+        blended = np.flatnonzero(weights)
+        follow = _short if end - first < _SHORT else _long
+        shares, before = weights[blended], due[blended]
+        chosen[first:end] = blended[follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)]
+        counts += np.bincount(chosen[first:end], minlength=len(counts))
+        # A phase that begins behind the last position has no steps.
+        due += weights * max(end - first, 0)
+    return chosen
+
+
+def _short(
+    shares: np.ndarray, before: np.ndarray, counts: np.ndarray, first: int, end: int, lookahead: int, advance: Advance
+) -> Int64[np.ndarray, " step"]:
+    given, lags = counts.copy(), np.zeros(len(shares))
+    chosen = np.empty(end - first, np.int64)
+    for start in range(first, end, _STEPS_PER_ADVANCE):
+        stop = min(start + _STEPS_PER_ADVANCE, end)
+        for step in range(start, stop):
+            # Computed from the step and not updated: no rounding errors add up, and lags that should be equal are equal to
+            # the last bit, so that ties go to the lowest index.
+            np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
+            np.add(lags, before, out=lags)
+            np.subtract(lags, given, out=lags)
+            most = lags.argmax()
+            given[most] += 1.0
+            chosen[step - first] = most
+        advance(stop - start)
+    return chosen
+
+
+def _long(
+    shares: np.ndarray, before: np.ndarray, counts: np.ndarray, first: int, end: int, lookahead: int, advance: Advance
+) -> Int64[np.ndarray, " step"]:
+    size = rounded_size(len(shares))
+    missing = (0, size - len(shares))
+    parts = []
+    # Without x64 the lags would be float32, which cannot hold ten million steps.
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
+        # What fills up never comes.
+        own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
+        for start in range(first, end, _STEPS_PER_CALL):
+            stop = min(start + _STEPS_PER_CALL, end)
+            places = [jnp.asarray(np.int64(place)) for place in (first, start, stop, lookahead)]
+            given, chosen = _steps(own_shares, own_before, given, *places, jnp.asarray(np.float64(0)))
+            parts.append(np.asarray(chosen)[: stop - start].astype(np.int64))
+            advance(stop - start)
+    return np.concatenate(parts)
+
+
+@jax.jit
+def _steps(
+    shares: Float[Array, " dataset"],
+    before: Float[Array, " dataset"],
+    given: Float[Array, " dataset"],
+    first: Array,
+    start: Array,
+    stop: Array,
+    lookahead: Array,
+    zero: Array,
+) -> tuple[Float[Array, " dataset"], Int32[Array, " step"]]:
+    """The datasets of the steps from `start` up to `stop`, and how often each has come since the beginning."""
+    follow = functools.partial(_block, first=first, lookahead=lookahead, zero=zero)
+
+    def all_of(step: Array, given: Array) -> tuple[Array, Array]:
+        given, chosen, _ = follow(shares, before, given, step, stop)
+        return given, chosen
+
+    def block(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        given, chosen = carry
+        step = start + index * _STEPS_PER_BLOCK
+        if len(shares) <= _CANDIDATES:
+            given, found = all_of(step, given)
+        else:
+            last = jnp.minimum(step + _STEPS_PER_BLOCK, stop) - 1
+            candidates, bound = _largest(_lags(shares, before, given, last, first, lookahead, zero))
+            some = jnp.minimum(candidates, len(shares) - 1)
+            lags_of = jnp.where(candidates < len(shares), before[some], -jnp.inf)
+            own, local, least = follow(shares[some], lags_of, given[some], step, stop)
+            of_some = given.at[candidates].set(own, mode="drop"), candidates[local]
+            # A dataset that was left out has a lag of at most `bound` within the block.
+            given, found = lax.cond(least > bound, lambda: of_some, lambda: all_of(step, given))
+        return given, lax.dynamic_update_slice(chosen, found, (index * _STEPS_PER_BLOCK,))
+
+    chosen = jnp.zeros(_STEPS_PER_CALL + _STEPS_PER_BLOCK, jnp.int32)
+    num_blocks = -(-(stop - start) // _STEPS_PER_BLOCK)
+    return lax.fori_loop(0, num_blocks, block, (given, chosen))
+
+
+def _lags(
+    shares: Array, before: Array, given: Array, step: Array, first: Array, lookahead: Array, zero: Array
+) -> Array:
+    # `zero`, which the compiler cannot know, keeps product and sum from being rounded together.
+    due = shares * (jnp.maximum(step + lookahead, 1) - first).astype(shares.dtype) + zero
+    return due + before - given
+
+
+def _block(
+    shares: Array,
+    before: Array,
+    given: Array,
+    start: Array,
+    stop: Array,
+    *,
+    first: Array,
+    lookahead: Array,
+    zero: Array,
+) -> tuple[Array, Int32[Array, " step"], Array]:
+    """One block of steps: the new counts, who came, and the smallest lag that won."""
+    index = jnp.arange(len(shares), dtype=jnp.int32)
+
+    def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        given, chosen, least = carry
+        lags = _lags(shares, before, given, start + number, first, lookahead, zero)
+        # Not `argmax`, which is slow on processors: two plain reductions, the second for the lowest index.
+        best = jnp.max(lags)
+        most = jnp.min(jnp.where(lags == best, index, _NOBODY))
+        return given.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
+
+    nothing = (given, jnp.zeros(_STEPS_PER_BLOCK, jnp.int32), jnp.full((), jnp.inf, shares.dtype))
+    return lax.fori_loop(0, jnp.minimum(_STEPS_PER_BLOCK, stop - start), step, nothing)
+
+
+def _largest(lags: Float[Array, " dataset"]) -> tuple[Int32[Array, " candidate"], Array]:
+    """The datasets of the largest lags, ascending, filled up with an index past the end; the others' largest lag."""
+
+    def halved(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = 0.5 * (low + high)
+        too_many = jnp.sum(lags >= middle) > _CANDIDATES
+        return jnp.where(too_many, middle, low), jnp.where(too_many, high, middle)
+
+    lowest = jnp.min(jnp.where(jnp.isfinite(lags), lags, jnp.inf))
+    _, least = lax.fori_loop(0, _HALVINGS, halved, (lowest, jnp.max(lags)))
+    inside = lags >= least
+    place = jnp.where(inside, jnp.cumsum(inside.astype(jnp.int32)) - 1, _CANDIDATES)
+    index = jnp.arange(len(lags), dtype=jnp.int32)
+    candidates = jnp.full(_CANDIDATES, len(lags), jnp.int32).at[place].set(index, mode="drop")
+    # Where the largest lags are equal there may be more of them than places: those that found none are left out.
+    left_out = ~inside | (place >= _CANDIDATES)
+    return candidates, jnp.max(jnp.where(left_out, lags, -jnp.inf))
