@@ -65,8 +65,8 @@ def _short(
     for start in range(first, end, _STEPS_PER_ADVANCE):
         stop = min(start + _STEPS_PER_ADVANCE, end)
         for step in range(start, stop):
-            # Computed from the step and not updated: no rounding errors add up, and lags that should be equal are equal to
-            # the last bit, so that ties go to the lowest index.
+            # Computed from the step and not updated: no rounding errors add up, and lags that should be equal are equal
+            # to the last bit, so that ties go to the lowest index.
             np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
             np.add(lags, before, out=lags)
             np.subtract(lags, given, out=lags)
