@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -300,7 +299,6 @@ def main() -> None:
     """Print the tables; with --write, keep them."""
     arguments = _parse()
     about = results_file.environment("jax", "numpy", "scipy")  # before our own load
-    os.environ["JAX_DIVERSITY_COMPILATION_CACHE"] = "off"  # programs are compiled, not found
     if arguments.dataset is not None:
         chars, name = corpora.from_dataset(arguments.dataset), arguments.dataset.resolve().name
     else:
