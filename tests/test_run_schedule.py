@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
+from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.foundation.folders import locked
 from jax_diversity.ordering.composition.blending import interleave
 from tests.tiny_dataset import write_tiny_dataset
@@ -384,3 +386,64 @@ def test_batches_of_a_schedule_are_watched(folder: Path, web: jd.Dataset) -> Non
     for (_, found), (_, expected) in zip(written, plain, strict=True):
         for name in (name for name in expected if not name.startswith("input_wait")):
             assert found[name] == pytest.approx(expected[name])
+
+
+def test_measure_and_inspect_take_a_saved_schedule(
+    tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    dataset = jd.open_dataset(tiny_dataset)
+    saved = str(tmp_path / "run.npy")
+    made = ["schedule", "--path", str(tmp_path / "run"), "--datasets", str(tiny_dataset), "--num-epochs", "1.5"]
+    assert main([*made, "--quiet", "--save", saved, "--step", "3", "--batch-size", "4"]) == 0
+    assert "1.50" in capsys.readouterr().out
+    run = jd.open_schedule(tmp_path / "run")
+    assert main(["measure", "--out", str(tiny_dataset), "--order", saved, "--json", "--quiet"]) == 0
+    figures = json.loads(capsys.readouterr().out)[saved]
+    expected = jd.measure(dataset.characteristics, run.to_schedule(), windows=(16,))
+    assert figures["families"]["cluster"]["prefix_l2_max"] == pytest.approx(expected.prefix_l2["cluster"].max())
+    inspector = Inspector(dataset, saved, 16)
+    document = int(dataset.segments.document_index[0])
+    identity = list(dataset.document_store.ids())[document]
+    held = dataset.segments.sequence_index[dataset.segments.document_index == document]
+    uses = inspector.uses(identity)
+    assert sorted(use.position for use in uses) == np.flatnonzero(np.isin(whole(run), held)).tolist()
+    batch = next(iter(jd.make_loader(tiny_dataset, ordering=saved, global_batch_size=16)))
+    rows = [sequence.sequence_index for sequence in inspector.batch(0).sequences]
+    assert rows == whole(run)[:16].tolist()
+    np.testing.assert_array_equal(
+        batch["inputs"], next(iter(jd.make_loader(run, global_batch_size=16, fields=("inputs",))))["inputs"]
+    )
+
+
+def test_the_command_line_changes_a_schedule_and_reads_a_file(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    (tmp_path / "run.yaml").write_text(
+        f"path: {path}\ndatasets: [{folder / 'web'}, {folder / 'code'}]\n"
+        "weights: [3, 1]\nnum_positions: 80\nmethod: greedy\n"
+    )
+    assert main(["schedule", "--config", str(tmp_path / "run.yaml"), "--quiet"]) == 0
+    expected = jd.create_schedule(
+        tmp_path / "same", [folder / "web", folder / "code"], weights=[3, 1], num_positions=80, method="greedy"
+    )
+    np.testing.assert_array_equal(whole(jd.open_schedule(path)), whole(expected))
+    assert main(["schedule", "--path", str(path), "--position", "40", "--weights", "1", "1", "--quiet"]) == 0
+    expected = jd.extend_schedule(expected, position=40, weights=[1, 1])
+    np.testing.assert_array_equal(whole(jd.open_schedule(path)), whole(expected))
+    assert main(["schedule", "--path", str(path), "--skip", "8", "16", "--quiet"]) == 0
+    expected = jd.skip_positions(expected, 8, 16)
+    seen = ["--seen", "30", "--out", str(tmp_path / "seen.parquet")]
+    assert main(["schedule", "--path", str(path), *seen]) == 0
+    assert pq.read_table(tmp_path / "seen.parquet").equals(expected.seen(30))
+    out = capsys.readouterr().out
+    assert "positions 8 to 16 skipped" in out
+    for wrong, said in (
+        (["--skip", "3"], "--skip with two positions"),
+        (["--skip", "3", "5", "--position", "2"], "nothing else that changes"),
+        (["--position", "99999"], "position"),
+        (["--weights", "1"], "a weight for each of 2 datasets"),
+    ):
+        assert main(["schedule", "--path", str(path), "--quiet", *wrong]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["schedule", "--path", str(tmp_path / "none"), "--position", "3"]) == 2

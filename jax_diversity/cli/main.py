@@ -304,6 +304,8 @@ def _run_schedule(options: ScheduleOptions) -> None:
     show(schedule_table(run))
     if options.step is not None:
         show(f"\n{batch_of_schedule(run, options.step, options.batch_size)}")
+    if options.save is not None:
+        run.to_schedule().save(options.save)
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
         show(f"\n{table.num_rows:,} documents were met before position {options.seen:,}: {options.out}")

@@ -64,6 +64,8 @@ class ScheduleOptions(ScheduleConfig):
     """Also show the documents of this step's batch."""
     batch_size: int = 64
     """Sequences of a batch, for `--step`."""
+    save: str | None = None
+    """Also write all positions to this .npy file, which `measure --order` and `inspect --ordering` take."""
     quiet: bool = False
     """Show no progress."""
 

@@ -115,7 +115,7 @@ class Inspector:
 
     def __init__(self, dataset: Dataset, ordering: str, global_batch_size: int) -> None:
         self.dataset, self.ordering, self.global_batch_size = dataset, ordering, global_batch_size
-        self._order = dataset.find_ordering(ordering).indices
+        self._order = dataset.find_plan(ordering).indices
         if not 1 <= global_batch_size <= len(self._order):
             raise UserError(
                 f"Expected a global batch size in 1 .. {len(self._order)} (the positions of an epoch), found "
@@ -161,11 +161,13 @@ class Inspector:
         sequences = found["sequence_index"].to_numpy()
         # One pass over the ordering: its whole inverse would be as large as the ordering itself.
         positions = np.flatnonzero(np.isin(self._order, sequences))
-        position_of = dict(zip(self._order[positions].tolist(), positions.tolist(), strict=True))
+        positions_of: dict[int, list[int]] = {}
+        for sequence, position in zip(self._order[positions].tolist(), positions.tolist(), strict=True):
+            positions_of.setdefault(sequence, []).append(position)  # a schedule may repeat it
         uses = [
-            Use(sequence, at := position_of[sequence], *divmod(at, self.global_batch_size), offset, length)
+            Use(sequence, at, *divmod(at, self.global_batch_size), offset, length)
             for sequence, offset, length in zip(*(found[name].to_pylist() for name in columns), strict=True)
-            if sequence in position_of
+            for at in positions_of.get(sequence, [])
         ]
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 

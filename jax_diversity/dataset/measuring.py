@@ -24,7 +24,7 @@ from jax_diversity.measures.profile import window_profile
 from jax_diversity.measures.windows import place, usable_windows, window_deviation
 from jax_diversity.ordering.base import order
 from jax_diversity.ordering.plan import Targets
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema import Characteristics, Ordering, Schedule
 
 
 class FamilyCurves(NamedTuple):
@@ -54,8 +54,8 @@ class Chosen:
     """
 
     characteristics: Characteristics
-    orderings: Mapping[str, Ordering]
-    reference: tuple[str, Ordering]
+    orderings: Mapping[str, Ordering | Schedule]
+    reference: tuple[str, Ordering | Schedule]
     windows: tuple[int, ...]
     followed: Followed | None = None
 
@@ -78,8 +78,8 @@ def choose_orderings(
     for family in families:
         one_of("every family", family, dataset.group_names)
     chars = dataset.count_families(families) if families else dataset.characteristics
-    named = {name: dataset.find_ordering(name) for name in names}
-    chosen = (named or dict(dataset.orderings)) | {file: dataset.find_ordering(Path(file)) for file in files}
+    named = {name: dataset.find_plan(name) for name in names}
+    chosen = (named or dict(dataset.orderings)) | {file: dataset.find_plan(Path(file)) for file in files}
     # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
     of_dataset = {SHUFFLE: dataset.orderings[SHUFFLE]} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]
@@ -181,7 +181,7 @@ def measure_targets(chosen: Chosen, followed: Followed, progress: Progress) -> d
     return found
 
 
-def _beside_targets(chosen: Chosen, followed: Followed, ordering: Ordering) -> dict[str, FollowedBalance]:
+def _beside_targets(chosen: Chosen, followed: Followed, ordering: Ordering | Schedule) -> dict[str, FollowedBalance]:
     chars, starts, found = chosen.characteristics, followed.targets.starts, {}
     for family, shares in followed.targets.shares.items():
         placed = place(chars.counts[family], ordering.indices)
@@ -205,7 +205,7 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
     return profiles
 
 
-def _together(chosen: Chosen) -> dict[str, Ordering]:
+def _together(chosen: Chosen) -> dict[str, Ordering | Schedule]:
     """The reference and the chosen orderings; a file by its name without folders where no other has the same."""
     short = {name: Path(name).name if name.endswith(".npy") else name for name in chosen.orderings}
     shared = Counter(short.values())
@@ -226,7 +226,7 @@ def batch_deviations(
     `ordering` is a name or a .npy file; `global_batch_size` is B, the sequences of a batch over all hosts.
     """
     # The window contract: host h of H reads rows [h B / H, (h + 1) B / H) of every global batch.
-    chars, indices = dataset.characteristics, dataset.find_ordering(ordering).indices
+    chars, indices = dataset.characteristics, dataset.find_plan(ordering).indices
     num_batches, num_rows = len(indices) // global_batch_size, global_batch_size // num_hosts
     # A last batch that is not whole is left out, as in training.
     batches = indices[: num_batches * global_batch_size].reshape(num_batches, num_hosts, num_rows)

@@ -15,7 +15,8 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.schema import Ordering
+from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.schema.orderings import is_schedule
 
 if TYPE_CHECKING:
     _ByName = Mapping[str, Ordering]
@@ -129,6 +130,16 @@ def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str
     if expected not in (None, ordering.fingerprint):
         raise changed_ordering(path, str(expected), ordering.fingerprint)
     return ordering
+
+
+def load_plan(path: Path, num_sequences: int) -> Ordering | Schedule:
+    """An ordering of so many sequences, or a schedule over them, from a .npy file."""
+    if not is_schedule(path):
+        return load_ordering(path, num_sequences)
+    try:
+        return Schedule.load(path, num_sequences)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def changed_ordering(path: Path, expected: str, found: str) -> UserError:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
+from jax_diversity.dataset.orderings import OrderingFile, changed_ordering, is_file_name, load_plan
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schedule.stored import RunSchedule
 from jax_diversity.schema import Ordering, Schedule
@@ -43,7 +43,7 @@ class OrderIndex(Order):
     def __init__(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
         self.fingerprint = ordering.fingerprint
         self.is_bijection = isinstance(ordering, Ordering)
-        self.indices = ordering.indices
+        self.indices, self._num_sequences = ordering.indices, ordering.num_sequences
         self._length = len(ordering)
         self._path = path
 
@@ -51,15 +51,22 @@ class OrderIndex(Order):
         return self._length
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return super().__reduce__() if self._path is None else (_load_again, (self._path, self.fingerprint))
+        return (
+            super().__reduce__()
+            if self._path is None
+            else (_load_again, (self._path, self.fingerprint, self._num_sequences))
+        )
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions, the same in every epoch."""
         return self.indices[positions % self._length]
 
 
-def _load_again(path: Path, fingerprint: str) -> OrderIndex:
-    return OrderIndex(load_ordering(path, expected=fingerprint), path)
+def _load_again(path: Path, fingerprint: str, num_sequences: int) -> OrderIndex:
+    plan = load_plan(path, num_sequences)
+    if plan.fingerprint != fingerprint:
+        raise changed_ordering(path, fingerprint, plan.fingerprint)
+    return OrderIndex(plan, path)
 
 
 class OrderFile(OrderIndex):
@@ -100,6 +107,10 @@ class ScheduleOrder(Order):
 
 def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = None) -> Order:
     """The order that `ordering` means, see `make_loader`; names are known only to a dataset."""
+    path = None
+    if is_file_name(ordering):
+        path = Path(ordering).absolute()
+        ordering = load_plan(path, num_sequences)
     if isinstance(ordering, Schedule):
         if ordering.num_sequences != num_sequences:
             raise UserError(
@@ -107,20 +118,16 @@ def resolve_order(ordering: Any, num_sequences: int, dataset: Dataset | None = N
                 f"{ordering.num_sequences}; it was made for another dataset."
             )
         if dataset is not None:
-            dataset.check_origin(ordering)
-        return OrderIndex(ordering)
+            dataset.check_origin(ordering, path)
+        return OrderIndex(ordering, path)
     if callable(ordering):
         raise UserError(
             f"Expected an ordering, found the function {ordering!r}; store the run's epochs, each in an order of its "
             "own, with create_schedule(path, dataset, num_epochs=...)."
         )
-    path = None
-    if is_file_name(ordering):
-        path = Path(ordering).absolute()
-        ordering = load_ordering(path)
-    elif isinstance(ordering, str) and dataset is not None:
+    if isinstance(ordering, str) and dataset is not None:
         return named_order(dataset, ordering)
-    elif not isinstance(ordering, Ordering):
+    if not isinstance(ordering, Ordering):
         ordering = _from_numbers(ordering)
     if len(ordering) != num_sequences:
         raise UserError(

@@ -303,6 +303,11 @@ def _load(kind: Any, path: Path, num_sequences: int | None = None) -> Any:
     return loaded
 
 
+def is_schedule(path: Path) -> bool:
+    """Tell whether the .json beside a .npy says that it holds a schedule; it is none without."""
+    return "num_positions" in _read_about(path.with_suffix(".json"), "ordering")
+
+
 def _plain_value(value: Any) -> Any:
     """NumPy's numbers and arrays as JSON can hold them."""
     if isinstance(value, Mapping):
