@@ -42,7 +42,7 @@ def batch_hash(inputs: np.ndarray, targets: np.ndarray) -> str:
 def blended(root: str, **settings: Any) -> Loader:
     """A dataset blended with itself: the last batch is not full, and its rows come from nowhere."""
     ordering = jd.open_dataset(root).orderings["balance"]
-    blend = jd.blend([ordering, ordering], [2, 1], 2 * BATCH_SIZE + 3)
+    blend = jd.blend([ordering, ordering], [2, 1], 2 * BATCH_SIZE + 3).to_schedule()
     return jd.make_loader([root, root], ordering=blend, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings)
 
 

@@ -171,9 +171,16 @@ def test_schedules_of_other_datasets_and_their_files_are_a_sentence(tiny, tmp_pa
     total = tiny.segments.num_sequences
     with pytest.raises(UserError, match=f"over the dataset's {total} sequences, found one over {total + 1}"):
         jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total + 1), global_batch_size=2)
-    jd.Schedule(np.arange(total), total).save(tmp_path / "plan.npy")
-    with pytest.raises(UserError, match=r"holds a schedule.* use Schedule\.load"):
-        jd.make_loader(tiny.root, ordering=tmp_path / "plan.npy", global_batch_size=2)
+    twice = jd.Schedule(np.repeat(np.arange(total), 2), total)
+    twice.save(tmp_path / "plan.npy")
+    found, expected = (
+        [batch["inputs"].tolist() for batch in jd.make_loader(tiny.root, ordering=given, global_batch_size=2)]
+        for given in (tmp_path / "plan.npy", twice)
+    )
+    assert found == expected
+    jd.Schedule(np.arange(3), total + 1).save(tmp_path / "other.npy")
+    with pytest.raises(UserError, match=f"a schedule over {total} sequences at .*, found one over {total + 1}"):
+        jd.make_loader(tiny.root, ordering=tmp_path / "other.npy", global_batch_size=2)
     with pytest.raises(
         UserError, match=r"batch size in 1 \.\. 3 \(the positions of all epochs\), found 4; .* drop_remainder=False"
     ):

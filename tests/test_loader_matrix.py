@@ -307,8 +307,11 @@ def test_an_ordering_of_another_dataset_is_a_sentence(tiny: TinyDataset, tmp_pat
     other = write_tiny_dataset(tmp_path / "other", num_documents=20)
     foreign = jd.open_dataset(other.root).orderings["balance"]
     assert len(foreign) != number
-    for given in (foreign, other.root / "orderings" / "balance.npy"):
-        with pytest.raises(UserError, match=f"the dataset's {number} sequences, found {len(foreign)}; make a new one"):
+    for given, said in (
+        (foreign, f"the dataset's {number} sequences, found {len(foreign)}; make a new one"),
+        (other.root / "orderings" / "balance.npy", f"of {number} sequences at .*, found one of {len(foreign)}"),
+    ):
+        with pytest.raises(UserError, match=said):
             jd.make_loader(tiny.root, ordering=given, global_batch_size=4)
 
 

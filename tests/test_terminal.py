@@ -165,7 +165,8 @@ def batch_of(names: list[str]) -> BatchView:
     )
     rows = tuple(SequenceView(row, 123_456_789, segments) for row in range(3))
     family = FamilyView(0.25, shares, shares[::-1].copy(), tuple(names))
-    return BatchView(LONG_NAME, 12_345_678, 1, 9_876_543_210, rows, {name[:40] or "none": family for name in names}, 3)
+    families = {name[:40] or "none": family for name in names}
+    return BatchView(LONG_NAME, 12_345_678, 1, 9_876_543_210, rows, families, num_repeats=3, num_copies=2)
 
 
 def test_hostile_text_is_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class ConcatenatedSource(SequenceSource):
         self.fingerprint = identity or fingerprint([source.fingerprint for source in self.sources])
         self.width = self.sources[0].width
         self._starts = np.cumsum([0, *map(len, self.sources)], dtype=np.int64)
+        self._bounds = self._starts.tolist()
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -91,7 +93,15 @@ class ConcatenatedSource(SequenceSource):
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
-        # side="right": datasets without sequences begin where the next one does, and none of these rows is theirs.
+        # "right": datasets without sequences begin where the next one does, and none of these rows is theirs.
+        if len(sequences):
+            first = last = 0
+            if len(self.sources) > 1:
+                first, last = (bisect_right(self._bounds, int(end)) - 1 for end in (sequences.min(), sequences.max()))
+            if first == last:  # nothing to put together
+                within = sequences - self._bounds[first]
+                origins = {"dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
+                return {**self.sources[first].read(positions, within, settings), **origins}
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
         shape = (len(sequences), self.width)

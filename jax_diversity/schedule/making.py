@@ -76,7 +76,7 @@ def create_schedule(
             `greedy_pool`) begin where the epoch before ended.
         seed: of the first epoch; each later one takes the next, so that no two epochs have one order.
         objective: see `order`.
-        targets: shares that every epoch aims at, see `order`.
+        targets: shares that every epoch aims at, see `order`; the phases of `Targets` count within an epoch.
         advance: told the number of positions ordered since it was last called.
         options: the method's own.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -145,6 +146,7 @@ class RunSchedule:
         self.root, self.content, self.version, self._given = root, content, version, datasets
         self._slices = [each for each in self._of(version).slices if not each.skipped]
         self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
+        self._bounds = self._starts.tolist()
         self._files: dict[int, OrderingFile] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -204,9 +206,12 @@ class RunSchedule:
         """
         if not len(positions):
             return np.zeros(0, np.int64)
+        first = last = 0
+        if len(self._slices) > 1:
+            first, last = (bisect_right(self._bounds, int(end)) - 1 for end in (positions.min(), positions.max()))
+        if first == last:  # nearly always: a batch within one slice
+            return self._numbers(first, positions)
         of_slice = np.searchsorted(self._starts, positions, side="right") - 1
-        if of_slice[0] == of_slice[-1] and (of_slice == of_slice[0]).all():  # nearly always: a batch of one part
-            return self._numbers(int(of_slice[0]), positions)
         found = np.empty(len(positions), np.int64)
         for index in np.unique(of_slice).tolist():
             rows = of_slice == index
@@ -215,7 +220,7 @@ class RunSchedule:
 
     def _numbers(self, index: int, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         own = self._slices[index]
-        return self._file(own.part).at(positions - self._starts[index] + own.start)
+        return self._file(own.part).at(positions + (own.start - self._bounds[index]))
 
     def _file(self, part: int) -> OrderingFile:
         if part not in self._files:
