@@ -78,7 +78,7 @@ class ConcatenatedSource(SequenceSource):
     origins: Mapping[str, type] = dict(zip(ORIGIN_FIELDS, (np.int32, np.int64), strict=True))
 
     def __init__(self, sources: Sequence[RecordSource], identity: str | None = None) -> None:
-        self.sources = tuple(sources)
+        self.sources: tuple[RecordSource, ...] = tuple(sources)
         # A schedule's own identity: it stays the same when datasets are added.
         self.fingerprint = identity or fingerprint([source.fingerprint for source in self.sources])
         self.width = self.sources[0].width
