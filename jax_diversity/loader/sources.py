@@ -95,9 +95,8 @@ class ConcatenatedSource(SequenceSource):
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
         # "right": datasets without sequences begin where the next one does, and none of these rows is theirs.
         if len(sequences):
-            first = last = 0
-            if len(self.sources) > 1:
-                first, last = (bisect_right(self._bounds, int(end)) - 1 for end in (sequences.min(), sequences.max()))
+            ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
+            first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
             if first == last:  # nothing to put together
                 within = sequences - self._bounds[first]
                 origins = {"dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
