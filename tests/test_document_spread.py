@@ -255,3 +255,15 @@ def test_the_epoch_before_is_checked() -> None:
         jd.order(chars, "greedy", previous=np.array([0, 2, 1]))
     with pytest.raises(jd.UserError, match="go on from earlier sequences"):
         jd.order(chars, "uniform_shuffle", previous=np.arange(6))
+
+
+def test_documents_of_no_sequences() -> None:
+    empty = np.zeros((0, 2), np.int64)
+    for copies in (np.zeros((0, 0), np.int64), np.zeros((0, 3), np.int64)):
+        chars = jd.Characteristics.from_counts({"topic": empty}, documents=np.zeros(0, np.int64), copies=copies)
+        for method in ("balance", "greedy", "greedy_pool"):
+            assert len(jd.order(chars, method)) == 0
+    chars = jd.Characteristics.from_counts({"topic": [[1, 1]] * 4}, documents=[0, 0, 1, 1])
+    nothing = jd.measure(chars, jd.Schedule(np.zeros(0, np.int64), 4), windows=())
+    assert nothing.documents is not None
+    assert nothing.documents.gaps.tolist() == []

@@ -440,10 +440,58 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
     assert "positions 8 to 16 skipped" in out
     for wrong, said in (
         (["--skip", "3"], "--skip with two positions"),
-        (["--skip", "3", "5", "--position", "2"], "nothing else that changes"),
+        (["--skip", "3", "5", "--position", "2"], "without --position"),
         (["--position", "99999"], "position"),
-        (["--weights", "1"], "a weight for each of 2 datasets"),
+        (["--position", "-2"], "-1 for the end"),
+        (["--position", "3", "--weights", "1"], "a weight for each of 2 datasets"),
+        (["--weights", "1", "1"], "--position with what changes the schedule"),
+        (["--step", "-1"], "--step >= 0"),
     ):
         assert main(["schedule", "--path", str(path), "--quiet", *wrong]) == 2
         assert said in capsys.readouterr().err
     assert main(["schedule", "--path", str(tmp_path / "none"), "--position", "3"]) == 2
+    # The command that made it, given again, changes nothing.
+    before = jd.open_schedule(path).fingerprint
+    assert main(["schedule", "--config", str(tmp_path / "run.yaml"), "--quiet"]) == 2
+    assert "--path alone to look at this" in capsys.readouterr().err
+    assert jd.open_schedule(path).fingerprint == before
+    assert main(["schedule", "--path", str(path), "--position", "-1", "--num-positions", "5", "--quiet"]) == 0
+    assert len(jd.open_schedule(path)) == len(expected) + 5
+
+
+def test_a_skip_of_a_whole_part_is_another_schedule(folder: Path, tmp_path: Path) -> None:
+    run = jd.create_schedule(tmp_path / "run", folder / "web", num_positions=32)
+    run = jd.extend_schedule(run, num_positions=20)
+    state = iter(jd.make_loader(run, global_batch_size=4, start_position=40)).get_state()
+    skipped = jd.skip_positions(run, 0, 32)
+    assert skipped.fingerprint != run.fingerprint
+    with pytest.raises(jd.UserError, match=r"ordering of fingerprint|position in 0"):
+        iter(jd.make_loader(skipped, global_batch_size=4)).set_state({**state, "position": 4})
+
+
+def test_versions_of_fewer_datasets_and_seeds_that_go_on(folder: Path, tmp_path: Path) -> None:
+    run = jd.create_schedule(tmp_path / "run", folder / "web", seed=1, method="uniform_shuffle")
+    longer = jd.extend_schedule(run, num_epochs=1, method="uniform_shuffle")
+    size = len(run)
+    assert not (whole(longer)[:size] == whole(longer)[size:]).all()
+    added = jd.extend_schedule(longer, datasets=folder / "code", weights=[0, 1], num_positions=9)
+    assert (added.places(np.arange(2 * size, 2 * size + 9))[0] == 1).all()
+    assert [dataset.root.name for dataset in added.with_version(1).datasets] == ["web"]
+    assert len(batches(added.with_version(1))) == size // 8
+    only_first = jd.open_schedule(tmp_path / "run", datasets=[folder / "web"])
+    assert [dataset.root.name for dataset in only_first.datasets] == ["web", "code"]
+    # No dataset is opened to skip: it may be elsewhere at the moment.
+    gone = jd.open_schedule(tmp_path / "run", datasets=["nowhere"])
+    assert len(jd.skip_positions(gone, 0, 4)) == len(added) - 4
+
+
+def test_small_mistakes(folder: Path, tmp_path: Path) -> None:
+    run = jd.open_schedule(folder / "three")
+    with pytest.raises(jd.UserError, match="leave it out"):
+        jd.make_loader(run, ordering=np.arange(3), global_batch_size=4)
+    with pytest.raises(jd.UserError, match="no cache_folder"):
+        jd.make_loader(run, cache_folder=tmp_path, global_batch_size=4)
+    with pytest.raises(jd.UserError, match="at least one of"):
+        jd.create_schedule(tmp_path / "run", folder / "web", num_epochs=1e-4)
+    with pytest.raises(jd.UserError, match=r"one family, 'dataset', found \['topic'\]"):
+        jd.create_schedule(tmp_path / "run", folder / "web", weights=jd.Targets((0,), {"topic": np.ones((1, 1))}))

@@ -285,8 +285,11 @@ def _run_schedule(options: ScheduleOptions) -> None:
     from jax_diversity.schedule import making
     from jax_diversity.schedule.stored import FILE, open_schedule
 
-    options.check()
     exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
+    options.check(exists)
+    for name in ("step", "seen"):
+        if (getattr(options, name) or 0) < 0:
+            raise UserError(f"Expected --{name} >= 0, found {getattr(options, name)}.")
     if not exists and not options.datasets:
         open_schedule(options.path)  # says that there is none
     with progress.task("schedule", None, "sequences") as advance:
@@ -296,8 +299,9 @@ def _run_schedule(options: ScheduleOptions) -> None:
             run = making.create_schedule(options.path, options.datasets, **options.arguments(), advance=advance)
         elif options.skip:
             run = making.skip_positions(open_schedule(options.path), *options.skip)
-        elif options.changes:
-            change = {**options.arguments(), "position": options.position, "datasets": options.datasets}
+        elif options.position is not None:
+            position = None if options.position == -1 else options.position
+            change = {**options.arguments(), "position": position, "datasets": options.datasets}
             run = making.extend_schedule(open_schedule(options.path), **change, advance=advance)
         else:
             run = open_schedule(options.path)

@@ -38,8 +38,9 @@ def batch_of_schedule(run: RunSchedule, step: int, batch_size: int) -> str:
     first = whole_number("--step", step, 0, max(len(run) // size - 1, 0)) * size
     positions = np.arange(first, min(first + size, len(run)))
     dataset, sequence = run.places(positions)
-    before, _ = run.places(np.arange(first))
-    given = np.bincount(before, minlength=len(run.members))
+    # With what was skipped before: it counts as come.
+    used = np.searchsorted(run.offsets, run.history(first), side="right") - 1
+    given = np.bincount(used, minlength=len(run.members))
     table = plain_table(
         "position", "dataset", "epoch", "sequence", "documents", numbers=("position", "epoch", "sequence")
     )

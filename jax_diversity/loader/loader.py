@@ -163,7 +163,7 @@ class Loader(grain.IterDataset[Batch]):
 def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple[SequenceSource, Order]:
     """What is read, and in which order."""
     if isinstance(dataset, RunSchedule):
-        return _open_schedule(dataset, ordering)
+        return _open_schedule(dataset, ordering, cache_folder)
     if hasattr(ordering, "to_schedule"):  # a `Blend`, which the loader does not import
         raise UserError(
             f"Expected an ordering or a schedule, found {ordering!r}; give its to_schedule(), or store the run with "
@@ -190,8 +190,15 @@ def _open(dataset: Any, ordering: Any, cache_folder: str | Path | None) -> tuple
     return ConcatenatedSource(sources), resolve_order(ordering, sum(sizes))
 
 
-def _open_schedule(schedule: RunSchedule, ordering: Any) -> tuple[SequenceSource, Order]:
-    if ordering != "balance":  # the default
+def _open_schedule(
+    schedule: RunSchedule, ordering: Any, cache_folder: str | Path | None
+) -> tuple[SequenceSource, Order]:
+    if cache_folder is not None:
+        raise UserError(
+            "Expected no cache_folder with a run's schedule; open its datasets with open_dataset(address, "
+            "cache_folder=...), and give them to open_schedule(path, datasets=[...])."
+        )
+    if not (isinstance(ordering, str) and ordering == "balance"):  # the default
         raise UserError(
             f"Expected no ordering with a run's schedule, which holds its own, found {ordering!r}; leave it out."
         )

@@ -76,7 +76,8 @@ def document_spread(
         ([1, 0], 0.5, [1, 2])
     """
     num_positions = len(indices)
-    held = documents[indices].reshape(num_positions, -1)
+    held = documents[indices]
+    held = held[:, None] if held.ndim == 1 else held
     position, member = np.nonzero(held >= 0)
     document = held[position, member]
     # By document, then in the order of training: a document's positions are a run.

@@ -183,7 +183,7 @@ class Apart:
         for members in given:
             if members is None:
                 continue
-            members = members.reshape(num_sequences, -1).T
+            members = (members[:, None] if members.ndim == 1 else members).T
             _, number, size = np.unique(members, return_inverse=True, return_counts=True)
             number = number.reshape(members.shape)
             several = size > 1

@@ -36,7 +36,6 @@ from jax_diversity.schedule.stored import (
     RunSchedule,
     Slice,
     Version,
-    open_schedule,
     relative,
 )
 from jax_diversity.schema import Ordering
@@ -101,10 +100,10 @@ def create_schedule(
                 "another folder."
             )
         members = tuple(_member(dataset, root) for dataset in opened)
-        empty = Content(secrets.token_hex(16), members, (), (Version((), len(members), "created"),))
+        empty = Content(secrets.token_hex(16), members, (), (Version((), len(members), "created", orders.seed),))
         before = RunSchedule(root, empty, 1, opened)
         numbers = _continued(before, 0, opened, total, weights, orders)
-        return _stored(root, replace(empty, versions=()), (), numbers, len(members), orders.about("created"), opened)
+        return _stored(root, replace(empty, versions=()), (), numbers, len(members), orders, "created", opened)
 
 
 def extend_schedule(
@@ -116,7 +115,7 @@ def extend_schedule(
     num_positions: SupportsIndex | None = None,
     weights: Weights | None = None,
     method: str = "balance",
-    seed: SupportsIndex = 0,
+    seed: SupportsIndex | None = None,
     objective: Objective | None = None,
     targets: Targets | Mapping[str, Any] | None = None,
     advance: Advance = ignore,
@@ -136,7 +135,8 @@ def extend_schedule(
             before, or after one more epoch if the position is its end.
         weights: one for each dataset, earlier ones first; None takes the datasets' sizes.
         method: see `create_schedule`, as for all that is not named here.
-        seed: see `create_schedule`.
+        seed: of the first epoch, see `create_schedule`; None takes that of the version before, so that epochs go on
+            with seeds that were not used.
         objective: see `order`.
         targets: see `order`; shares hold from the position on.
         advance: see `create_schedule`.
@@ -160,19 +160,21 @@ def extend_schedule(
     if num_epochs is None and num_positions is None and place < len(schedule):
         num_positions = len(schedule) - place
     total = _length(opened, num_epochs, num_positions)
-    orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
+    own_seed = schedule.content.versions[schedule.version - 1].seed if seed is None else whole_number("seed", seed, 0)
+    orders = _Orders(method, own_seed, objective, targets, options, advance)
     with locked(schedule.root):
         content = _unchanged(schedule)
         content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
         numbers = _continued(schedule, place, opened, total, weights, orders)
-        change = orders.about(f"from position {place:,} on")
-        return _stored(schedule.root, content, schedule.before(place), numbers, len(opened), change, opened)
+        change = f"from position {place:,} on"
+        return _stored(schedule.root, content, schedule.before(place), numbers, len(opened), orders, change, opened)
 
 
 def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIndex) -> RunSchedule:
     """Add a version without some positions, such as those of a batch that made the loss diverge.
 
-    All later positions come so much earlier. The sequences that are left out do not come later in their epoch.
+    All later positions come so much earlier. The sequences that are left out do not come later in their epoch; an
+    `extend_schedule` from a position before them takes the skip back.
 
     Args:
         schedule: the last version of a schedule.
@@ -202,9 +204,10 @@ def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIn
             pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
             slices += [Slice(each.part, begin, end, skipped) for begin, end, skipped in pieces if begin < end]
             position += len(each)
-        version = Version(tuple(slices), current.num_datasets, f"positions {first:,} to {last:,} skipped")
-        replace(content, versions=(*content.versions, version)).write(schedule.root)
-    return open_schedule(schedule.root, datasets=schedule.datasets)
+        version = Version(tuple(slices), current.num_datasets, f"positions {first:,} to {last:,} skipped", current.seed)
+        content = replace(content, versions=(*content.versions, version))
+        content.write(schedule.root)
+    return RunSchedule(schedule.root, content, len(content.versions), schedule.given)
 
 
 class _Orders:
@@ -219,10 +222,6 @@ class _Orders:
         self.settings = {"objective": objective, **options}
         if targets is not None:
             self.settings["targets"] = targets
-
-    def about(self, change: str) -> str:
-        """What a version says of itself."""
-        return f"{change}: {self.method}, seed {self.seed}"
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"], count: int) -> Int64[np.ndarray, " position"]:
         """The next `count` sequences of a dataset that has given the sequences `used`."""
@@ -286,7 +285,9 @@ def _continued(
 def _checked_weights(weights: Weights | None, sizes: Sequence[int]) -> Weights:
     if weights is None:
         return [float(size) for size in sizes]
-    values = weights.shares.get("dataset", np.zeros((1, 0))).max(axis=0) if isinstance(weights, Targets) else weights
+    if isinstance(weights, Targets) and set(weights.shares) != {"dataset"}:
+        raise UserError(f"Expected weights as Targets of one family, 'dataset', found {sorted(weights.shares)}.")
+    values = weights.shares["dataset"].max(axis=0) if isinstance(weights, Targets) else weights
     if np.ndim(values) != 1 or len(values) != len(sizes):
         raise UserError(f"Expected a weight for each of {len(sizes)} datasets, found {np.size(values)}.")
     for index, size in enumerate(sizes):
@@ -301,15 +302,17 @@ def _stored(
     kept: tuple[Slice, ...],
     numbers: Int64[np.ndarray, " position"],
     num_datasets: int,
+    orders: _Orders,
     change: str,
     datasets: Sequence[Dataset],
 ) -> RunSchedule:
     """Write a part and the version that ends with it."""
+    change = f"{change}: {orders.method}, seed {orders.seed}"
     name = f"part-{len(content.parts):06d}.npy"
     # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
     write_array(root / name, numbers)
     part = Part(name, len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest(), {"change": change})
-    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), num_datasets, change)
+    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), num_datasets, change, orders.seed)
     content = replace(content, parts=(*content.parts, part), versions=(*content.versions, version))
     content.write(root)
     return RunSchedule(root, content, len(content.versions), datasets)
@@ -359,4 +362,6 @@ def _length(datasets: Sequence[Dataset], num_epochs: float | None, num_positions
     epochs = 1 if num_epochs is None else num_epochs
     if not 0 < epochs < 2**40:
         raise UserError(f"Expected num_epochs above zero, found {num_epochs!r}.")
+    if round(epochs * size) < 1:
+        raise UserError(f"Expected num_epochs of at least one of {size} sequences, found {num_epochs!r}.")
     return round(epochs * size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from jax_diversity.foundation.errors import UserError
@@ -27,41 +27,47 @@ class ScheduleConfig:
     """How every epoch is ordered; `jax-diversity order --help` lists the methods."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options."""
-    seed: int = 0
-    """Of the first epoch; each later one takes the next."""
+    seed: int | None = None
+    """Of the first epoch; each later one takes the next. None takes 0, or that of the version before."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`, or f1, f2, f3 as published."""
     windows: tuple[int, ...] = ()
     """Window sizes that are balanced besides the whole prefix, such as the batch size."""
     position: int | None = None
-    """Of a schedule that exists: the first position that changes; its end where none is given."""
+    """Of a schedule that exists: the first position that changes; -1 is its end. Without it nothing is changed."""
     skip: tuple[int, ...] = ()
     """Of a schedule that exists: the first position to leave out, and the first one after it that is kept."""
 
-    @property
-    def changes(self) -> bool:
-        """Whether a schedule that exists is to go on otherwise."""
-        return bool(self.datasets or self.weights) or any(
-            value is not None for value in (self.num_epochs, self.num_positions, self.position)
-        )
-
     def arguments(self) -> dict[str, Any]:
         """For `create_schedule` and `extend_schedule`."""
-        order = OrderConfig(self.method, self.options, seed=self.seed, objective=self.objective, windows=self.windows)
+        order = OrderConfig(self.method, self.options, objective=self.objective, windows=self.windows)
         return {
             "num_epochs": self.num_epochs,
             "num_positions": self.num_positions,
             "weights": self.weights or None,
             "method": self.method,
-            "seed": self.seed,
             "objective": order.resolve_objective(()),
+            **({} if self.seed is None else {"seed": self.seed}),
             **self.options,
         }
 
-    def check(self) -> None:
-        """Refuse settings that contradict one another."""
-        if self.skip and (len(self.skip) != 2 or self.changes):
+    def check(self, exists: bool) -> None:
+        """Refuse settings that contradict one another, or a schedule that is there (`exists`) or not.
+
+        A command that made a schedule may be given again, such as by a job that starts again: it must not change it.
+        """
+        if self.skip and (len(self.skip) != 2 or self.position is not None):
+            raise UserError(f"Expected --skip with two positions and without --position, found {len(self.skip)}.")
+        given = [
+            each.name for each in fields(ScheduleConfig) if getattr(self, each.name) != getattr(_DEFAULT, each.name)
+        ]
+        if exists and self.position is None and not self.skip and set(given) - {"path"}:
             raise UserError(
-                "Expected --skip with two positions and nothing else that changes the schedule, found "
-                f"{len(self.skip)} and {'other changes' if self.changes else 'no other change'}."
+                f"Expected --position with what changes the schedule at {self.path}, found none; give the first position "
+                "that changes (-1 for the end), another --path for a new schedule, or --path alone to look at this one."
             )
+        if self.position is not None and self.position < -1:
+            raise UserError(f"Expected --position >= 0, or -1 for the end, found {self.position}.")
+
+
+_DEFAULT = ScheduleConfig()

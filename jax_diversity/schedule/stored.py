@@ -69,11 +69,15 @@ class Slice:
 
 @dataclass(frozen=True)
 class Version:
-    """The slices that a run follows one after another, the number of datasets that it knows, and what was changed."""
+    """The slices that a run follows one after another, the number of datasets that it knows, and what was changed.
+
+    `seed` is that of the first epoch of what was ordered last.
+    """
 
     slices: tuple[Slice, ...]
     num_datasets: int
     change: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class Content:
         write_json(root / FILE, signed(json.loads(json.dumps(plain))))
 
 
-_REST = ("num_datasets", "change")
+_REST = ("num_datasets", "change", "seed")
 
 
 class RunSchedule:
@@ -136,6 +140,7 @@ class RunSchedule:
         root: the folder.
         content: what its file held when it was opened.
         version: the number of the version that is followed, from 1 on.
+        given: where the first of its datasets are, as they were given; None looks where they were.
 
     Datasets are opened when they are first needed. It pickles as its folder and version.
     """
@@ -143,14 +148,14 @@ class RunSchedule:
     def __init__(
         self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
     ) -> None:
-        self.root, self.content, self.version, self._given = root, content, version, datasets
+        self.root, self.content, self.version, self.given = root, content, version, datasets
         self._slices = [each for each in self._of(version).slices if not each.skipped]
         self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
         self._bounds = self._starts.tolist()
         self._files: dict[int, OrderingFile] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_schedule, (self.root, self.version, self._given)
+        return open_schedule, (self.root, self.version, self.given)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -180,11 +185,14 @@ class RunSchedule:
         Raises:
             UserError: one is not where it was, or is another one.
         """
-        given = self._given if self._given is not None else [_absolute(each.path, self.root) for each in self.members]
-        if len(given) != len(self.members):
+        if self.given is not None and len(self.given) > len(self.content.datasets):
             raise UserError(
-                f"Expected the {len(self.members)} datasets of the schedule, in its order, found {len(given)}."
+                f"Expected the {len(self.content.datasets)} datasets of the schedule, in its order, found "
+                f"{len(self.given)}."
             )
+        # Another version may know fewer datasets than were given, or more.
+        given = [*(self.given or ())][: len(self.members)]
+        given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
         return tuple(map(_opened, given, self.members))
 
     @property
@@ -195,7 +203,9 @@ class RunSchedule:
     def _fingerprint_of(self, version: int) -> str:
         members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
         parts = self.content.parts
-        slices = [[parts[each.part].fingerprint, each.start, each.stop] for each in self._of(version).slices]
+        slices = [
+            [parts[each.part].fingerprint, each.start, each.stop, each.skipped] for each in self._of(version).slices
+        ]
         return fingerprint("run schedule", members, slices)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
@@ -281,7 +291,7 @@ class RunSchedule:
     def with_version(self, version: SupportsIndex) -> RunSchedule:
         """Another version of the same schedule."""
         number = whole_number("version", version, 1, len(self.content.versions))
-        return RunSchedule(self.root, self.content, number, self._given)
+        return RunSchedule(self.root, self.content, number, self.given)
 
     def to_schedule(self) -> Schedule:
         """All positions in memory, as measures and exports take them: over the sequences of all datasets end to end."""
@@ -363,7 +373,8 @@ def open_schedule(
     Args:
         path: its folder.
         version: which of its versions to follow; None takes the last.
-        datasets: where its datasets are now, in its order; None looks where they were, as seen from the folder.
+        datasets: where its datasets are now, in its order; those that are not given are looked for where they were, as
+            seen from the folder.
 
     Raises:
         UserError: no such folder, a file that was damaged or edited, or of another format; an unknown version.

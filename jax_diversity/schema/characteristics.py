@@ -235,7 +235,8 @@ def _checked_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "seque
             f"Expected the groups of copies of {num_sequences} sequences (sequence, member), found the shape "
             f"{groups.shape}; give a row of numbers a sequence, negative where it holds fewer."
         )
-    groups = integers("copies", groups.ravel(), least=-(2**63)).reshape(num_sequences, -1).copy()
+    shape = groups.shape if groups.ndim == 2 else (num_sequences, 1)
+    groups = integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
     ascending = np.sort(groups, axis=1)
     if len(twice := np.argwhere((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0))):
         row, column = twice[0]

@@ -48,13 +48,21 @@ def interleaved(
     for first, end, weights in zip(starts, ends, phases, strict=True):
         # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
         blended = np.flatnonzero(weights)
-        follow = _short if end - first < _SHORT else _long
+        follow = _short if end - first < _SHORT or not _has_processor() else _long
         shares, before = weights[blended], due[blended]
         chosen[first:end] = blended[follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)]
         counts += np.bincount(chosen[first:end], minlength=len(counts))
         # A phase that begins behind the last position has no steps.
         due += weights * max(end - first, 0)
     return chosen
+
+
+def _has_processor() -> bool:
+    """Whether JAX may use the processor besides an accelerator."""
+    try:
+        return bool(jax.local_devices(backend="cpu"))
+    except RuntimeError:  # where JAX_PLATFORMS names accelerators alone
+        return False
 
 
 def _short(
@@ -84,7 +92,7 @@ def _long(
     missing = (0, size - len(shares))
     parts = []
     # Without x64 the lags would be float32, which cannot hold ten million steps.
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
         # What fills up never comes.
         own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
