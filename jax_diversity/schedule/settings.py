@@ -58,13 +58,13 @@ class ScheduleConfig:
         """
         if self.skip and (len(self.skip) != 2 or self.position is not None):
             raise UserError(f"Expected --skip with two positions and without --position, found {len(self.skip)}.")
-        given = [
-            each.name for each in fields(ScheduleConfig) if getattr(self, each.name) != getattr(_DEFAULT, each.name)
-        ]
-        if exists and self.position is None and not self.skip and set(given) - {"path"}:
+        names = [each.name for each in fields(ScheduleConfig) if each.name != "path"]
+        changes = any(getattr(self, name) != getattr(_DEFAULT, name) for name in names)
+        if exists and changes and self.position is None and not self.skip:
             raise UserError(
-                f"Expected --position with what changes the schedule at {self.path}, found none; give the first position "
-                "that changes (-1 for the end), another --path for a new schedule, or --path alone to look at this one."
+                f"Expected --position with what changes the schedule at {self.path}, found none; give the first "
+                "position that changes (-1 for the end), another --path for a new schedule, or --path alone to look at "
+                "this one."
             )
         if self.position is not None and self.position < -1:
             raise UserError(f"Expected --position >= 0, or -1 for the end, found {self.position}.")
