@@ -30,8 +30,7 @@ from jaxtyping import Int64
 
 import jax_diversity as jd
 from jax_diversity.foundation.compilation import forget_programs
-from jax_diversity.measures.comparison import COPY, DOCUMENT
-from jax_diversity.measures.documents import document_spread
+from jax_diversity.measures.documents import COPY, DOCUMENT, document_spread
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.running import STEPS_PER_CALL

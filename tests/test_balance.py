@@ -329,18 +329,18 @@ def zipf_clusters(rng: np.random.Generator, number: int, num_clusters: int) -> n
 def test_the_worst_window_of_documents_as_rows_is_no_worse_than_a_mean_shuffle() -> None:
     chars = document_rows(12_000, 200)
     shuffle, found = (measure(chars, order(chars, method), windows=(256,)) for method in ("uniform_shuffle", "balance"))
-    patient = measure(chars, order(chars, "balance", impatience=0), windows=(256,))
+    without = measure(chars, order(chars, "balance", aging=0), windows=(256,))
     for windows in ("window_tv", "window_tv_shifted", "window_tv_tokens"):
-        of = {name: getattr(b, windows)["cluster"][256] for name, b in (("s", shuffle), ("b", found), ("p", patient))}
+        of = {name: getattr(b, windows)["cluster"][256] for name, b in (("s", shuffle), ("b", found), ("p", without))}
         assert of["b"].mean() < 0.9 * of["s"].mean(), windows
         assert of["b"].max() <= of["s"].mean(), windows
         assert of["b"].max() < of["p"].max(), windows
 
 
-def test_impatience_counts_only_where_sequences_differ_in_tokens() -> None:
+def test_aging_counts_only_where_sequences_differ_in_tokens() -> None:
     whole = order(corpus(), "balance").indices
-    np.testing.assert_array_equal(whole, order(corpus(), "balance", impatience=50).indices)
+    np.testing.assert_array_equal(whole, order(corpus(), "balance", aging=50).indices)
     chars = unequal_corpus()
-    assert not np.array_equal(order(chars, "balance").indices, order(chars, "balance", impatience=50).indices)
-    with pytest.raises(UserError, match="impatience"):
-        order(chars, "balance", impatience=-1)
+    assert not np.array_equal(order(chars, "balance").indices, order(chars, "balance", aging=50).indices)
+    with pytest.raises(UserError, match="aging"):
+        order(chars, "balance", aging=-1)

@@ -5,9 +5,12 @@ It is no test module, since tests check all types: users have no such checks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.ordering.base import METHODS as ORDERING_METHODS
 from jax_diversity.packing.base import METHODS as PACKING_METHODS
+from tests.tiny_dataset import write_tiny_dataset
 
 TOPIC = np.array([[2, 0], [1, 1], [0, 2], [2, 0], [1, 1], [0, 2]])
 CHARS = jd.Characteristics.from_counts({"topic": TOPIC, "source": TOPIC[:, ::-1]})
@@ -221,6 +225,67 @@ CASES += options_of(
 )
 
 
+def of_schedules(root: Path) -> Iterator[Case]:
+    """The functions that make and change the schedule of a run."""
+    write_tiny_dataset(root / "dataset", num_documents=8)
+    jd.create_schedule(root / "run", root / "dataset")
+    names = itertools.count()
+    what_follows = {
+        "num_epochs": ((*NO_NUMBER[1:], float("nan"), -1), "num_epochs"),
+        "num_positions": (NO_NUMBER, "num_positions"),
+        "weights": ((5, "abc", [], {}, RAGGED, ["a"], object(), [-1], [0]), "weight"),
+        "method": (NO_TEXT, "ordering method"),
+        "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
+        "targets": ((5, "abc", [1, 0], {3: [1, 0]}, object()), "targets"),
+        "advance": (NO_FUNCTION, "advance"),
+    }
+    no_datasets = ((5, {}, object(), [5], [[root]], CHARS), "dataset")
+    yield (
+        # Another folder at every call: one that holds a schedule is refused before all else.
+        lambda **given: jd.create_schedule(root / f"new-{next(names)}", **given),
+        {"datasets": root / "dataset"},
+        what_follows
+        | {
+            "datasets": ((*no_datasets[0], None, []), "dataset"),
+            "seed": (NO_INTEGER, "seed"),
+            "ordering": ((5, {}, CHARS, RAGGED, [0, 0], object()), "ordering"),
+        },
+    )
+    yield (jd.create_schedule, {"datasets": root / "dataset"}, {"path": ((5, None, [], {}, object()), "path")})
+    yield (
+        # Opened again at every call, so that one that is taken by mistake does not change the answer to the next.
+        lambda **given: jd.extend_schedule(**{"schedule": jd.open_schedule(root / "run"), **given}),
+        {},
+        what_follows
+        | {
+            "schedule": ((None, 5, "run", {}, ORDERING, root), "RunSchedule"),
+            "position": (NO_NUMBER, "position"),
+            "datasets": no_datasets,
+            "seed": (NO_NUMBER, "seed"),
+        },
+    )
+    yield (
+        lambda **given: jd.skip_positions(
+            **{"schedule": jd.open_schedule(root / "run"), "start": 0, "stop": 1} | given
+        ),
+        {},
+        {
+            "schedule": ((None, 5, "run", {}, ORDERING), "RunSchedule"),
+            "start": (NO_INTEGER, "start"),
+            "stop": (NO_INTEGER, "stop"),
+        },
+    )
+    yield (
+        jd.open_schedule,
+        {"path": root / "run"},
+        {
+            "path": ((5, None, [], {}, object()), "path"),
+            "version": (NO_NUMBER, "version"),
+            "datasets": ((5, [5], object(), [CHARS]), "dataset"),
+        },
+    )
+
+
 def answer(function: Callable[..., Any], arguments: dict[str, Any], word: str) -> str:
     """What is wrong with the answer to a call; nothing where it is one sentence that names the argument."""
     try:
@@ -238,12 +303,13 @@ def answer(function: Callable[..., Any], arguments: dict[str, Any], word: str) -
 def main() -> None:
     """Make all calls; print their number and the wrong answers."""
     num_calls, wrong_answers = 0, []
-    for number, (function, arguments, wrong) in enumerate(CASES):
-        for name, (values, word) in wrong.items():
-            for value in values:
-                num_calls += 1
-                if what := answer(function, {**arguments, name: value}, word):
-                    wrong_answers.append(f"case {number}, {name}={str(value)[:60]}: {what[:300]}")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (function, arguments, wrong) in enumerate(itertools.chain(CASES, of_schedules(Path(folder)))):
+            for name, (values, word) in wrong.items():
+                for value in values:
+                    num_calls += 1
+                    if what := answer(function, {**arguments, name: value}, word):
+                        wrong_answers.append(f"case {number}, {name}={str(value)[:60]}: {what[:300]}")
     print(json.dumps({"num_calls": num_calls, "wrong_answers": wrong_answers}))
 
 

@@ -109,7 +109,7 @@ def uses_table(document: str, uses: Sequence[Use]) -> str:
     for use in uses:
         values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
         table.add_row(*(f"{value:,}" for value in values))
-    return f"{document}, in every epoch:\n{printed(table)}"
+    return f"{document}, in every pass over the order:\n{printed(table)}"
 
 
 def as_json(value: BatchView | list[Use], deviations: Deviations | None = None) -> str:

@@ -51,11 +51,9 @@ class OrderIndex(Order):
         return self._length
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return (
-            super().__reduce__()
-            if self._path is None
-            else (_load_again, (self._path, self.fingerprint, self._num_sequences))
-        )
+        if self._path is None:
+            return super().__reduce__()
+        return _load_again, (self._path, self.fingerprint, self._num_sequences)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions, the same in every epoch."""

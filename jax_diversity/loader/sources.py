@@ -23,6 +23,8 @@ class SequenceSource(ABC):
 
     fingerprint: str
     """Hash of what decides the sequences."""
+    datasets: tuple[str, ...]
+    """The fingerprints of the datasets that are read."""
     width: int
     """L, tokens of a row."""
     origins: Mapping[str, type] = {}
@@ -57,6 +59,7 @@ class RecordSource(SequenceSource):
 
     def __init__(self, records: RecordReader, fingerprint: str) -> None:
         self.records, self.fingerprint, self.width = records, fingerprint, records.width
+        self.datasets = (fingerprint,)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -79,8 +82,9 @@ class ConcatenatedSource(SequenceSource):
 
     def __init__(self, sources: Sequence[RecordSource], identity: str | None = None) -> None:
         self.sources: tuple[RecordSource, ...] = tuple(sources)
+        self.datasets = tuple(source.fingerprint for source in self.sources)
         # A schedule's own identity: it stays the same when datasets are added.
-        self.fingerprint = identity or fingerprint([source.fingerprint for source in self.sources])
+        self.fingerprint = identity or fingerprint(list(self.datasets))
         self.width = self.sources[0].width
         self._starts = np.cumsum([0, *map(len, self.sources)], dtype=np.int64)
         self._bounds = self._starts.tolist()

@@ -28,8 +28,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, resolve_order
 from jax_diversity.loader.settings import ENDLESS
 from jax_diversity.loader.sources import opened
-from jax_diversity.measures.comparison import COPY, DOCUMENT
-from jax_diversity.measures.documents import num_repeats
+from jax_diversity.measures.documents import COPY, DOCUMENT, num_repeats
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
@@ -123,11 +122,9 @@ class BatchMetrics:
         counts: Any = dataset
         if not isinstance(dataset, Characteristics):
             counts = opened(dataset)
-            # The schedule of a run over one dataset has an identity of its own.
-            of_parts = {part.fingerprint for part in getattr(source, "sources", ())}
-            if counts.fingerprint != source.fingerprint and {counts.fingerprint} != of_parts:
+            if source.datasets != (counts.fingerprint,):
                 raise UserError(
-                    f"Expected the dataset of fingerprint {source.fingerprint} that the loader reads, found "
+                    f"Expected the dataset of fingerprint {', '.join(source.datasets)} that the loader reads, found "
                     f"{counts.fingerprint}; for several datasets, give the token counts of all their sequences end to "
                     "end."
                 )
@@ -150,7 +147,8 @@ class BatchMetrics:
         whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
-        batch = self._tokens(position, stop)
+        sequences = self._order.at(np.arange(position, stop, dtype=np.int64))
+        batch = self._tokens(sequences)
         # A batch that ends in another epoch: the sums begin again with that epoch, as they would in a resumed run.
         if stop // len(self._order) == position // len(self._order):
             self._add(batch, stop)
@@ -165,7 +163,6 @@ class BatchMetrics:
             values[f"batch_tv/{family}"] = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
             values[f"prefix_l2/{family}"] = float(np.sqrt(excess @ excess)) / self._sequence_length
-        sequences = self._order.at(np.arange(position, stop, dtype=np.int64))
         known = {name: groups for name, groups in self._spread.items() if groups is not None and groups.size}
         return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
 
@@ -176,7 +173,7 @@ class BatchMetrics:
             self._restart(first)
         while self._position < position:
             stop = min(self._position + _CHUNK, position)
-            self._add(self._tokens(self._position, stop), stop)
+            self._add(self._tokens_between(self._position, stop), stop)
 
     def _restart(self, first: int) -> None:
         """Have counted all that comes before an epoch."""
@@ -198,13 +195,16 @@ class BatchMetrics:
         """Tokens of a whole epoch."""
         total = {family: np.zeros(matrix.shape[1]) for family, matrix in self._counts.items()}
         for start in range(0, len(self._order), _CHUNK):
-            part = self._tokens(start, min(start + _CHUNK, len(self._order)))
+            part = self._tokens_between(start, min(start + _CHUNK, len(self._order)))
             total = {family: tokens + part[family] for family, tokens in total.items()}
         return total
 
-    def _tokens(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
-        """Every group's tokens at the positions from `start` up to `stop`: whole numbers, exact up to 2^53."""
-        sequences = self._order.at(np.arange(start, stop, dtype=np.int64))
+    def _tokens_between(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
+        """Every group's tokens at the positions from `start` up to `stop`."""
+        return self._tokens(self._order.at(np.arange(start, stop, dtype=np.int64)))
+
+    def _tokens(self, sequences: Int64[np.ndarray, " row"]) -> dict[str, Float64[np.ndarray, " group"]]:
+        """Every group's tokens in some sequences: whole numbers, exact up to 2^53."""
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 

@@ -13,6 +13,7 @@ from jax_diversity.foundation.checks import function, mapping, one_of, several
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, checked
+from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics, Ordering
@@ -22,8 +23,6 @@ _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_t
 SHUFFLE = "uniform_shuffle"
 """The method that gaps are closed from."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
-DOCUMENT, COPY = "document", "copy"
-"""The families of what is measured of documents and of their copies."""
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+DOCUMENT, COPY = "document", "copy"
+"""What documents and their copies are called among the families that are measured."""
 _FEWEST_PLACES = 8
 
 

@@ -36,7 +36,7 @@ def balance(
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
     pool_size: int = 4096,
-    impatience: float = 2.0,
+    aging: float = 2.0,
     ties: str = "random",
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
@@ -47,21 +47,21 @@ def balance(
     Args:
         seed: of the order among similar sequences; other seeds give other orderings of the same balance.
         pool_size: P, candidates at every step.
-        impatience: how much more it costs, where sequences differ in tokens, to place a candidate one pool later than
+        aging: how much more it costs, where sequences differ in tokens, to place a candidate one pool later than
             another: in mean squared counts of a sequence, times the variance of the tokens as a part of their mean
             square. Without it the longest sequences, which no window needs, would all come at the end. It changes
             nothing where all sequences have the same tokens.
         ties: which of several candidates with the best score is placed: one at `random`, or that of the `lowest` index.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; a negative impatience; unknown `ties`.
+        ValueError: a pool size that is no whole number >= 1; a negative aging; unknown `ties`.
     """
     whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
-    impatience = weight("impatience", impatience)
+    aging = weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)
     stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed))
-    return select_from_pool(plan, objective, stream, numbers, pool_size, impatience, advance, checkpoint, mesh)
+    return select_from_pool(plan, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:

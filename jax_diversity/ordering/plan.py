@@ -288,7 +288,7 @@ def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " 
 
 def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
     """The order of the epoch before, checked to be one of all sequences."""
-    ordering = previous if isinstance(previous, Ordering) else Ordering(np.asarray(previous))
+    ordering = previous if isinstance(previous, Ordering) else Ordering(previous)
     if len(ordering) != num_sequences:
         raise UserError(
             f"Expected the epoch before as an ordering of {num_sequences} sequences, found one of {len(ordering)}."

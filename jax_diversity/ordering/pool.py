@@ -108,14 +108,14 @@ def select_from_pool(
     stream: Int64[np.ndarray, " remaining"],
     numbers: Int64[np.ndarray, " sequence"],
     pool_size: int,
-    impatience: float,
+    aging: float,
     advance: Advance,
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
     """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
 
-    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `impatience` above zero,
+    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero,
     candidates that have waited long come earlier where sequences differ in tokens (`balance` says why).
     """
     pool_size = whole_number("pool_size", pool_size, 1)
@@ -125,7 +125,7 @@ def select_from_pool(
     # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
     num_slots = min(pool_size, rounded_size(len(stream)))
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
-    selector = PoolSelector(plan, objective, stream, num_slots, devices, impatience)
+    selector = PoolSelector(plan, objective, stream, num_slots, devices, aging)
     return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
@@ -181,10 +181,10 @@ class PoolSelector:
         stream: Int64[np.ndarray, " remaining"],
         num_slots: int,
         mesh: Mesh | None = None,
-        impatience: float = 0.0,
+        aging: float = 0.0,
     ) -> None:
         self._plan, self._objective, self._mesh = plan, objective, mesh
-        self._num_slots, self._impatience = num_slots, impatience
+        self._num_slots, self._aging = num_slots, aging
         self._stream = stream
         # The table is the only memory that grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
@@ -250,7 +250,7 @@ class PoolSelector:
         # None where all sequences have the same tokens, all of a sequence's squared counts where few have nearly all.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
         # All candidates grow older by one with every step: only the places in the stream make a difference.
-        by_place = self._impatience * unevenness * features.squares.mean() / self._num_slots
+        by_place = self._aging * unevenness * features.squares.mean() / self._num_slots
         costs = features.own_costs.astype(np.float64)
         costs[self._stream] += by_place * np.arange(len(self._stream))
         return costs.astype(np.float32)

@@ -20,12 +20,13 @@ from jaxtyping import Int64
 
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import write_array
-from jax_diversity.foundation.checks import several, whole_number
+from jax_diversity.foundation.checks import instance_of, several, weight, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import locked
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, order
-from jax_diversity.ordering.composition.blending import Weights, interleave
+from jax_diversity.ordering.composition.blending import Weights, phases_of
+from jax_diversity.ordering.composition.interleaving import interleaved
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, checked_epoch
 from jax_diversity.schedule.stored import (
@@ -37,6 +38,7 @@ from jax_diversity.schedule.stored import (
     Slice,
     Version,
     relative,
+    schedule_folder,
 )
 from jax_diversity.schema import Ordering
 
@@ -87,8 +89,8 @@ def create_schedule(
         >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
         >>> loader = make_loader(run, global_batch_size=64)
     """
-    root = Path(path).absolute()
-    opened = _opened(several(datasets) if not isinstance(datasets, str | Path | Dataset) else [datasets])
+    root = schedule_folder(path)
+    opened = _opened(datasets)
     total = _length(opened, num_epochs, num_positions)
     orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
     if ordering is not None:
@@ -100,10 +102,9 @@ def create_schedule(
                 "another folder."
             )
         members = tuple(_member(dataset, root) for dataset in opened)
-        empty = Content(secrets.token_hex(16), members, (), (Version((), len(members), "created", orders.seed),))
-        before = RunSchedule(root, empty, 1, opened)
-        numbers = _continued(before, 0, opened, total, weights, orders)
-        return _stored(root, replace(empty, versions=()), (), numbers, len(members), orders, "created", opened)
+        numbers = _continued(np.zeros(0, np.int64), opened, total, weights, orders)
+        content = Content(secrets.token_hex(16), members, (), ())
+        return _stored(root, content, (), numbers, orders, "created", opened)
 
 
 def extend_schedule(
@@ -153,7 +154,8 @@ def extend_schedule(
     Example:
         >>> run = extend_schedule(run, position=640_000, datasets=["books"], weights=[3, 1, 2])
     """
-    added = _opened([datasets] if isinstance(datasets, str | Path | Dataset) else several(datasets))
+    _check_schedule(schedule)
+    added = _opened(datasets)
     opened = [*schedule.datasets, *added]
     _check_lengths(opened)
     place = len(schedule) if position is None else whole_number("position", position, 0, len(schedule))
@@ -165,9 +167,9 @@ def extend_schedule(
     with locked(schedule.root):
         content = _unchanged(schedule)
         content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
-        numbers = _continued(schedule, place, opened, total, weights, orders)
+        numbers = _continued(schedule.history(place), opened, total, weights, orders)
         change = f"from position {place:,} on"
-        return _stored(schedule.root, content, schedule.before(place), numbers, len(opened), orders, change, opened)
+        return _stored(schedule.root, content, schedule.before(place), numbers, orders, change, opened)
 
 
 def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIndex) -> RunSchedule:
@@ -187,6 +189,7 @@ def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIn
     Example:
         >>> run = skip_positions(run, 64 * 1200, 64 * 1201)  # step 1200 of batches of 64
     """
+    _check_schedule(schedule)
     first = whole_number("start", start, 0, len(schedule))
     last = whole_number("stop", stop, first, len(schedule))
     with locked(schedule.root):
@@ -250,6 +253,10 @@ class _Orders:
         return made.indices
 
 
+def _check_schedule(schedule: RunSchedule) -> None:
+    instance_of("schedule", schedule, RunSchedule, "a RunSchedule; open one with jd.open_schedule")
+
+
 def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset]) -> Ordering:
     if len(datasets) != 1:
         raise UserError(f"Expected ordering with one dataset, found {len(datasets)}; leave it out.")
@@ -259,41 +266,24 @@ def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset]) -> Order
 
 
 def _continued(
-    before: RunSchedule,
-    position: int,
+    history: Int64[np.ndarray, " used"],
     datasets: Sequence[Dataset],
     count: int,
     weights: Weights | None,
     orders: _Orders,
 ) -> Int64[np.ndarray, " position"]:
-    """`count` numbers of sequences that follow a schedule's first positions."""
+    """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
     sizes = [dataset.num_sequences for dataset in datasets]
+    starts, shares = phases_of(sizes if weights is None else weights, sizes)
+    chosen = interleaved(starts, shares, count, 1, ignore)
     bounds = np.cumsum([0, *sizes])
-    history = before.history(position)
-    chosen = np.zeros(count, np.int64)
-    if len(datasets) > 1 or weights is not None:
-        chosen = interleave(_checked_weights(weights, sizes), count)
     numbers = np.empty(count, np.int64)
     for index, dataset in enumerate(datasets):
         places = np.flatnonzero(chosen == index)
-        # Of an empty dataset nothing is wanted: its share is zero.
         used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
-        numbers[places] = orders.epochs(dataset, used, len(places)) + bounds[index] if len(places) else 0
+        if len(places):
+            numbers[places] = orders.epochs(dataset, used, len(places)) + bounds[index]
     return numbers
-
-
-def _checked_weights(weights: Weights | None, sizes: Sequence[int]) -> Weights:
-    if weights is None:
-        return [float(size) for size in sizes]
-    if isinstance(weights, Targets) and set(weights.shares) != {"dataset"}:
-        raise UserError(f"Expected weights as Targets of one family, 'dataset', found {sorted(weights.shares)}.")
-    values = weights.shares["dataset"].max(axis=0) if isinstance(weights, Targets) else weights
-    if np.ndim(values) != 1 or len(values) != len(sizes):
-        raise UserError(f"Expected a weight for each of {len(sizes)} datasets, found {np.size(values)}.")
-    for index, size in enumerate(sizes):
-        if values[index] and not size:
-            raise UserError(f"Expected sequences in a dataset with a weight, found none in dataset {index}.")
-    return weights
 
 
 def _stored(
@@ -301,7 +291,6 @@ def _stored(
     content: Content,
     kept: tuple[Slice, ...],
     numbers: Int64[np.ndarray, " position"],
-    num_datasets: int,
     orders: _Orders,
     change: str,
     datasets: Sequence[Dataset],
@@ -311,8 +300,8 @@ def _stored(
     name = f"part-{len(content.parts):06d}.npy"
     # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
     write_array(root / name, numbers)
-    part = Part(name, len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest(), {"change": change})
-    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), num_datasets, change, orders.seed)
+    part = Part(name, len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest())
+    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), len(datasets), change, orders.seed)
     content = replace(content, parts=(*content.parts, part), versions=(*content.versions, version))
     content.write(root)
     return RunSchedule(root, content, len(content.versions), datasets)
@@ -329,11 +318,12 @@ def _unchanged(schedule: RunSchedule) -> Content:
     return content
 
 
-def _opened(datasets: Sequence[Any]) -> list[Dataset]:
-    for dataset in datasets:
+def _opened(datasets: str | Path | Dataset | Datasets) -> list[Dataset]:
+    given = [datasets] if isinstance(datasets, str | Path | Dataset) else several(datasets)
+    for dataset in given:
         if not isinstance(dataset, str | Path | Dataset):
             raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
-    opened = [each if isinstance(each, Dataset) else open_dataset(each) for each in datasets]
+    opened = [each if isinstance(each, Dataset) else open_dataset(each) for each in given]
     _check_lengths(opened)
     return opened
 
@@ -359,7 +349,7 @@ def _length(datasets: Sequence[Dataset], num_epochs: float | None, num_positions
         raise UserError("Expected datasets with sequences, found none in any.")
     if num_positions is not None:
         return whole_number("num_positions", num_positions, 1)
-    epochs = 1 if num_epochs is None else num_epochs
+    epochs = 1 if num_epochs is None else weight("num_epochs", num_epochs)
     if not 0 < epochs < 2**40:
         raise UserError(f"Expected num_epochs above zero, found {num_epochs!r}.")
     if round(epochs * size) < 1:

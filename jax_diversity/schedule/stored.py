@@ -23,7 +23,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.artifacts import atomic_path, fingerprint, signed, write_json
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import instance_of, several, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Schedule
 
@@ -46,12 +46,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of numbers of sequences; `about` says how they were made."""
+    """A file of numbers of sequences."""
 
     file: str
     num_positions: int
     fingerprint: str
-    about: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,12 @@ class Content:
         try:
             plain = json.loads(path.read_bytes())
             if plain["format"] == _FORMAT and plain == signed(plain):
-                return cls(
-                    plain["id"],
-                    tuple(Member(**member) for member in plain["datasets"]),
-                    tuple(Part(**part) for part in plain["parts"]),
-                    tuple(
-                        Version(tuple(Slice(*numbers) for numbers in version["slices"]), *map(version.get, _REST))
-                        for version in plain["versions"]
-                    ),
-                )
+                datasets, parts = ([kind(**each) for each in plain[name]] for name, kind in _LISTS.items())
+                slices = [tuple(Slice(**each) for each in version["slices"]) for version in plain["versions"]]
+                versions = [
+                    Version(**{**each, "slices": own}) for each, own in zip(plain["versions"], slices, strict=True)
+                ]
+                return cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
             reason = "it was changed after it was written"
             if plain["format"] != _FORMAT:
                 reason = f"it has the format {plain['format']}, this version reads {_FORMAT}"
@@ -117,20 +113,10 @@ class Content:
 
     def write(self, root: Path) -> None:
         """Replace the file, whole or not at all."""
-        versions = [
-            {
-                **asdict(version),
-                "slices": [[each.part, each.start, each.stop, each.skipped] for each in version.slices],
-            }
-            for version in self.versions
-        ]
-        parts = [asdict(each) for each in self.parts]
-        datasets = [asdict(each) for each in self.datasets]
-        plain = {"format": _FORMAT, "id": self.id, "datasets": datasets, "parts": parts, "versions": versions}
-        write_json(root / FILE, signed(json.loads(json.dumps(plain))))
+        write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
-_REST = ("num_datasets", "change", "seed")
+_LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
 
 
 class RunSchedule:
@@ -265,20 +251,21 @@ class RunSchedule:
 
     def agrees_until(self, version: int) -> int:
         """The first position at which another version says something else, or ends."""
+        # From the end, so that the first of each is taken off and its rest put back.
+        ours, theirs = (
+            [each for each in reversed(self._of(number).slices) if not each.skipped]
+            for number in (self.version, version)
+        )
         position = 0
-        ours, theirs = ([s for s in self._of(v).slices if not s.skipped] for v in (self.version, version))
-        # Both as runs of (part, place): compared piece by piece, each piece as long as the shorter of both.
-        first, second = list(ours), list(theirs)
-        while first and second:
-            a, b = first.pop(0), second.pop(0)
-            if (a.part, a.start) != (b.part, b.start):
+        while ours and theirs:
+            first, second = ours.pop(), theirs.pop()
+            if (first.part, first.start) != (second.part, second.start):
                 break
-            length = min(len(a), len(b))
+            length = min(len(first), len(second))
             position += length
-            if len(a) > length:
-                first.insert(0, Slice(a.part, a.start + length, a.stop))
-            if len(b) > length:
-                second.insert(0, Slice(b.part, b.start + length, b.stop))
+            for slices, each in ((ours, first), (theirs, second)):
+                if len(each) > length:
+                    slices.append(Slice(each.part, each.start + length, each.stop))
         return position
 
     def continues(self, position: int, of: str) -> bool:
@@ -382,11 +369,20 @@ def open_schedule(
     Example:
         >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
     """
-    root = Path(path).absolute()
+    root = schedule_folder(path)
+    given = None if datasets is None else several(datasets)
+    for each in given or ():
+        instance_of("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
     content = Content.read(root / FILE)
     last = len(content.versions)
     number = last if version is None else whole_number("version", version, 1, last)
-    return RunSchedule(root, content, number, datasets)
+    return RunSchedule(root, content, number, given)
+
+
+def schedule_folder(path: str | Path) -> Path:
+    """The folder of a schedule, as an absolute path."""
+    instance_of("path", path, str | os.PathLike, "a schedule's folder")
+    return Path(path).absolute()
 
 
 def relative(address: str | Path, root: Path) -> str:

@@ -141,7 +141,7 @@ def blend(
     seed = whole_number("seed", seed, 0)
     firsts = [epoch_ordering(source, 0) for source in datasets]
     sizes = [len(first) for first in firsts]
-    starts, shares = _phases(sizes if weights is None else weights, sizes)
+    starts, shares = phases_of(sizes if weights is None else weights, sizes)
     total = sum(sizes) if num_positions is None else whole_number("num_positions", num_positions, 0)
     dataset_index = interleaved(starts, shares, total, 1, advance)
     # A stable sort gives every dataset's positions in ascending order, in one pass for all datasets.
@@ -173,7 +173,7 @@ def interleave(
         [0, 0, 1, 0, 0, 0, 1, 0]
     """
     num_positions = whole_number("num_positions", num_positions, 0)
-    return interleaved(*_phases(weights), num_positions, whole_number("lookahead", lookahead, 0), advance)
+    return interleaved(*phases_of(weights), num_positions, whole_number("lookahead", lookahead, 0), advance)
 
 
 def _epochs(
@@ -196,7 +196,7 @@ def _epochs(
     return np.concatenate(epochs)
 
 
-def _phases(
+def phases_of(
     weights: Weights, sizes: Sequence[int] | None = None
 ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase dataset"]]:
     """Every phase's start and its shares, which add up to 1, checked against the datasets' sizes."""

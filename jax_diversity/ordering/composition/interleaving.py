@@ -50,7 +50,10 @@ def interleaved(
         blended = np.flatnonzero(weights)
         follow = _short if end - first < _SHORT or not _has_processor() else _long
         shares, before = weights[blended], due[blended]
-        chosen[first:end] = blended[follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)]
+        found = np.zeros(max(end - first, 0), np.int64)
+        if len(blended) > 1:
+            found = follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)
+        chosen[first:end] = blended[found]
         counts += np.bincount(chosen[first:end], minlength=len(counts))
         # A phase that begins behind the last position has no steps.
         due += weights * max(end - first, 0)
