@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
+
+GROUP_NAMES: Mapping[str, Sequence[str]] = {"cluster": tuple("01234"), "length": ("short", "middle", "long")}
 
 
 @dataclass
@@ -89,6 +92,7 @@ def write_tiny_dataset(
     layout: str = "packed",
     seed: int = 0,
     dtype: str = "uint16",
+    group_names: Mapping[str, Sequence[str]] = GROUP_NAMES,
 ) -> TinyDataset:
     """Write every stage's files and the manifest; `balance` and `uniform_shuffle` are permutations."""
     rng = np.random.default_rng(seed)
@@ -101,7 +105,7 @@ def write_tiny_dataset(
     with folder.lock():
         _write_documents(folder, store, vocab_size, dtype)
         _write_sequences(folder, segments, validation)
-        _write_characteristics(folder, segments, rng)
+        _write_characteristics(folder, segments, rng, group_names)
         for name, order in orders.items():
             ordering = Ordering(order, {"method": name})
             mark = Dataset(root).characteristics.fingerprint
@@ -184,11 +188,13 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
     _publish(folder, "pack", partial, "sequences", {**counts, "num_validation_sequences": validation.num_sequences})
 
 
-def _write_characteristics(folder: OutputFolder, segments: Segments, rng: np.random.Generator) -> None:
+def _write_characteristics(
+    folder: OutputFolder, segments: Segments, rng: np.random.Generator, group_names: Mapping[str, Sequence[str]]
+) -> None:
     partial = folder.partial("characterize", "0" * 64, resume=False)
-    for family, num_groups in (("cluster", 5), ("length", 3)):
-        group = rng.integers(num_groups, size=len(segments))
-        shape = (segments.num_sequences, num_groups)
+    for family, names in group_names.items():
+        group = rng.integers(len(names), size=len(segments))
+        shape = (segments.num_sequences, len(names))
         counts = csr_array((segments.length.astype(np.int32), (segments.sequence_index, group)), shape=shape)
         counts.sum_duplicates()
         save_npz(partial / f"{family}.npz", counts)
@@ -198,5 +204,6 @@ def _write_characteristics(folder: OutputFolder, segments: Segments, rng: np.ran
     np.save(
         partial / "sequence_copies.npy", sequence_copies(segments, np.where(documents % 3, documents, documents % 4))
     )
-    about = {"families": ["cluster", "length"], "weights": {"cluster": 1.0, "length": 2.0}}
+    write_json(partial / "groups.json", group_names)
+    about = {"families": [*group_names], "weights": {name: 1.0 + place for place, name in enumerate(group_names)}}
     _publish(folder, "characterize", partial, "characteristics", about)
