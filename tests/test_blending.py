@@ -197,13 +197,13 @@ def test_a_blend_is_a_read_only_value_that_saves_as_a_schedule(tmp_path) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"weights": [1]}, r"a weight for each of 2 datasets, found an array of shape \(1,\)"),
+        ({"weights": [1]}, r"a weight for each dataset, of which there are 2, found an array of shape \(1,\)"),
         ({"weights": [1, -1]}, r"the weight of dataset 1 to be finite and >= 0, found -1"),
         ({"weights": [float("nan"), 1]}, "the weight of dataset 0 to be finite and >= 0, found nan"),
         ({"weights": [1, float("inf")]}, "the weight of dataset 1 to be finite and >= 0, found inf"),
         ({"weights": [0, 0]}, "at least one weight above zero"),
         ({"weights": ["a", 1]}, "weights that are numbers"),
-        ({"weights": 3}, "a weight for each of 2 datasets"),
+        ({"weights": 3}, "a weight for each dataset, of which there are 2"),
         ({"num_positions": -1}, "num_positions to be a whole number >= 0, found -1"),
         ({"num_positions": 2.5}, "num_positions to be a whole number"),
         ({"seed": -1}, "seed to be a whole number >= 0, found -1"),

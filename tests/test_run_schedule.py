@@ -261,7 +261,7 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
         ({"num_epochs": 0}, "num_epochs above zero"),
         ({"num_epochs": 1, "num_positions": 5}, "found both"),
         ({"num_positions": 0}, "num_positions"),
-        ({"weights": [1, 2]}, "a weight for each of 1 datasets"),
+        ({"weights": [1, 2]}, "a weight for each dataset, of which there are 1"),
         ({"weights": [0]}, "weight above zero"),
         ({"weights": [-1]}, "weight of dataset 0"),
         ({"method": "ballance"}, "did you mean 'balance'"),
@@ -443,7 +443,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
         (["--skip", "3", "5", "--position", "2"], "without --position"),
         (["--position", "99999"], "position"),
         (["--position", "-2"], "-1 for the end"),
-        (["--position", "3", "--weights", "1"], "a weight for each of 2 datasets"),
+        (["--position", "3", "--weights", "1"], "a weight for each dataset, of which there are 2"),
         (["--weights", "1", "1"], "--position with what changes the schedule"),
         (["--step", "-1"], "--step >= 0"),
     ):

@@ -50,12 +50,7 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
             "of each, and characterize them again."
         )
     return Characteristics.from_counts(
-        {
-            family: _stacked(
-                [each.counts[family] for each in counts], [dataset.group_names[family] for dataset in datasets]
-            )
-            for family in families
-        },
+        {family: _stacked(datasets, family) for family in families},
         weights={family: counts[0].weights[family] for family in families},
         sequence_length=max(each.sequence_length for each in counts),
         documents=_apart([dataset.sequence_documents[:, None] for dataset in datasets])[:, 0],
@@ -63,12 +58,18 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     )
 
 
-def _stacked(matrices: Sequence[csr_array], names: Sequence[Sequence[str]]) -> Any:
+def joined_groups(datasets: Sequence[Dataset], family: str) -> tuple[str, ...]:
+    """The names of a family's columns in `joined_characteristics`."""
+    return tuple(dict.fromkeys(chain.from_iterable(dataset.group_names[family] for dataset in datasets)))
+
+
+def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
     """One below another, with one column a name."""
-    column = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(names)))}
+    column = {name: index for index, name in enumerate(joined_groups(datasets, family))}
     parts = []
-    for matrix, own in zip(matrices, names, strict=True):
-        columns = np.array([column[name] for name in own], matrix.indices.dtype)
+    for dataset in datasets:
+        matrix = dataset.characteristics.counts[family]
+        columns = np.array([column[name] for name in dataset.group_names[family]], matrix.indices.dtype)
         # A dataset without documents has one column, which has no name and no entries.
         shape = (matrix.shape[0], max(len(column), 1))
         parts.append(csr_array((matrix.data, columns[matrix.indices], matrix.indptr), shape=shape))

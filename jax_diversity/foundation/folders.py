@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,6 +14,21 @@ from jax_diversity.foundation.errors import UserError
 _NAME = ".lock"
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread holds."""
+
+
+def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
+    """The shortest ends of some paths that tell them apart; the paths themselves where two of them are equal.
+
+    Example:
+        >>> distinct_ends(["a/web", "b/web", "b/code"])
+        ('a/web', 'b/web', 'b/code')
+    """
+    parts = [Path(path).absolute().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(path[-length:]) for path in parts]
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(paths)
 
 
 def user_cache() -> Path:

@@ -1,9 +1,9 @@
 """Schedules made and changed: epochs in fresh orders, mixtures by weight, additions, skipped positions.
 
 Every dataset is read epoch after epoch, each in an order of its own that begins where the one before ended: sequences
-of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `blending.interleave`. A change
-keeps what comes before its position. What a dataset has given of its epoch does not come again in it: the rest of the
-epoch is ordered anew, from the deviation that is left.
+of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `blending.interleave`, or
+ordered jointly (`mixture`). A change keeps what comes before its position. What a dataset has given of its epoch does
+not come again in it: the rest of the epoch is ordered anew, from the deviation that is left.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import locked
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, order
-from jax_diversity.ordering.composition.blending import Weights, phases_of
-from jax_diversity.ordering.composition.interleaving import interleaved
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, checked_epoch
+from jax_diversity.schedule.mixture import DATASET, Mixture
 from jax_diversity.schedule.stored import (
     FILE,
     Content,
@@ -40,7 +39,7 @@ from jax_diversity.schedule.stored import (
     relative,
     schedule_folder,
 )
-from jax_diversity.schema import Ordering
+from jax_diversity.schema import Characteristics, Ordering
 
 Datasets = Sequence[str | Path | Dataset]
 
@@ -51,7 +50,11 @@ def create_schedule(
     *,
     num_epochs: float | None = None,
     num_positions: SupportsIndex | None = None,
-    weights: Weights | None = None,
+    weights: Any = None,
+    family: str = DATASET,
+    temperature: float = 1.0,
+    max_repeats: SupportsIndex | None = None,
+    joint: bool = False,
     ordering: str | Ordering | None = None,
     method: str = "balance",
     seed: SupportsIndex = 0,
@@ -68,9 +71,18 @@ def create_schedule(
         num_epochs: how often all sequences come, the last time perhaps in part; 1 where nothing is given. With
             `weights`, the length of the run is that of so many epochs of all datasets.
         num_positions: the length of the run instead, in sequences.
-        weights: shares of the positions, one for each dataset, in any unit; or `Targets` of the family "dataset", which
-            change over the run. None takes the datasets' sizes. A dataset whose share asks for more than it holds
-            begins again.
+        weights: shares in any unit: a number for each dataset; name -> number; or Megatron's list, each weight before
+            its name. Names are those of the datasets' folders, or of the groups of `family`; a pattern such as `web-*`
+            is a weight that all that it means share. Or `Targets` of the family, which change over the run. None takes
+            the sizes. A dataset, or group, whose share asks for more than it holds begins again.
+        family: what the weights are of: the datasets, or the groups of a family that the datasets balance, such as
+            "source". That is a joint order, also of one dataset.
+        temperature: without weights, the shares are in proportion to `size^(1/temperature)`.
+        max_repeats: how often a sequence may come in the run. Weights that ask for more are refused; with a
+            temperature, what a group must not have goes to the others.
+        joint: whether there is one order over the sequences of all datasets, in which weights are shares of the tokens,
+            instead of one order for each dataset, mixed by position. The datasets must be of one feature space (see
+            `features_from` of a build).
         ordering: the order of the first epoch, for one dataset: itself, or the name of one that the dataset has. A run
             that has followed it goes on in the schedule from any position (`make_loader(start_position=...)`).
         method: how every other epoch is ordered: any method of `order`. Those that can (`balance`, `greedy`,
@@ -83,7 +95,9 @@ def create_schedule(
 
     Raises:
         UserError: a folder that holds a schedule, or that another process writes to; datasets of unequal sequence
-            lengths; both `num_epochs` and `num_positions`; and what `order` and `blend` refuse.
+            lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a joint order; weights
+            that name no dataset or group, or shares that whole sequences cannot have; a limit on repetitions that
+            cannot be kept; and what `order` refuses.
 
     Example:
         >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
@@ -92,9 +106,10 @@ def create_schedule(
     root = schedule_folder(path)
     opened = _opened(datasets)
     total = _length(opened, num_epochs, num_positions)
+    mixture = Mixture(weights, family, temperature, max_repeats, joint)
     orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
     if ordering is not None:
-        orders.first = _first_order(ordering, opened)
+        orders.first = _first_order(ordering, opened, mixture)
     with locked(root):
         if (root / FILE).exists():
             raise UserError(
@@ -102,7 +117,7 @@ def create_schedule(
                 "another folder."
             )
         members = tuple(_member(dataset, root) for dataset in opened)
-        numbers = _continued(np.zeros(0, np.int64), opened, total, weights, orders)
+        numbers = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
         content = Content(secrets.token_hex(16), members, (), ())
         return _stored(root, content, (), numbers, orders, "created", opened)
 
@@ -114,7 +129,11 @@ def extend_schedule(
     datasets: str | Path | Dataset | Datasets = (),
     num_epochs: float | None = None,
     num_positions: SupportsIndex | None = None,
-    weights: Weights | None = None,
+    weights: Any = None,
+    family: str = DATASET,
+    temperature: float = 1.0,
+    max_repeats: SupportsIndex | None = None,
+    joint: bool = False,
     method: str = "balance",
     seed: SupportsIndex | None = None,
     objective: Objective | None = None,
@@ -134,7 +153,11 @@ def extend_schedule(
         num_epochs: the length of what follows, in epochs of all datasets.
         num_positions: the length of what follows, in sequences. Where neither is given, the run ends where it ended
             before, or after one more epoch if the position is its end.
-        weights: one for each dataset, earlier ones first; None takes the datasets' sizes.
+        weights: see `create_schedule`, of all datasets, earlier ones first; those before are not kept.
+        family: see `create_schedule`.
+        temperature: see `create_schedule`.
+        max_repeats: see `create_schedule`; what came before the position counts.
+        joint: see `create_schedule`.
         method: see `create_schedule`, as for all that is not named here.
         seed: of the first epoch, see `create_schedule`; None takes that of the version before, so that epochs go on
             with seeds that were not used.
@@ -163,11 +186,12 @@ def extend_schedule(
         num_positions = len(schedule) - place
     total = _length(opened, num_epochs, num_positions)
     own_seed = schedule.content.versions[schedule.version - 1].seed if seed is None else whole_number("seed", seed, 0)
+    mixture = Mixture(weights, family, temperature, max_repeats, joint)
     orders = _Orders(method, own_seed, objective, targets, options, advance)
     with locked(schedule.root):
         content = _unchanged(schedule)
         content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
-        numbers = _continued(schedule.history(place), opened, total, weights, orders)
+        numbers = orders.continued(schedule.history(place), opened, total, mixture)
         change = f"from position {place:,} on"
         return _stored(schedule.root, content, schedule.before(place), numbers, orders, change, opened)
 
@@ -222,9 +246,20 @@ class _Orders:
         METHODS.check_name(method)
         self.method, self.seed, self.advance = method, seed, advance
         self.first: Ordering | None = None
-        self.settings = {"objective": objective, **options}
-        if targets is not None:
-            self.settings["targets"] = targets
+        self.objective, self.targets, self.options = objective, targets, options
+
+    def continued(
+        self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
+    ) -> Int64[np.ndarray, " position"]:
+        """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
+        if not mixture.is_joint:
+            return mixture.in_turn(datasets, history, count, self.epochs)
+        if self.targets is not None:
+            raise UserError(
+                "Expected weights or targets for a joint order, found targets; give their shares as weights."
+            )
+        objective = Objective() if self.objective is None else self.objective
+        return mixture.jointly(datasets, history, count, self.part, objective, self.seed)
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"], count: int) -> Int64[np.ndarray, " position"]:
         """The next `count` sequences of a dataset that has given the sequences `used`."""
@@ -243,47 +278,42 @@ class _Orders:
     def _order(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any) -> Int64[np.ndarray, " position"]:
         if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
             return self.first.indices
-        settings = dict(self.settings)
+        settings = {} if self.targets is None else {"targets": self.targets}
         if METHODS.takes(self.method, "plan"):
             settings |= {"previous": None if previous is None else Ordering(previous)}
             settings |= {"consumed": consumed} if len(consumed) else {}
         elif len(consumed):
             METHODS.check_takes(self.method, "plan", "go on from the middle of an epoch")
-        made = order(dataset.characteristics, self.method, seed=self.seed + epoch, advance=self.advance, **settings)
-        return made.indices
+        return self._made(dataset.characteristics, epoch, settings)
+
+    def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
+        """The order of all sequences but the first `num_before`, which came before, in their order."""
+        before = np.arange(num_before)
+        rest = np.arange(num_before, chars.num_sequences)
+        if not num_before or not METHODS.takes(self.method, "plan"):
+            return rest[self._made(chars.take(rest), number, {})]
+        # The mixture of the part itself, so that what came before counts for documents and copies alone.
+        objective = Objective() if self.objective is None else self.objective
+        own, families = chars.take(rest), objective.resolved_weights(chars)
+        targets = {family: own.target_share(family) for family in families}
+        return self._made(chars, number, {"consumed": before, "targets": targets})
+
+    def _made(self, chars: Characteristics, number: int, settings: Mapping[str, Any]) -> Int64[np.ndarray, " position"]:
+        settings = {"objective": self.objective, **self.options, **settings}
+        return order(chars, self.method, seed=self.seed + number, advance=self.advance, **settings).indices
 
 
 def _check_schedule(schedule: RunSchedule) -> None:
     instance_of("schedule", schedule, RunSchedule, "a RunSchedule; open one with jd.open_schedule")
 
 
-def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset]) -> Ordering:
-    if len(datasets) != 1:
-        raise UserError(f"Expected ordering with one dataset, found {len(datasets)}; leave it out.")
+def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture: Mixture) -> Ordering:
+    if len(datasets) != 1 or mixture.is_joint:
+        found = "a joint order" if mixture.is_joint else f"{len(datasets)}"
+        raise UserError(f"Expected ordering with one dataset in epochs, found {found}; leave it out.")
     if isinstance(ordering, str):
         return datasets[0].find_ordering(ordering)
     return Ordering(checked_epoch(ordering, datasets[0].num_sequences))
-
-
-def _continued(
-    history: Int64[np.ndarray, " used"],
-    datasets: Sequence[Dataset],
-    count: int,
-    weights: Weights | None,
-    orders: _Orders,
-) -> Int64[np.ndarray, " position"]:
-    """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
-    sizes = [dataset.num_sequences for dataset in datasets]
-    starts, shares = phases_of(sizes if weights is None else weights, sizes)
-    chosen = interleaved(starts, shares, count, 1, ignore)
-    bounds = np.cumsum([0, *sizes])
-    numbers = np.empty(count, np.int64)
-    for index, dataset in enumerate(datasets):
-        places = np.flatnonzero(chosen == index)
-        used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
-        if len(places):
-            numbers[places] = orders.epochs(dataset, used, len(places)) + bounds[index]
-    return numbers
 
 
 def _stored(

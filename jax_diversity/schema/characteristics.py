@@ -132,6 +132,18 @@ class Characteristics:
         """
         return replace(self, weights=_checked_weights(weights, self.counts))
 
+    def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
+        """Those of some sequences, in the order given; all groups, weights and numbers of documents stay.
+
+        Example:
+            >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4], [2, 2]]})
+            >>> chars.take(np.array([2, 0])).counts["topic"].toarray().tolist()
+            [[2, 2], [3, 1]]
+        """
+        counts = {name: csr_array(matrix[rows]) for name, matrix in self.counts.items()}
+        members = (None if groups is None else groups[rows] for groups in (self.documents, self.copies))
+        return type(self)(counts, self.weights, self.sequence_length, *members)
+
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
         # A proxy cannot be pickled.
         return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, self.documents, self.copies)

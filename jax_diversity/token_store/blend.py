@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.token_store.megatron import TokenFile
 
 
@@ -69,7 +70,7 @@ def read_blend(arguments: Sequence[str]) -> Blend:
         shares = np.array([file.num_tokens for file in files], np.float64)
         if not shares.any():
             raise UserError(f"Expected tokens in {', '.join(prefixes)}, found none; tokenize the corpus.")
-    return Blend(_names(prefixes), shares / np.sum(shares), files)
+    return Blend(distinct_ends(prefixes), shares / np.sum(shares), files)
 
 
 def _weight(word: str) -> float | None:
@@ -77,13 +78,3 @@ def _weight(word: str) -> float | None:
         return float(word)
     except ValueError:
         return None
-
-
-def _names(prefixes: Sequence[str]) -> tuple[str, ...]:
-    """The shortest ends of the paths that differ from one another."""
-    parts = [Path(prefix).absolute().parts for prefix in prefixes]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(path[-length:]) for path in parts]
-        if len(set(names)) == len(names):
-            return tuple(names)
-    return tuple(prefixes)  # one file by several paths

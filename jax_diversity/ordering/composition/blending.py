@@ -197,46 +197,47 @@ def _epochs(
 
 
 def phases_of(
-    weights: Weights, sizes: Sequence[int] | None = None
+    weights: Weights, sizes: Sequence[float] | None = None, family: str = "dataset"
 ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase dataset"]]:
-    """Every phase's start and its shares, which add up to 1, checked against the datasets' sizes."""
+    """Every phase's start and its shares, which add up to 1, checked against the sizes of the datasets or groups."""
     if not isinstance(weights, Targets):
-        return (0,), _checked_weights(weights, sizes)[None]
-    if set(weights.shares) != {"dataset"}:
+        return (0,), _checked_weights(weights, sizes, family)[None]
+    if set(weights.shares) != {family}:
         raise UserError(
-            f"Expected a blend's targets to be of one family, 'dataset', found {sorted(weights.shares)}; give "
-            "Targets(starts, {'dataset': weights})."
+            f"Expected a blend's targets to be of one family, {family!r}, found {sorted(weights.shares)}; give "
+            f"Targets(starts, {{{family!r}: weights}})."
         )
-    shares = weights.shares["dataset"]
+    shares = weights.shares[family]
     if sizes is not None:
-        _check_fit(shares.max(axis=0), sizes)
+        _check_fit(shares.max(axis=0), sizes, family)
     return weights.starts, shares
 
 
-def _checked_weights(weights: Any, sizes: Sequence[int] | None) -> Float64[np.ndarray, " dataset"]:
+def _checked_weights(weights: Any, sizes: Sequence[float] | None, family: str) -> Float64[np.ndarray, " dataset"]:
     try:
         values = np.array(weights, np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"Expected weights that are numbers, or Targets of 'dataset', found {weights!r}.") from None
+        raise UserError(f"Expected weights that are numbers, or Targets of {family!r}, found {weights!r}.") from None
     if sizes is not None:
-        _check_fit(values, sizes)
+        _check_fit(values, sizes, family)
     elif values.ndim != 1:
         raise UserError(f"Expected one axis of weights, found an array of shape {values.shape}.")
     for index, value in enumerate(values.tolist()):
-        weight(f"the weight of dataset {index}", value)
+        weight(f"the weight of {family} {index}", value)
     if not values.any():
         raise UserError("Expected at least one weight above zero, found none.")
     return values / values.sum()
 
 
-def _check_fit(weights: np.ndarray, sizes: Sequence[int]) -> None:
+def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None:
     """Check that there is one weight for each dataset, and that a dataset of a weight above zero has sequences."""
     if weights.shape != (len(sizes),):
         raise UserError(
-            f"Expected a weight for each of {len(sizes)} datasets, found an array of shape {weights.shape}."
+            f"Expected a weight for each {family}, of which there are {len(sizes)}, found an array of shape "
+            f"{weights.shape}."
         )
     for index, (value, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
         if value > 0 and not size:
             raise UserError(
-                f"Expected sequences in a dataset of weight {value}, found none in dataset {index}; give it weight 0."
+                f"Expected sequences in a {family} of weight {value}, found none in {family} {index}; give it weight 0."
             )

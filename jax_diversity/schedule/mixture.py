@@ -1,0 +1,190 @@
+"""How the datasets of a run are mixed: each in epochs of its own, or jointly, in one order over all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.dataset.joining import joined_characteristics, joined_groups
+from jax_diversity.foundation.checks import instance_of, one_of, several, whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import distinct_ends
+from jax_diversity.foundation.progress import ignore
+from jax_diversity.ordering.composition.blending import phases_of
+from jax_diversity.ordering.composition.interleaving import interleaved
+from jax_diversity.ordering.composition.mixing import (
+    Strata,
+    Use,
+    check_limit,
+    limited,
+    mixed_positions,
+    named_weights,
+    rounded,
+    tempered,
+)
+from jax_diversity.ordering.halving import balanced_stream
+from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.plan import Targets, inverse
+from jax_diversity.schema import Characteristics
+
+DATASET = "dataset"
+"""The family whose groups are the datasets of a run."""
+_DATASET_WEIGHT = 0.3
+"""Its λ in joint orders: that of sources by default."""
+
+Numbers = Int64[np.ndarray, " _position"]
+Epochs = Callable[[Dataset, Numbers, int], Numbers]
+"""The next so many positions of a dataset that has given some sequences."""
+PartOrder = Callable[[Characteristics, int, int], Numbers]
+"""The order of all sequences but the first few, which came before in the order given; with a seed's offset."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What share every dataset, or every group of a family, has in a run, and how often sequences may come.
+
+    The fields are parameters of `create_schedule`.
+    """
+
+    weights: Any = None
+    family: str = DATASET
+    temperature: Any = 1.0
+    max_repeats: Any = None
+    joint: bool = False
+
+    def __post_init__(self) -> None:
+        instance_of("family", self.family, str, "the name of a family")
+        instance_of("joint", self.joint, bool, "True or False")
+        tempered(np.ones(1), self.temperature)
+        if self.max_repeats is not None:
+            object.__setattr__(self, "max_repeats", whole_number("max_repeats", self.max_repeats, 1))
+        if self.weights is not None and self.temperature != 1:
+            raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether there is one order over all sequences, which shares of groups within datasets need."""
+        return self.joint or self.family != DATASET
+
+    def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Numbers:
+        """`count` positions that follow a history, each dataset in epochs of its own."""
+        sizes = _sizes(datasets)
+        bounds = np.append(0, np.cumsum(sizes))
+        given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
+        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64))
+        shares = self._within_limit(shares, sizes, given, count)
+        chosen = interleaved(starts, shares, count, 1, ignore)
+        self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
+        numbers = np.empty(count, np.int64)
+        for index, dataset in enumerate(datasets):
+            places = np.flatnonzero(chosen == index)
+            if len(places):
+                used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
+                numbers[places] = epochs(dataset, used, len(places)) + bounds[index]
+        return numbers
+
+    def jointly(
+        self,
+        datasets: Sequence[Dataset],
+        history: Numbers,
+        count: int,
+        order: PartOrder,
+        objective: Objective,
+        seed: int,
+    ) -> Numbers:
+        """`count` positions that follow a history, in one order over the sequences of all datasets."""
+        _check_feature_space(datasets)
+        chars, sizes = joined_characteristics(datasets), _sizes(datasets)
+        of_datasets = _one_column_each(datasets)
+        names, counts = _names(datasets), of_datasets
+        if self.family != DATASET:
+            one_of("family", self.family, (DATASET, *chars.families))
+            names, counts = joined_groups(datasets, self.family), chars.counts[self.family]
+        strata = Strata.build(counts, names, self.family)
+        use = Use.of(history, int(sizes.sum()))
+        asked = self._asked(strata, strata.given(use), count)
+        if len(datasets) > 1:
+            weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
+            chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
+        # Which sequences of a stratum come first: any slice of this order holds the common mixture.
+        stream = balanced_stream(Features.build(chars, objective), np.arange(chars.num_sequences), seed)
+
+        def order_part(part: Numbers, recent: Numbers) -> Numbers:
+            rows = np.concatenate([recent, part])
+            return rows[order(chars.take(rows), len(recent), use.num_positions)]
+
+        return mixed_positions(strata, asked, use, inverse(stream), order_part)
+
+    def _phases(
+        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
+    ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase group"]]:
+        """Every phase's start and shares."""
+        weights = self.weights
+        if weights is None:
+            return (0,), tempered(tokens, self.temperature)[None]
+        if isinstance(weights, Mapping) or any(isinstance(each, str) for each in several(weights)):
+            weights = named_weights(weights, names, tokens, self.family)
+        elif self.family != DATASET and not isinstance(weights, Targets):
+            raise UserError(
+                f"Expected weights of {self.family} by name, such as {{{names[0]!r}: 1}}, found {weights!r}."
+            )
+        return phases_of(weights, tokens.tolist(), self.family)
+
+    def _asked(self, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
+        """Every phase's positions of each stratum."""
+        starts, shares = self._phases(strata.names, strata.group_tokens)
+        if self.weights is None:
+            # The temperature is that of the tokens whose sequences they are; then a limit holds exactly.
+            tokens = strata.tokens.sum(axis=1)
+            wanted = tempered(tokens, self.temperature) * strata.sizes / np.maximum(tokens, 1)
+            within = self._within_limit(wanted[None] / wanted.sum(), strata.sizes, given, count)
+            return [rounded(within[0] * count, count)]
+        ends = [min(end, count) for end in (*starts[1:], count)]
+        lengths = [max(end - start, 0) for start, end in zip(starts, ends, strict=True)]
+        asked = [strata.positions(own, length) for own, length in zip(shares, lengths, strict=True)]
+        self._check_limit(np.sum(asked, axis=0), given, strata.sizes, strata.names)
+        return asked
+
+    def _within_limit(
+        self, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, given: Numbers, count: int
+    ) -> Float64[np.ndarray, "phase group"]:
+        """Shares that nobody asked for keep the limit: others get what a group must not have."""
+        if self.weights is not None or self.max_repeats is None:
+            return shares
+        return limited(shares[0], (self.max_repeats * sizes - given).clip(0) / count)[None]
+
+    def _check_limit(self, asked: Numbers, given: Numbers, sizes: Numbers, names: Sequence[str]) -> None:
+        # Where the limit made the shares itself, a rounded position must not refuse them.
+        if self.max_repeats is not None and self.weights is not None:
+            check_limit(self.max_repeats, asked, given, sizes, names, self.family)
+
+
+def _sizes(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " dataset"]:
+    return np.array([dataset.num_sequences for dataset in datasets], np.int64)
+
+
+def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    return distinct_ends([str(dataset.root) for dataset in datasets])
+
+
+def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:
+    """The tokens of every sequence in the column of its dataset."""
+    sizes = _sizes(datasets)
+    tokens = np.concatenate([dataset.characteristics.tokens for dataset in datasets])
+    entries = (tokens, np.repeat(np.arange(len(sizes)), sizes), np.arange(len(tokens) + 1))
+    return csr_array(entries, shape=(len(tokens), len(sizes)))
+
+
+def _check_feature_space(datasets: Sequence[Dataset]) -> None:
+    for dataset in datasets[1:]:
+        if dataset.feature_space != datasets[0].feature_space:
+            raise UserError(
+                f"Expected datasets of one feature space for a joint order, found another in {dataset.root} than in "
+                f"{datasets[0].root}; build it with features_from={datasets[0].root}, or mix them without `joint`."
+            )
