@@ -32,6 +32,23 @@ _BARE_HOST = re.compile(r"(localhost|[^\s/:@?#\\]+\.[^\s/:@?#\\]+)(:\d+)?([/?#]|
 
 
 @dataclass(frozen=True)
+class Bins:
+    """Bins of a number, in ascending order.
+
+    Attributes:
+        names: the groups' names.
+        highest: the highest value of every bin; what is above all of them is in the last one.
+    """
+
+    names: tuple[str, ...]
+    highest: tuple[float, ...]
+
+    def places(self, values: np.ndarray) -> Int32[np.ndarray, " document"]:
+        """Every value's bin; a value between two bins is in the upper one."""
+        return np.searchsorted(np.array(self.highest[:-1]), values, side="left").astype(np.int32)
+
+
+@dataclass(frozen=True)
 class Codes:
     """One family's group of every document, and the groups' names.
 
@@ -40,12 +57,14 @@ class Codes:
         names: the groups' names.
         num_missing: documents without a value, which are in the group `unknown`.
         num_joined: documents whose own value is too rare for a group, which are in the group `(other)`.
+        bins: those of a number; None for names.
     """
 
     group: Int32[np.ndarray, " document"]
     names: tuple[str, ...]
     num_missing: int = 0
     num_joined: int = 0
+    bins: Bins | None = None
 
 
 def encoded(values: Iterable[Any]) -> pa.DictionaryArray:
@@ -93,40 +112,37 @@ def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
     return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
-def length_bins(document_lengths: Int64[np.ndarray, " document"], num_bins: int) -> Codes:
-    """Quantile bins of the documents' token counts, about as many documents in each.
+def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bins) -> Codes:
+    """Quantile bins of the documents' token counts, so many with about as many documents in each, or given ones.
 
     Lengths that many documents share fall into one bin, so that fewer bins than asked may come out.
     """
-    group, lowest, highest = _quantile_bins(document_lengths, num_bins)
-    return Codes(group, tuple(f"{low}-{high}" for low, high in zip(lowest, highest, strict=True)))
+    if isinstance(bins, int):
+        bins = _quantile_bins(document_lengths, bins, "{}-{}")
+    return Codes(bins.places(document_lengths), bins.names, bins=bins)
 
 
-def numeric_bins(values: Float64[np.ndarray, " document"], num_bins: int) -> Codes:
-    """Quantile bins of a number, such as a quality score; NaN is missing and belongs to the group `unknown`."""
+def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> Codes:
+    """Bins of a number, such as a quality score, as in `length_bins`; NaN is missing: the group `unknown`."""
     known = ~np.isnan(values)
-    binned, lowest, highest = _quantile_bins(values[known], num_bins)
-    names = [f"{low:.6g} to {high:.6g}" for low, high in zip(lowest, highest, strict=True)]
-    group = np.full(len(values), len(names), np.int32)
-    group[known] = binned
+    if isinstance(bins, int):
+        bins = _quantile_bins(values[known], bins, "{:.6g} to {:.6g}")
+    group = np.full(len(values), len(bins.names), np.int32)
+    group[known] = bins.places(values[known])
     missing = int((~known).sum())
-    return Codes(group, (*names, UNKNOWN) if missing else tuple(names), missing)
+    return Codes(group, (*bins.names, UNKNOWN) if missing else bins.names, missing, bins=bins)
 
 
-def _quantile_bins(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every value's bin, and the bins' lowest and highest values."""
+def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
+    """Bins of about as many values each; `name` is the form of a bin's name, of its lowest and highest value."""
     if not len(values):
-        return np.zeros(0, np.int32), values, values
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    # Edges are values that occur, and equal values are on one side of them: no value is in two bins.
-    edges = np.unique(np.quantile(ordered, np.arange(1, num_bins) / num_bins, method="inverted_cdf"))
-    _, sorted_group = np.unique(np.searchsorted(edges, ordered, side="left"), return_inverse=True)
-    group = np.empty(len(values), np.int32)
-    group[order] = sorted_group  # back to the documents' order
-    first = np.flatnonzero(np.diff(sorted_group, prepend=-1))
-    last = np.append(first[1:], len(ordered)) - 1
-    return group, ordered[first], ordered[last]
+        return Bins((), ())
+    ordered = np.sort(values)
+    # Bins end with values that occur, and equal values are on one side of an end: no value is in two bins.
+    highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
+    stops = np.unique(np.searchsorted(ordered, highest, side="right"))
+    lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()
+    return Bins(tuple(name.format(*ends) for ends in zip(lowest, highest, strict=True)), tuple(highest))
 
 
 def host_of(address: Any) -> str | None:
@@ -182,15 +198,26 @@ class FieldValues:
         self._blocks.append(pa.array(values, pa.float64()) if kinds == {float} else encoded(values))
         self._num_documents += len(values)
 
-    def codes(self, num_bins: int, max_groups: int) -> Codes:
-        """Groups of the field: quantile bins where all its values are numbers, else one group a value."""
-        if not self._kinds:
+    def codes(self, bins: int | Bins, max_groups: int) -> Codes:
+        """Groups of the field: so many quantile bins where all its values are numbers, else one group a value.
+
+        With bins that are given, or none of them (0), these are the groups, whatever the values: of a field that no
+        document has, `unknown` alone.
+        """
+        if isinstance(bins, Bins):
+            if not self._kinds <= {int, float}:
+                raise UserError(
+                    f"Expected numbers in the metadata field {self.name!r}, as in the dataset of features_from, found "
+                    "text or booleans; bring a field of numbers, or leave it out of the records."
+                )
+            return numeric_bins(self._numbers(), bins)
+        if not self._kinds and bins:
             raise UserError(
                 f"Expected documents with a value in the metadata field {self.name!r}, found none among "
                 f"{self._num_documents}; name another field in characteristics.families."
             )
-        if self._kinds <= {int, float}:
-            return numeric_bins(self._numbers(), num_bins)
+        if bins and self._kinds <= {int, float}:
+            return numeric_bins(self._numbers(), bins)
         column = joined(
             [encoded(block.to_pylist()) if isinstance(block, pa.DoubleArray) else block for block in self._blocks]
         )

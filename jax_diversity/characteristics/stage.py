@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.characteristics.settings import default_families
-from jax_diversity.foundation.artifacts import write_array, write_json
+from jax_diversity.foundation.artifacts import fingerprint, read_json, write_array, write_json
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
-    from jax_diversity.characteristics.codes import Codes
+    from jax_diversity.characteristics.codes import Bins, Codes
 
 _STORED = ("length", "source", "language", "host", "duplicate")
 """Families that every dataset has, besides its clusterings."""
+_BINS = "bins.json"
 _FIELD = "field:"
 _MOST_FIELDS = 5
 """Metadata fields that the summary names."""
@@ -49,8 +51,11 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)
+    bins = {family: dataclasses.asdict(code.bins) for family, code in codes.items() if code.bins is not None}
+    write_json(partial / _BINS, bins)
     weights = _balanced(context, totals)
     return {
+        "features": fingerprint(list(weights), bins),
         "families": list(weights),
         "weights": weights,
         "other_fields": sorted({*context.counts("prepare")["metadata_fields"]} - {*map(_field_of, weights)}),
@@ -62,6 +67,9 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
 
 def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str, float]:
     """The families that orderings balance, and their weights, from every stored family's tokens a group."""
+    if context.reference is not None:
+        theirs = context.reference.counts("characterize")
+        return {family: theirs["weights"][family] for family in theirs["families"]}
     families = context.config.characteristics.families
     if families == "auto":
         return default_families({family: int(np.count_nonzero(tokens)) for family, tokens in totals.items()})
@@ -83,7 +91,9 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
         family: make.Codes(dataset.assignments(family), tuple(map(str, range(number))))
         for family, number in context.counts("cluster")["clusterings"].items()
     }
-    codes["length"] = make.length_bins(dataset.tokens.document_lengths, config.length_bins)
+    num_bins: int = config.length_bins
+    bins = _reference_bins(context).get("length", num_bins)
+    codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins)
     for name in ("source", "language"):
         # A file's column is encoded before the next one is read: four bytes a document are kept.
         store = dataset.document_store
@@ -107,7 +117,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     values, hosts = {}, []
     for family in [family for family in config.possible_families if family not in known]:
         field = _field_of(family)
-        if field not in present:
+        if field not in present and context.reference is None:
             raise UserError(
                 f"Expected characteristics.families to name families ({', '.join(known)}) or metadata fields of the "
                 f"documents ({', '.join(present) or 'there are none'}), found {family!r}; take one of these, or add "
@@ -122,7 +132,29 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
             if with_hosts:
                 hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), config.max_groups)} if with_hosts else {}
-    return codes | {family: column.codes(config.field_bins, config.max_groups) for family, column in values.items()}
+    bins = _reference_bins(context)
+    num_bins = config.field_bins if context.reference is None else 0  # what has no bins there is names here too
+    return codes | {
+        family: column.codes(bins.get(family, num_bins), config.max_groups) for family, column in values.items()
+    }
+
+
+def _reference_bins(context: Context) -> dict[str, Bins]:
+    """The bins of the dataset that `features_from` names, by family; none without one."""
+    from jax_diversity.characteristics.codes import Bins
+
+    if context.reference is None:
+        return {}
+    stored = read_json(context.reference.file("characterize", f"characteristics/{_BINS}"), "characterize")
+    return {family: Bins(**{name: tuple(each) for name, each in bins.items()}) for family, bins in stored.items()}
+
+
+def _taken(context: Context) -> str:
+    """A fingerprint of the other dataset's families, their weights and bins."""
+    if context.reference is None:
+        return ""
+    theirs = context.reference.counts("characterize")
+    return fingerprint(theirs["features"], theirs["weights"])
 
 
 def _check_families(context: Context) -> None:
@@ -196,5 +228,9 @@ CHARACTERIZE = Stage(
     summary=summary,
     settings=lambda config: {"characteristics": dataclasses.asdict(config.characteristics)},
     inputs=lambda context: ("prepare", "tokenize", "cluster", "pack"),
+    outside=_taken,
     check=_check_families,
+    adopt=lambda config, other: adopt_settings(
+        "characteristics", config.characteristics, other, own=("url_field", "max_groups")
+    ),
 )

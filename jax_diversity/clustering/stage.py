@@ -12,17 +12,28 @@ import numpy as np
 
 from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.clustering.stored import ending
-from jax_diversity.foundation.artifacts import read_array, read_json, write_array, write_json
+from jax_diversity.foundation.artifacts import (
+    copy_file,
+    file_hash,
+    fingerprint,
+    read_array,
+    read_json,
+    write_array,
+    write_json,
+)
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
     from jax_diversity.clustering.base import Clustering
-    from jax_diversity.clustering.naming import ClusterNames
+    from jax_diversity.clustering.naming import TermCounts
 
 _TITLE_CHARACTERS = 80
 _NUM_TITLES = 3
 _NAMING_CHARACTERS = 3000
+_DESCRIBED = ("name", "top_terms", "position")
+"""What `clusters.json` says of a centroid, whatever the documents."""
 _TRAINED = "trained.json"
 """Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
 
@@ -38,22 +49,29 @@ class _Labels(NamedTuple):
 def cluster_documents(context: Context, partial: Path) -> Counts:
     """Cluster the documents' vectors as often as asked, name the clusters and compare them with labels."""
     check_numbers(context)
+    if context.reference is not None:
+        _take_centroids(context, partial)
     made: dict[str, Clustering] = {}
     nearest: dict[str, np.ndarray] = {}
     for family, settings in context.config.cluster.clusterings.items():
         made[family], nearest[family] = _make_clustering(context, family, settings, partial)
     labels = _read_labels(context)
-    names, titles = _name_clusters(context, made, nearest)
+    counted, titles = _read_nearest(context, nearest)
     for family, clustering in made.items():
-        entries = _entries(clustering, nearest[family], names[family], titles, labels)
+        described = _describe(context, family, clustering, counted[family])
+        entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / f"clusters{ending(family)}.json", entries)
     # Last: a build that is cut off before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
-    return _counts(made, labels)
+    centroids = {family: file_hash(partial / f"centroids{ending(family)}.npy") for family in made}
+    spherical = bool(context.config.cluster.options.get("spherical", False))
+    return _counts(made, labels) | {"features": fingerprint(centroids, spherical)}
 
 
 def check_numbers(context: Context) -> None:
     """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
+    if context.reference is not None:  # its centroids are taken, however few documents there are
+        return
     num_documents = context.counts("prepare")["num_documents"]
     for family, config in context.config.cluster.clusterings.items():
         number = config.resolve_num_clusters(num_documents)
@@ -64,6 +82,15 @@ def check_numbers(context: Context) -> None:
                 f"{num_documents} or fewer, or bring more documents."
             )
         dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
+
+
+def _take_centroids(context: Context, partial: Path) -> None:
+    """Copy the centroids of the dataset that `features_from` names: as if their training were finished here."""
+    families = context.config.cluster.clusterings
+    for family in families:
+        name = f"centroids{ending(family)}.npy"
+        copy_file(context.reference.file("cluster", f"clusters/{name}"), partial / name)
+    write_json(partial / _TRAINED, dict.fromkeys(families, 0))
 
 
 def _make_clustering(
@@ -81,11 +108,12 @@ def _make_clustering(
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
-    num_clusters = config.resolve_num_clusters(len(vectors))
+    known = read_array(path, "cluster") if path.exists() and family in trained else None
+    num_clusters = config.resolve_num_clusters(len(vectors)) if known is None else len(known)
     total = num_rows_passed(len(vectors), num_clusters, **options)
     with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
-        if path.exists() and family in trained:
-            centroids = read_array(path, "cluster")
+        if known is not None:
+            centroids = known
             # The rows of the finished training count as done, so that the bar ends at its total.
             advance(total - len(vectors))
         else:
@@ -99,17 +127,16 @@ def _make_clustering(
         assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh)
     write_array(partial / f"assignments{ending(family)}.npy", assignments)
     inertia = float(distances.sum(dtype=np.float64))
-    nearest = nearest_documents(assignments, distances, len(centroids), documents_per_cluster(len(centroids)))
+    num_nearest = documents_per_cluster(len(centroids)) if context.reference is None else _NUM_TITLES
+    nearest = nearest_documents(assignments, distances, len(centroids), num_nearest)
     return Clustering(centroids, assignments, inertia, trained[family]), nearest
 
 
-def _name_clusters(
-    context: Context, made: dict[str, Clustering], nearest: dict[str, np.ndarray]
-) -> tuple[dict[str, ClusterNames], dict[int, str]]:
-    """Every clustering's names, and titles of the documents nearest to centroids; texts are read once."""
-    from jax_diversity.clustering.naming import TermCounts, name_clusters
+def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dict[str, TermCounts], dict[int, str]]:
+    """Terms and titles of the documents nearest to every clustering's centroids; texts are read once."""
+    from jax_diversity.clustering.naming import TermCounts
 
-    counted = {family: TermCounts() for family in made}
+    counted = {family: TermCounts() for family in nearest}
     clusters_of: dict[int, list[tuple[str, int]]] = {}
     for family, documents in nearest.items():
         numbers, places = np.nonzero(documents >= 0)
@@ -130,7 +157,27 @@ def _name_clusters(
                 title = titles[document] or " ".join(text[: 4 * _TITLE_CHARACTERS].split())
                 titles[document] = title[:_TITLE_CHARACTERS]
             advance(1)
-    return {family: name_clusters(counted[family], one.centroids) for family, one in made.items()}, titles
+    return counted, titles
+
+
+def _describe(context: Context, family: str, clustering: Clustering, counted: TermCounts) -> list[dict[str, Any]]:
+    """Every cluster's name, terms and place on the map, which are those of the dataset that `features_from` names."""
+    from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
+    from jax_diversity.clustering.naming import name_clusters
+
+    if context.reference is not None:
+        return [{name: each[name] for name in _DESCRIBED} for each in context.reference.clusters(family)]
+    names = name_clusters(counted, clustering.centroids)
+    num_clusters = len(clustering.centroids)
+    sizes = np.bincount(clustering.assignments, minlength=num_clusters)
+    # The largest clusters, in the order of their numbers.
+    shown = np.sort(np.argsort(-sizes, kind="stable")[: min(LARGEST_MAP, int((sizes > 0).sum()))])
+    positions: list[list[float] | None] = [None] * num_clusters
+    placed = map_positions(clustering.centroids[shown]).astype(np.float64).round(4).tolist()
+    for number, position in zip(shown.tolist(), placed, strict=True):
+        positions[number] = position
+    described = zip(names.names, names.top_terms, positions, strict=True)
+    return [{"name": name, "top_terms": terms, "position": place} for name, terms, place in described]
 
 
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
@@ -168,28 +215,25 @@ def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
 
 
 def _entries(
-    clustering: Clustering, nearest: np.ndarray, names: ClusterNames, titles: dict[int, str], labels: _Labels
+    clustering: Clustering,
+    nearest: np.ndarray,
+    described: list[dict[str, Any]],
+    titles: dict[int, str],
+    labels: _Labels,
 ) -> list[dict[str, Any]]:
     """What `clusters.json` says of every cluster."""
-    from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.purity import majority_labels
 
     num_clusters = len(clustering.centroids)
     sizes = np.bincount(clustering.assignments, minlength=num_clusters)
     labelled = labels.codes >= 0
     majority = majority_labels(clustering.assignments[labelled], labels.codes[labelled], num_clusters)
-    # The largest clusters, in the order of their numbers.
-    shown = np.sort(np.argsort(-sizes, kind="stable")[: min(LARGEST_MAP, int((sizes > 0).sum()))])
-    positions = np.full((num_clusters, 2), np.nan)
-    positions[shown] = map_positions(clustering.centroids[shown]).astype(np.float64).round(4)
     return [
         {
-            "name": names.names[number],
+            **described[number],
             "num_documents": int(sizes[number]),
-            "top_terms": names.top_terms[number],
             "titles": [titles[document] for document in nearest[number, :_NUM_TITLES].tolist() if document >= 0],
             "label": labels.names[majority[number]] if majority[number] >= 0 else None,
-            "position": None if np.isnan(positions[number, 0]) else positions[number].tolist(),
         }
         for number in range(num_clusters)
     ]
@@ -216,9 +260,19 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
     }
 
 
+def _taken(context: Context) -> str:
+    """A fingerprint of the other dataset's centroids and of what describes them."""
+    if (reference := context.reference) is None:
+        return ""
+    families = context.config.cluster.clusterings
+    described = [[each[name] for name in _DESCRIBED] for family in families for each in reference.clusters(family)]
+    return fingerprint(reference.counts("cluster")["features"], described)
+
+
 def summary(counts: Counts) -> str:
-    """How many clusters, after how many passes."""
-    return f"{counts['num_clusters']:,} clusters in {counts['num_iterations']} passes"
+    """How many clusters, after how many passes; after none the centroids are another dataset's."""
+    passes = counts["num_iterations"]
+    return f"{counts['num_clusters']:,} clusters {f'in {passes} passes' if passes else 'of another dataset'}"
 
 
 CLUSTER = Stage(
@@ -230,7 +284,9 @@ CLUSTER = Stage(
     summary=summary,
     settings=lambda config: {"cluster": dataclasses.asdict(config.cluster)},
     inputs=lambda context: ("prepare", "tokenize", "embed"),
+    outside=_taken,
     check=check_numbers,
+    adopt=lambda config, other: adopt_settings("cluster", config.cluster, other, own=("label_field",)),
     resumable=True,
     packages=("jax", "numpy", "scikit-learn"),
     methods="clustering.base",

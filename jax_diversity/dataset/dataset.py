@@ -108,6 +108,16 @@ class Dataset:
         return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
 
     @property
+    def feature_space(self) -> str:
+        """Hash of what describes documents: tokenizer, embedder, centroids, bounds of bins, families.
+
+        Datasets of one feature space have groups of the same meaning by the same names: one, and those that were built
+        with `features_from` it. Sequence length, packing and the families' weights are no part of it.
+        """
+        stages = ("tokenize", "embed", "cluster", "characterize")
+        return fingerprint("features", [self.counts(stage)["features"] for stage in stages])
+
+    @property
     def sequence_length(self) -> int:
         """L, tokens of a sequence that a model sees."""
         return self._number("pack", "sequence_length")

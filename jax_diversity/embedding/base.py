@@ -174,6 +174,11 @@ def learns(method: str, options: Mapping[str, Any]) -> bool:
     return "texts" in _find(method, options)[1]
 
 
+def brings_vectors(method: str) -> bool:
+    """Tell whether the method's vectors are given for the documents of one corpus: it makes none of other texts."""
+    return ":" not in method and METHODS.takes(method, "document_ids")
+
+
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
     """Refuse what is not one finite float32 row a text; `name_document` says what a message calls a row's document."""
     shape = (num_texts, dimensions)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jax_diversity.foundation.checks import at_least, seed
+from jax_diversity.foundation.settings import adopt_settings
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,22 @@ class EmbeddingConfig:
     """Documents that an embedder learns from, if it learns (tfidf_svd: the vocabulary, its weights and the SVD)."""
     seed: int = 0
     """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
+
+    def adopt(self, other: EmbeddingConfig) -> EmbeddingConfig:
+        """The settings of the dataset of `features_from`.
+
+        What says where files lie stays as given: all options of vectors of one's own, the `path` of a model.
+
+        Raises:
+            UserError: other settings than that dataset's.
+        """
+        from jax_diversity.embedding.base import brings_vectors
+
+        if brings_vectors(other.method):
+            other = replace(other, options=self.options)
+        elif "path" in self.options:
+            other = replace(other, options=other.options | {"path": self.options["path"]})
+        return adopt_settings("embedding", self, other)
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy; the files that the method reads have to be there."""

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.artifacts import CACHE, HashMemory, atomic_path, fingerprint, read_array, write_array
+from jax_diversity.foundation.artifacts import (
+    CACHE,
+    HashMemory,
+    atomic_path,
+    copy_file,
+    file_hash,
+    fingerprint,
+    read_array,
+    write_array,
+)
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -28,8 +38,11 @@ def embed(context: Context, partial: Path) -> Counts:
 
     config, dataset = context.config.embedding, context.dataset
     beginnings = dataset.beginnings(config.max_tokens * CHARACTERS_PER_TOKEN)
+    stored = partial / "embedding.npz"
+    if context.reference is not None:
+        _take_learnt(context.reference, config, stored)
     num_fitted = min(config.fit_documents, beginnings.num_documents)
-    fits = learns(config.method, config.options)
+    fits = learns(config.method, config.options) and context.reference is None
     shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
     with shown as advance:
         made = make_embedder(
@@ -38,11 +51,11 @@ def embed(context: Context, partial: Path) -> Counts:
             max_tokens=config.max_tokens,
             seed=config.seed,
             texts=lambda: _drawn_texts(beginnings, config, advance),
-            stored=partial / "embedding.npz",
+            stored=stored,
             document_ids=lambda: dataset.document_store.columns(["id"])["id"],
         )
     target = partial / "embeddings.npy"
-    about: Counts = {}
+    about: Counts = {"features": _features(context, int(made.dimensions), stored)}
     if isinstance(made, PrecomputedVectors):
         about["num_unused_vectors"] = made.num_unused
         with context.progress.task("copy vectors", beginnings.num_documents, "documents") as advance:
@@ -57,7 +70,53 @@ def embed(context: Context, partial: Path) -> Counts:
     return about | {"num_documents": num_documents, "dimensions": dimensions, "num_zero_vectors": num_zero_vectors}
 
 
+def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
+    """Copy what the embedder of the dataset that `features_from` names has learnt."""
+    from jax_diversity.embedding.base import learns
+
+    name = f"embeddings/{stored.name}"
+    if name in reference.manifest["stages"]["embed"]["files"]:
+        copy_file(reference.file("embed", name), stored)
+    elif learns(config.method, config.options):
+        raise UserError(
+            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no {name}; let the "
+            "embedder keep it in the file `stored`, and build that dataset again."
+        )
+
+
+def _features(context: Context, dimensions: int, stored: Path) -> str:
+    """A fingerprint of all that decides a text's vector; refuses another one than that of `features_from`."""
+    from jax_diversity.embedding.base import brings_vectors, files_at
+
+    config, reference = context.config.embedding, context.reference
+    options, files = dict(config.options), ""
+    if brings_vectors(config.method):
+        options = {}
+    else:
+        files = _hash_inputs(context)
+        if options.get("path") and files_at(str(options["path"])):  # where a model lies is no feature, its files are
+            del options["path"]
+    learnt = file_hash(stored) if stored.exists() else ""
+    found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
+    if reference is not None and (width := reference.counts("embed")["dimensions"]) != dimensions:
+        raise UserError(
+            f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; bring vectors of the "
+            "embedder that made those."
+        )
+    if reference is not None and found != reference.counts("embed")["features"]:
+        raise UserError(
+            f"Expected the files with which embedding.method={config.method} made the vectors of {reference.root}, "
+            "found others; restore them, or build that dataset again."
+        )
+    return found
+
+
 def _input_fingerprint(context: Context) -> str:
+    inputs = _hash_inputs(context)
+    return inputs if context.reference is None else fingerprint(inputs, context.reference.counts("embed")["features"])
+
+
+def _hash_inputs(context: Context) -> str:
     from jax_diversity.embedding.base import check_method
 
     config: EmbeddingConfig = context.config.embedding
@@ -151,6 +210,7 @@ EMBED = Stage(
     settings=lambda config: {"embedding": dataclasses.asdict(config.embedding)},
     inputs=lambda context: ("prepare", "tokenize"),
     outside=_input_fingerprint,
+    adopt=lambda config, other: config.embedding.adopt(other),
     resumable=True,
     packages=("jax", "numpy", "scikit-learn", "scipy"),
     methods="embedding.base",

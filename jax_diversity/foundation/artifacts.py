@@ -187,6 +187,12 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
         raise UserError(f"{path} is damaged ({in_one_line(error)}); run `jax-diversity {stage}` again.") from None
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all."""
+    with atomic_path(target) as temporary:
+        shutil.copyfile(source, temporary)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys sorted."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

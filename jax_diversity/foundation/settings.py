@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -45,6 +46,28 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collection[str] = ()) -> _Settings:
+    """The settings of another dataset in place of those given, but for the fields in `own`, which stay.
+
+    Settings do not record whether a value was given: a default gives way.
+
+    Raises:
+        UserError: a given value that is neither the default nor the other dataset's; messages call it by `section`.
+    """
+    usual = type(given)()
+    kept = {name: getattr(given, name) for name in own}
+    for name in [item.name for item in dataclasses.fields(typing.cast(Any, given)) if item.name not in kept]:
+        value, taken = getattr(given, name), getattr(other, name)
+        # Of options a part may be given.
+        fits = value.items() <= taken.items() if isinstance(value, dict) else value in (taken, getattr(usual, name))
+        if not fits:
+            raise UserError(
+                f"Expected {section}.{name} as in the dataset of features_from ({quoted(taken)}), found {quoted(value)}; leave "
+                "it out: it comes from there."
+            )
+    return dataclasses.replace(typing.cast(Any, other), **kept)
 
 
 def parse_yaml(text: str) -> Any:

@@ -27,12 +27,14 @@ class Context:
         folder: the dataset's folder and its manifest.
         progress: where work is shown.
         open_dataset: opens the dataset of a folder; passed in because `dataset` imports the foundation.
+        reference: the dataset that `features_from` names, opened; None where it names none.
     """
 
     config: Any
     folder: OutputFolder
     progress: Progress
     open_dataset: Callable[[Path], Any]
+    reference: Any = None
 
     @property
     def root(self) -> Path:
@@ -64,6 +66,9 @@ class Stage:
         inputs: the stages whose artifacts it reads.
         outside: a fingerprint of what it reads besides them.
         check: refuses settings that the stored documents cannot satisfy, as soon as these are known.
+        adopt: the settings of its section with `features_from`, from all that were given and those that the other
+            dataset's stage was made with; None where it takes nothing from other datasets. A stage that does counts
+            `features`, a fingerprint of what others take.
         resumable: whether finished files of a run that was cut off may be kept.
         owns_folder: whether the destination holds this stage's files alone.
         packages: the libraries whose version may change the files' bytes.
@@ -81,6 +86,7 @@ class Stage:
     inputs: Callable[[Context], tuple[str, ...]] = lambda context: ()
     outside: Callable[[Context], str] = lambda context: ""
     check: Callable[[Context], None] = lambda context: None
+    adopt: Callable[[Any, Any], Any] | None = None
     resumable: bool = False
     owns_folder: bool = True
     packages: tuple[str, ...] = ()

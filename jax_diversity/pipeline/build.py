@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity import __version__
-from jax_diversity.dataset import open_dataset
+from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress, peak_bytes
@@ -45,6 +46,7 @@ class Build:
     def __init__(self, config: BuildConfig, progress: Progress | None = None) -> None:
         self.config = config
         self.folder = OutputFolder(config.out)
+        self._reference: Dataset | None = None
         self.progress = progress or Progress(quiet=True)
 
     def run_all(self) -> list[StageResult]:
@@ -53,7 +55,9 @@ class Build:
         Raises:
             UserError: bad settings or input; what was finished before stays.
         """
-        return self._run(all_stages(self.config))
+        stages = all_stages(self.config)
+        self._adopt_settings(stages)
+        return self._run(stages)
 
     def run_stage(self, name: str) -> StageResult:
         """Make one stage from the artifacts of those before it.
@@ -62,6 +66,7 @@ class Build:
             UserError: a stage before it is missing; bad settings or input.
         """
         stage = stages_by_name()[name]
+        self._adopt_settings([stage])
         self._check_other_settings(stage)
         return self._run([stage])[0]
 
@@ -74,11 +79,49 @@ class Build:
         # One of the same name is replaced in its place: later ones may go on from it.
         orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
         self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))
-        return self._run(ordering_stages(order))
+        stages = ordering_stages(order)
+        self._adopt_settings(stages)
+        return self._run(stages)
 
     @property
     def _context(self) -> Context:
-        return Context(self.config, self.folder, self.progress, open_dataset)
+        return Context(self.config, self.folder, self.progress, open_dataset, self._reference)
+
+    def _adopt_settings(self, stages: Sequence[Stage]) -> None:
+        """With `features_from`, replace settings by those that the other dataset's features were made with.
+
+        The other dataset is opened for stages that take something from it. For others these settings are recorded with
+        this dataset's own stages: the other one may be gone.
+        """
+        if self.config.features_from is None:
+            return
+        adopting = [stage for stage in stages_by_name().values() if stage.adopt is not None]
+        if any(stage.adopt is not None for stage in stages):
+            self._reference = self._open_reference(self.config.features_from, adopting)
+        made = self.folder.stages if self._reference is None else self._reference.manifest["stages"]
+        for stage in adopting:
+            if stage.adopt is None or stage.name not in made:
+                continue
+            kind = type(getattr(self.config, stage.section))
+            other = settings_from_plain(kind, made[stage.name]["config"][stage.section], stage.section)
+            self.config = dataclasses.replace(self.config, **{stage.section: stage.adopt(self.config, other)})
+
+    def _open_reference(self, path: str, adopting: Sequence[Stage]) -> Dataset:
+        if os.path.realpath(path) == os.path.realpath(self.folder.root):
+            raise UserError(
+                f"Expected features_from to name another dataset, found {path}, which is built; leave it out."
+            )
+        try:
+            reference = open_dataset(path)
+        except UserError as error:
+            raise UserError(f"features_from: {error}") from None
+        for stage in adopting:
+            if stage.name not in reference.manifest["stages"]:
+                raise UserError(
+                    f"Expected features_from to name a finished dataset, found {path} without stage {stage.name!r}; "
+                    "finish it with `jax-diversity build`."
+                )
+        return reference
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.

@@ -48,6 +48,9 @@ class BuildConfig:
     batch_size: int | None = None
     """Sequences of a batch of your training, those of all hosts together: orderings that do not set `windows` balance
     windows of that size, and measures, report and `inspect` show it. None where it is not known."""
+    features_from: str | None = None
+    """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
+    is learnt from them. Settings of these come from there."""
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -78,7 +81,8 @@ class BuildConfig:
             settings = getattr(self, field.name)
             if not dataclasses.is_dataclass(settings) or (sections is not None and field.name not in sections):
                 continue
-            cast(Any, settings).check(*([names] if isinstance(settings, RecordsConfig) else []))
+            further = {RecordsConfig: [names], TokenizerConfig: [self.features_from is None]}
+            cast(Any, settings).check(*further.get(type(settings), []))
         self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
             order.check(f"orders[{index}]", self.characteristics.possible_families, names[:index])

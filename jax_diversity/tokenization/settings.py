@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from jax_diversity.foundation.checks import at_least, whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.settings import adopt_settings
 
+_TOKEN_FORMATS = ("megatron", "tokens")
+"""Formats of corpora that hold tokens."""
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
 _LARGEST_VOCABULARY = 2**24
@@ -78,8 +81,11 @@ class TokenizerConfig:
     """Processes that tokenise side by side; 0 takes as many as there are cores, or only this one where starting
     others would cost more than it saves. The result is the same."""
 
-    def check(self) -> None:
-        """Refuse settings that no corpus could satisfy, with a `UserError`."""
+    def check(self, reads_files: bool = True) -> None:
+        """Refuse settings that no corpus could satisfy, with a `UserError`.
+
+        `reads_files` is False where another dataset brings the tokenizer: the files that `path` names may be gone.
+        """
         at_least(1, "tokenizer", self, "train_bytes")
         at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
@@ -99,6 +105,8 @@ class TokenizerConfig:
                 f"Expected tokenizer.vocab_size >= {least} (256 bytes and {marks}) and <= {_LARGEST_VOCABULARY}, "
                 f"found {self.vocab_size}."
             )
+        if not reads_files:
+            return
         if self.kind in _MODEL_KINDS:
             self._check_file("a SentencePiece model")
         elif self.kind == "file":
@@ -106,9 +114,32 @@ class TokenizerConfig:
         elif self.kind == "stored":
             self._check_stored()
 
+    def adopt(self, other: TokenizerConfig, corpus_format: str) -> TokenizerConfig:
+        """The settings of the dataset of `features_from`, whose tokenizer makes the tokens of a corpus in some format.
+
+        Raises:
+            UserError: texts where that dataset has no tokenizer, tokens where its tokens were made of texts; other
+                settings than its own.
+        """
+        has_tokens = corpus_format in _TOKEN_FORMATS
+        if has_tokens and other.kind != "stored":
+            raise UserError(
+                f"Expected texts, of which the tokenizer of the dataset of features_from makes tokens, found "
+                f"corpus.format={corpus_format}; name the texts in corpus.paths."
+            )
+        if not has_tokens and other.kind == "stored":
+            if other.path is None:
+                raise UserError(
+                    "Expected a corpus of tokens (corpus.format=megatron or tokens), since the dataset of "
+                    f"features_from came as tokens and has no tokenizer, found corpus.format={corpus_format}; bring "
+                    "the documents' tokens, or build that dataset with tokenizer.path."
+                )
+            other = replace(other, kind="file", end_id=None)
+        return adopt_settings("tokenizer", self, other, own=("num_processes",))
+
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
         """Refuse a corpus of tokens without the kind `stored`, or that kind with anything else."""
-        if (corpus_format in ("megatron", "tokens")) != (self.kind == "stored"):
+        if (corpus_format in _TOKEN_FORMATS) != (self.kind == "stored"):
             raise UserError(
                 f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
                 f"{self.kind} with {corpus_format}; set tokenizer.kind=stored where the corpus holds tokens, "

@@ -44,6 +44,7 @@ def tokenize(context: Context, partial: Path) -> Counts:
             "start_token": tokenizer.start_token,
             "token_dtype": str(tokenizer.dtype),
             "implementation": tokenizer.implementation,
+            "features": tokenizer.fingerprint,
         }
     prepared = context.counts("prepare")
     text_bytes = prepared["text_bytes"] if prepared["has_text"] else 0
@@ -70,7 +71,7 @@ def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Token
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
-    """The tokenizer that the settings ask for; its files are in the partial folder afterwards."""
+    """The tokenizer that the settings or `features_from` ask for; its files are in the partial folder afterwards."""
     from jax_diversity.tokenization.factory import load_unchanged, make_tokenizer
 
     config: TokenizerConfig = context.config.tokenizer
@@ -79,9 +80,12 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     # Files of a run that had no tokenizer yet, or another version of its library: a new tokenizer may have other ids.
     for leftover in partial.iterdir():
         leftover.unlink()
-    with context.progress.task("train tokenizer", None, "documents") as advance:
-        texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
-        tokenizer = make_tokenizer(config, texts)
+    if context.reference is not None:
+        tokenizer = context.reference.tokenizer
+    else:
+        with context.progress.task("train tokenizer", None, "documents") as advance:
+            texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
+            tokenizer = make_tokenizer(config, texts)
     tokenizer.save(partial)
     return tokenizer
 
@@ -138,6 +142,8 @@ def _settings(config: Any) -> dict[str, Any]:
 
 
 def _tokenizer_fingerprint(context: Context) -> str:
+    if context.reference is not None:
+        return context.reference.counts("tokenize")["features"]
     path = context.config.tokenizer.path
     files = tokenizer_files(path) if path else ()
     if not files or not all(file.is_file() for file in files):
@@ -166,6 +172,7 @@ TOKENIZE = Stage(
     settings=_settings,
     inputs=lambda context: ("prepare",),
     outside=_tokenizer_fingerprint,
+    adopt=lambda config, other: config.tokenizer.adopt(other, config.corpus.format),
     resumable=True,
     packages=("tokenizers",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
@@ -31,7 +33,7 @@ TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
     """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them."""
-    config: TokenizerConfig = context.config.tokenizer
+    config = _of_reference(context)
     prepared = context.counts("prepare")
     token_lists: TokenLists = context.dataset.document_store.token_lists
     largest_id, last_ids = 0, Counter[int]()
@@ -63,9 +65,19 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
         "start_token": None,
         "token_dtype": str(dtype),
         "implementation": "stored",
+        "features": fingerprint("end", end_id) if tokenizer is None else tokenizer.fingerprint,
         "num_ends_appended": TokenStore([prefix for _, prefix in pairs]).num_tokens - prepared["num_tokens"],
         "num_ends_inside": num_inside,
     }
+
+
+def _of_reference(context: Context) -> TokenizerConfig:
+    """The settings; end token and tokenizer are those of the dataset that `features_from` names, where it names one."""
+    config: TokenizerConfig = context.config.tokenizer
+    if (reference := context.reference) is None:
+        return config
+    path = None if config.path is None else str(reference.file("tokenize", "tokens/tokenizer.json"))
+    return dataclasses.replace(config, path=path, end_id=reference.end_id)
 
 
 def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
