@@ -157,7 +157,10 @@ def test_a_scheduled_blend_is_loaded_resumed_and_measured(tmp_path: Path) -> Non
     [
         (targets((0,), [[1, 1]], "source"), r"of one family, 'dataset', found \['source'\]"),
         (targets((0,), [[1, 1]], "dataset", "source"), r"found \['dataset', 'source'\]"),
-        (targets((0, 4), [[1, 1, 1]] * 2), r"a weight for each dataset, of which there are 2, found an array of shape \(3,\)"),
+        (
+            targets((0, 4), [[1, 1, 1]] * 2),
+            r"a weight for each dataset, of which there are 2, found an array of shape \(3,\)",
+        ),
         (targets((0, 4), [[1, 0], [1, 1]]), r"in a dataset of weight 0\.5, found none in dataset 1"),
     ],
 )

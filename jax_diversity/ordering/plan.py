@@ -181,6 +181,12 @@ class Plan:
                 # The target of the past is its own mixture: its deviation is zero. Without tokens any target does.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
+            if characteristics.families[0] in targets.shares and len(consumed) < num_sequences:
+                # The norms are of the first family: those that came had their mean, those that are left have theirs.
+                left = np.ones(num_sequences, bool)
+                left[consumed] = False
+                norms = features.norms.astype(np.float64)
+                table[:, -1] = norms[consumed].mean(), norms[left].mean()
         return cls(replace(features, targets=table[0]), starts, table, consumed, head_start)
 
     @property

@@ -258,8 +258,7 @@ class _Orders:
             raise UserError(
                 "Expected weights or targets for a joint order, found targets; give their shares as weights."
             )
-        objective = Objective() if self.objective is None else self.objective
-        return mixture.jointly(datasets, history, count, self.part, objective, self.seed)
+        return mixture.jointly(datasets, history, count, self.part)
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"], count: int) -> Int64[np.ndarray, " position"]:
         """The next `count` sequences of a dataset that has given the sequences `used`."""

@@ -28,15 +28,15 @@ from jax_diversity.ordering.composition.mixing import (
     rounded,
     tempered,
 )
-from jax_diversity.ordering.halving import balanced_stream
-from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.ordering.plan import Targets, inverse
+from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics
 
 DATASET = "dataset"
 """The family whose groups are the datasets of a run."""
 _DATASET_WEIGHT = 0.3
 """Its λ in joint orders: that of sources by default."""
+_OWN_ORDER = 1 / 32
+"""Strata of at least this share of the positions are ordered by themselves before parts of them are chosen."""
 
 Numbers = Int64[np.ndarray, " _position"]
 Epochs = Callable[[Dataset, Numbers, int], Numbers]
@@ -89,15 +89,7 @@ class Mixture:
                 numbers[places] = epochs(dataset, used, len(places)) + bounds[index]
         return numbers
 
-    def jointly(
-        self,
-        datasets: Sequence[Dataset],
-        history: Numbers,
-        count: int,
-        order: PartOrder,
-        objective: Objective,
-        seed: int,
-    ) -> Numbers:
+    def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Numbers:
         """`count` positions that follow a history, in one order over the sequences of all datasets."""
         _check_feature_space(datasets)
         chars, sizes = joined_characteristics(datasets), _sizes(datasets)
@@ -112,14 +104,19 @@ class Mixture:
         if len(datasets) > 1:
             weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
             chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
-        # Which sequences of a stratum come first: any slice of this order holds the common mixture.
-        stream = balanced_stream(Features.build(chars, objective), np.arange(chars.num_sequences), seed)
 
-        def order_part(part: Numbers, recent: Numbers) -> Numbers:
+        def ordered(recent: Numbers, part: Numbers) -> Numbers:
             rows = np.concatenate([recent, part])
             return rows[order(chars.take(rows), len(recent), use.num_positions)]
 
-        return mixed_positions(strata, asked, use, inverse(stream), order_part)
+        # Where all come once, in one part, there is nothing to choose.
+        all_at_once = len(asked) == 1 and not len(history) and np.array_equal(asked[0], strata.sizes)
+        rank = (
+            np.zeros(len(use.times), np.int64)
+            if all_at_once
+            else _ranks(strata, np.sum(asked, axis=0) / count, ordered)
+        )
+        return mixed_positions(strata, asked, use, rank, ordered)
 
     def _phases(
         self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
@@ -163,6 +160,22 @@ class Mixture:
         # Where the limit made the shares itself, a rounded position must not refuse them.
         if self.max_repeats is not None and self.weights is not None:
             check_limit(self.max_repeats, asked, given, sizes, names, self.family)
+
+
+def _ranks(
+    strata: Strata, shares: Float64[np.ndarray, " stratum"], ordered: Callable[[Numbers, Numbers], Numbers]
+) -> Numbers:
+    """Places of the sequences in an order of their stratum, of which any slice holds its mixture.
+
+    Strata with small shares of the positions are in one order together: their slices matter little.
+    """
+    own = np.flatnonzero((shares >= _OWN_ORDER) & (strata.sizes > 0))
+    rank = np.empty(len(strata.of_sequence), np.int64)
+    few = np.flatnonzero(~np.isin(strata.of_sequence, own))
+    for members in (few, *(np.flatnonzero(strata.of_sequence == stratum) for stratum in own)):
+        if len(members):
+            rank[ordered(members[:0], members)] = np.arange(len(members))
+    return rank
 
 
 def _sizes(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " dataset"]:

@@ -21,8 +21,17 @@ class ScheduleConfig:
     """How often all sequences come; 1 where neither this nor num_positions is given."""
     num_positions: int | None = None
     """The length instead, in sequences."""
-    weights: tuple[float, ...] = ()
-    """A weight for each dataset, in any unit; their sizes where none is given."""
+    weights: tuple[float | str, ...] = ()
+    """A weight for each dataset, in any unit; or each weight before its name, as in Megatron's lists: `3 web 1 code`. A
+    pattern such as `web-*` is a weight that all that it means share. Their sizes where none is given."""
+    family: str = "dataset"
+    """What the weights are of: the datasets, or the groups of a family, such as `source`. Groups need a joint order."""
+    temperature: float = 1.0
+    """Without weights, shares are in proportion to size^(1/temperature)."""
+    max_repeats: int | None = None
+    """How often a sequence may come in the run."""
+    joint: bool = False
+    """One order over the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
     method: str = "balance"
     """How every epoch is ordered; `jax-diversity order --help` lists the methods."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
@@ -45,6 +54,10 @@ class ScheduleConfig:
             "num_epochs": self.num_epochs,
             "num_positions": self.num_positions,
             "weights": self.weights or None,
+            "family": self.family,
+            "temperature": self.temperature,
+            "max_repeats": self.max_repeats,
+            "joint": self.joint,
             "method": self.method,
             "objective": order.resolve_objective(()),
             **({} if self.seed is None else {"seed": self.seed}),

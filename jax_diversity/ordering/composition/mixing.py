@@ -31,8 +31,10 @@ from jax_diversity.ordering.objective import heaviest_groups
 _TOLERANCE = 0.01
 """By how much a share may miss what it is asked for because sequences mix groups."""
 _LARGEST_TEMPERATURE = 1e6
+_GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples leave the fractions of any few consecutive numbers evenly spread."""
 
-PartOrder = Callable[[Int64[np.ndarray, " part"], Int64[np.ndarray, " recent"]], Int64[np.ndarray, " part"]]
+PartOrder = Callable[[Int64[np.ndarray, " recent"], Int64[np.ndarray, " part"]], Int64[np.ndarray, " part"]]
 """Orders the sequences of a part, given those that came before it, latest last, none of which is in the part."""
 
 
@@ -167,24 +169,36 @@ def limited(
 
 @dataclass
 class Use:
-    """How often every sequence came in a run so far, and where last; -1 where it did not."""
+    """How often every sequence came in a run so far, in which turn last, and at which position; -1 where it did not.
+
+    Turns are parts of the run, and quarters of an epoch of what came before it.
+    """
 
     times: Int64[np.ndarray, " sequence"]
+    turn: Int64[np.ndarray, " sequence"]
     last: Int64[np.ndarray, " sequence"]
     num_positions: int = 0
+    num_turns: int = 0
 
     @classmethod
     def of(cls, history: Int64[np.ndarray, " used"], num_sequences: int) -> Use:
         """What a history of sequences amounts to."""
-        use = cls(np.zeros(num_sequences, np.int64), np.full(num_sequences, -1, np.int64))
-        use.add(history)
+        nothing = np.full(num_sequences, -1, np.int64)
+        use = cls(np.bincount(history, minlength=num_sequences), nothing, nothing.copy(), len(history))
+        np.maximum.at(use.last, history, np.arange(len(history)))
+        quarter = max(num_sequences // 4, 1)
+        # From the end, so that the last turn is a whole one.
+        use.num_turns = -(-len(history) // quarter)
+        came = use.last >= 0
+        use.turn[came] = use.num_turns - 1 - (len(history) - 1 - use.last[came]) // quarter
         return use
 
-    def add(self, sequences: Int64[np.ndarray, " used"]) -> None:
-        """Count the next positions' sequences."""
-        self.times += np.bincount(sequences, minlength=len(self.times))
-        np.maximum.at(self.last, sequences, np.arange(self.num_positions, self.num_positions + len(sequences)))
-        self.num_positions += len(sequences)
+    def add(self, part: Int64[np.ndarray, " part"]) -> None:
+        """Count the next positions, which hold no sequence twice."""
+        self.times[part] += 1
+        self.last[part] = np.arange(self.num_positions, self.num_positions + len(part))
+        self.turn[part] = self.num_turns
+        self.num_positions, self.num_turns = self.num_positions + len(part), self.num_turns + 1
 
     def recent(self, count: int) -> Int64[np.ndarray, " recent"]:
         """The sequences of the last `count` positions, each once, the latest last."""
@@ -236,7 +250,8 @@ class Strata:
         found, _ = nnls(mean.T / max(mean.sum(axis=1).max(), 1.0), shares)
         reached = mean.T @ found
         reached /= max(reached.sum(), np.finfo(float).tiny)
-        if (worst := int(np.abs(reached - shares).argmax())) >= 0 and abs(reached[worst] - shares[worst]) > _TOLERANCE:
+        worst = int((shares - reached).argmax())
+        if shares[worst] - reached[worst] > _TOLERANCE:
             raise UserError(
                 f"Expected shares that whole sequences can have, found {shares[worst]:.3f} for {self.family} "
                 f"{self.names[worst]!r}, which has at best {reached[worst]:.3f} because sequences mix it with others; "
@@ -301,19 +316,23 @@ def parts(
         strata: the strata.
         asked: positions of every stratum; those of all together are the run's.
         use: what came before.
-        rank: the order in which sequences come that came as often and as long ago, such as not at all.
+        rank: the order in which sequences come that came as often and in the same turn; any slice of it should hold
+            the mixture of all.
     """
     members = np.split(np.argsort(strata.of_sequence, kind="stable"), np.cumsum(strata.sizes)[:-1])
     fresh = np.array([int((use.times[own] == 0).sum()) for own in members])
     num_parts = 1
     if (asked > fresh).any():  # some come again: at most half of a stratum comes in a part
         num_parts = max(-(-2 * int(number) // len(own)) for number, own in zip(asked, members, strict=True) if len(own))
-    for index in range(num_parts):
+    # Rounded by another fraction in every stratum: with one for all, small strata would all come late.
+    fractions = (np.arange(len(members)) * _GOLDEN) % 1
+    due = np.floor(asked[:, None] * np.arange(num_parts + 1) / num_parts + fractions[:, None]).astype(np.int64)
+    for counts in np.diff(due, axis=1).T:
         chosen = []
-        for own, number in zip(members, asked.tolist(), strict=True):
-            count = number * (index + 1) // num_parts - number * index // num_parts
+        for own, count in zip(members, counts.tolist(), strict=True):
             if count:
-                queue = own[np.lexsort((rank[own], use.last[own], use.times[own]))]
+                # By turns, not by positions: a joint order is balanced over all strata, its sequences of one are not.
+                queue = own[np.lexsort((rank[own], use.turn[own], use.times[own]))]
                 chosen.append(queue[:count])
         if chosen:
             yield np.sort(np.concatenate(chosen))
@@ -339,7 +358,7 @@ def mixed_positions(
     for own in asked:
         for part in parts(strata, own, use, rank):
             recent = use.recent(len(part))
-            ordered = order_part(part, recent[~np.isin(recent, part)])
+            ordered = order_part(recent[~np.isin(recent, part)], part)
             use.add(ordered)
             found.append(ordered)
     return np.concatenate(found)
