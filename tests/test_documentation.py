@@ -116,7 +116,8 @@ def test_the_embedder_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     own = EmbeddingConfig(method="my_embedder:letter_shares", options={"letters": "aeiou"})
     build = Build(dataclasses.replace(config, embedding=own))
     counts = [build.run_stage(stage).counts for stage in ("prepare", "tokenize", "embed")][-1]
-    assert counts == {"num_documents": 60, "dimensions": 5, "num_zero_vectors": 0}
+    found = [counts[name] for name in ("num_documents", "dimensions", "num_zero_vectors")]
+    assert found == [60, 5, 0]
 
 
 def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,8 @@ def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collec
         fits = value.items() <= taken.items() if isinstance(value, dict) else value in (taken, getattr(usual, name))
         if not fits:
             raise UserError(
-                f"Expected {section}.{name} as in the dataset of features_from ({quoted(taken)}), found {quoted(value)}; leave "
-                "it out: it comes from there."
+                f"Expected {section}.{name} as in the dataset of features_from ({quoted(taken)}), found "
+                f"{quoted(value)}; leave the setting out, it comes from there."
             )
     return dataclasses.replace(typing.cast(Any, other), **kept)
 

@@ -46,7 +46,9 @@ class Build:
     def __init__(self, config: BuildConfig, progress: Progress | None = None) -> None:
         self.config = config
         self.folder = OutputFolder(config.out)
+        # What `features_from` gives: the dataset that it names, and sections of the settings.
         self._reference: Dataset | None = None
+        self._adopted: dict[str, Any] = {}
         self.progress = progress or Progress(quiet=True)
 
     def run_all(self) -> list[StageResult]:
@@ -85,14 +87,20 @@ class Build:
 
     @property
     def _context(self) -> Context:
-        return Context(self.config, self.folder, self.progress, open_dataset, self._reference)
+        return Context(self._settings, self.folder, self.progress, open_dataset, self._reference)
+
+    @property
+    def _settings(self) -> BuildConfig:
+        """The settings as they were given, but for those that come from another dataset."""
+        return dataclasses.replace(self.config, **self._adopted)
 
     def _adopt_settings(self, stages: Sequence[Stage]) -> None:
-        """With `features_from`, replace settings by those that the other dataset's features were made with.
+        """Look up the settings that come from another dataset.
 
-        The other dataset is opened for stages that take something from it. For others these settings are recorded with
-        this dataset's own stages: the other one may be gone.
+        It is opened where a stage takes something from it. All other stages get the settings that this dataset's own
+        stages were made with: the other one may be gone.
         """
+        self._reference, self._adopted = None, {}
         if self.config.features_from is None:
             return
         adopting = [stage for stage in stages_by_name().values() if stage.adopt is not None]
@@ -100,11 +108,10 @@ class Build:
             self._reference = self._open_reference(self.config.features_from, adopting)
         made = self.folder.stages if self._reference is None else self._reference.manifest["stages"]
         for stage in adopting:
-            if stage.adopt is None or stage.name not in made:
-                continue
-            kind = type(getattr(self.config, stage.section))
-            other = settings_from_plain(kind, made[stage.name]["config"][stage.section], stage.section)
-            self.config = dataclasses.replace(self.config, **{stage.section: stage.adopt(self.config, other)})
+            if stage.adopt is not None and stage.name in made:
+                kind = type(getattr(self.config, stage.section))
+                other = settings_from_plain(kind, made[stage.name]["config"][stage.section], stage.section)
+                self._adopted[stage.section] = stage.adopt(self.config, other)
 
     def _open_reference(self, path: str, adopting: Sequence[Stage]) -> Dataset:
         if os.path.realpath(path) == os.path.realpath(self.folder.root):
@@ -125,9 +132,10 @@ class Build:
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
-        self.config.check({stage.section for stage in stages} | {"train"})
+        self._settings.check({stage.section for stage in stages} | {"train"})
         with self.folder.lock():
-            # Without `out`: a dataset may be moved, and its manifest stays the same.
+            # As they were given: another dataset that they name may change. Without `out`: a dataset may be moved, and
+            # its manifest stays the same.
             settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
             stored_settings = self.folder.manifest.get("settings")
             # In memory only: the first stage that finishes writes them, so that a manifest never records settings with
@@ -148,7 +156,7 @@ class Build:
         context = self._context
         self._check_inputs(stage)
         inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
-        settings = stage.settings(self.config)
+        settings = stage.settings(context.config)
         stage_fingerprint = fingerprint(stage.name, stage.version, settings, inputs, stage.outside(context))
         if self.folder.is_current(stage.name, stage_fingerprint):
             counts = self.folder.stages[stage.name]["counts"]
@@ -190,7 +198,7 @@ class Build:
         """Refuse other settings of the finished stages that this one reads: their artifacts would not follow them."""
         known = stages_by_name()
         for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
-            asked = _flat(known[other].settings(self.config))
+            asked = _flat(known[other].settings(self._settings))
             for setting, value in _flat(self.folder.stages[other]["config"]).items():
                 if setting in asked and asked[setting] != value:
                     raise UserError(

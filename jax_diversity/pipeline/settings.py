@@ -83,7 +83,9 @@ class BuildConfig:
                 continue
             further = {RecordsConfig: [names], TokenizerConfig: [self.features_from is None]}
             cast(Any, settings).check(*further.get(type(settings), []))
-        self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
+        # Another dataset's tokenizer is known from its stage on.
+        if self.features_from is None or "tokenizer" in (sections or ()):
+            self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
             order.check(f"orders[{index}]", self.characteristics.possible_families, names[:index])
         if len(set(names)) != len(names):
