@@ -1,10 +1,10 @@
 """Global batches on several devices, by one or several processes: a program that tests start.
 
-    python -m tests.loader_devices ROOT PROCESS NUM_PROCESSES COORDINATOR
+    python -m tests.loader_devices ROOT RUN PROCESS NUM_PROCESSES COORDINATOR
 
 prints one line of JSON: for every sharding, a hash of each global batch as the devices hold it, gathered from all
-processes, the rows that this process read, and where the rows of a blend come from. XLA_FLAGS says how many devices
-a process has.
+processes, of a dataset and of a schedule with sequences of two lengths, the rows that this process read, and where the
+rows of a blend come from. XLA_FLAGS says how many devices a process has.
 """
 
 from __future__ import annotations
@@ -46,6 +46,16 @@ def blended(root: str, **settings: Any) -> Loader:
     return jd.make_loader([root, root], ordering=blend, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings)
 
 
+def hashes_on_devices(loader: Loader, sharding: NamedSharding) -> list[str]:
+    """Of every batch."""
+    hashes = []
+    for batch in loader:
+        assert all(isinstance(array, jax.Array) for array in batch.values())
+        assert all(array.sharding == sharding for field, array in batch.items() if field not in ORIGIN_FIELDS)
+        hashes.append(batch_hash(*multihost_utils.process_allgather((batch["inputs"], batch["targets"]), tiled=True)))
+    return hashes
+
+
 def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:
     """Every batch's dataset and sequence of every row."""
     spec, found = PartitionSpec(*tuple(sharding.spec)[:1]), []
@@ -59,23 +69,22 @@ def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:
 
 def main() -> None:
     """Run all shardings over all devices of all processes."""
-    root, process, num_processes, coordinator = sys.argv[1:]
+    root, run, process, num_processes, coordinator = sys.argv[1:]
     if int(num_processes) > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator, int(num_processes), int(process), initialization_timeout=240)
     mesh = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))
-    hashes, rows, blends = {}, {}, {}
+    hashes, longer, rows, blends = {}, {}, {}, {}
+    settings: dict[str, Any] = {"global_batch_size": BATCH_SIZE, "drop_remainder": False}
     for name, spec in SPECS.items():
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
-        loader = jd.make_loader(root, global_batch_size=BATCH_SIZE, sharding=sharding, drop_remainder=False)
-        hashes[name] = []
-        for batch in loader:
-            assert all(isinstance(array, jax.Array) and array.sharding == sharding for array in batch.values())
-            whole = multihost_utils.process_allgather((batch["inputs"], batch["targets"]), tiled=True)
-            hashes[name].append(batch_hash(*whole))
+        loader = jd.make_loader(root, sharding=sharding, **settings)
+        hashes[name] = hashes_on_devices(loader, sharding)
+        longer[name] = hashes_on_devices(jd.make_loader(jd.open_schedule(run), sharding=sharding, **settings), sharding)
         rows[name] = loader.batches.windows.row_numbers
         blends[name] = origins(root, sharding)
-    print(json.dumps({"num_devices": jax.device_count(), "hashes": hashes, "rows": rows, "origins": blends}))
+    found = {"num_devices": jax.device_count(), "hashes": hashes, "longer": longer, "rows": rows, "origins": blends}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,22 @@ def expected(tiny: TinyDataset) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def run(tiny: TinyDataset) -> jd.RunSchedule:
+    """A schedule that goes on with sequences of twice the length, and ends with a batch that is not full."""
+    longer = write_tiny_dataset(tiny.root.parent / "longer", sequence_length=32)
+    short = jd.create_schedule(tiny.root.parent / "run", tiny.root, num_positions=2 * BATCH_SIZE)
+    return jd.extend_schedule(short, datasets=longer.root, weights=[0, 1], num_positions=BATCH_SIZE + 3)
+
+
+@pytest.fixture(scope="module")
+def longer(run: jd.RunSchedule) -> list[str]:
+    """Hashes of its batches as NumPy gives them on one host."""
+    batches = list(jd.make_loader(run, global_batch_size=BATCH_SIZE, drop_remainder=False))
+    assert [batch["inputs"].shape for batch in batches] == [(BATCH_SIZE, length) for length in (16, 16, 32, 32)]
+    return [batch_hash(batch["inputs"], batch["targets"]) for batch in batches]
+
+
+@pytest.fixture(scope="module")
 def origins(tiny: TinyDataset) -> list[list[list[int]]]:
     """Datasets and sequences of a blend's rows as NumPy gives them on one host."""
     batches = [[batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in blended(str(tiny.root))]
@@ -37,26 +53,38 @@ def origins(tiny: TinyDataset) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_devices_of_one_process_hold_the_global_batches(
-    tiny: TinyDataset, expected: list[str], origins: list[list[list[int]]], num_devices: int
+    tiny: TinyDataset,
+    expected: list[str],
+    run: jd.RunSchedule,
+    longer: list[str],
+    origins: list[list[list[int]]],
+    num_devices: int,
 ) -> None:
-    (found,) = answers(start("loader_devices", str(tiny.root), "0", "1", "", num_devices=num_devices))
+    (found,) = answers(start("loader_devices", str(tiny.root), str(run.root), "0", "1", "", num_devices=num_devices))
     assert found["num_devices"] == num_devices
     assert found["hashes"] == dict.fromkeys(SPECS, expected)
+    assert found["longer"] == dict.fromkeys(SPECS, longer)
     assert found["rows"] == {name: list(range(BATCH_SIZE)) for name in SPECS}
     assert found["origins"] == dict.fromkeys(SPECS, origins)
 
 
 def test_two_processes_hold_the_global_batches_of_one(
-    tiny: TinyDataset, expected: list[str], origins: list[list[list[int]]]
+    tiny: TinyDataset,
+    expected: list[str],
+    run: jd.RunSchedule,
+    longer: list[str],
+    origins: list[list[list[int]]],
 ) -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     programs = [
-        start("loader_devices", str(tiny.root), str(process), "2", coordinator, num_devices=2) for process in range(2)
+        start("loader_devices", str(tiny.root), str(run.root), str(process), "2", coordinator, num_devices=2)
+        for process in range(2)
     ]
     first, second = answers(*programs)
     for found in (first, second):
         assert found["num_devices"] == 4
         assert found["hashes"] == dict.fromkeys(SPECS, expected)
+        assert found["longer"] == dict.fromkeys(SPECS, longer)
         assert found["origins"] == dict.fromkeys(SPECS, origins)
     # A process reads what its own devices hold, and no more.
     for name in ("rows", "rows and tokens", "rows over both"):
@@ -103,7 +131,7 @@ def test_a_sharding_that_does_not_fit_is_refused(tiny: TinyDataset) -> None:
 
 
 def test_sequence_numbers_that_jax_would_cut_are_refused() -> None:
-    placement = DevicePlacement(SingleDeviceSharding(jax.devices()[0]), (2, 16))
+    placement = DevicePlacement(SingleDeviceSharding(jax.devices()[0]), 2, [16])
     small, large = ({"sequence_index": np.array([-1, most])} for most in (2**31 - 1, 2**31))
     assert placement.place(small)["sequence_index"].dtype == np.int32
     with pytest.raises(UserError, match="up to 2147483647 in sequence_index, found 2147483648"):

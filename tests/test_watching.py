@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -201,8 +202,101 @@ def test_blends_are_watched_by_the_counts_of_all(tiny, tmp_path):
     assert len(written) == 10
     for step, values in written.balance():
         assert_same_values(values, expected_values(counts, blend, step * 7, 7))
-    with pytest.raises(UserError, match="give the token counts of all their sequences end to end"):
-        jd.watch_batches(loader, tiny, written)
+    together = Written()
+    list(jd.watch_batches(loader, datasets, together))
+    assert len(together) == 10
+    for step, values in together.balance():
+        for name, value in written.balance()[step][1].items():
+            assert values[name] == pytest.approx(value, abs=1e-9), name
+    for wrong in (tiny, datasets[::-1], [*datasets, tiny], []):
+        with pytest.raises(UserError, match=r"that the loader reads, found .* several in the same order"):
+            jd.watch_batches(loader, wrong, written)
+
+
+GROUPS = {
+    "web": {"source": ("forum", "news"), "topic": ("a", "b", "c")},
+    "books": {"topic": ("c", "d"), "mood": ("good", "bad"), "source": ("shop", "news", "library")},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> jd.RunSchedule:
+    """Two datasets with other groups, then one with sequences of another length."""
+    root = tmp_path_factory.mktemp("watched")
+    for seed, (name, groups) in enumerate([*GROUPS.items(), ("long", GROUPS["books"])]):
+        write_tiny_dataset(root / name, sequence_length=32 if name == "long" else 16, group_names=groups, seed=seed)
+    run = jd.create_schedule(root / "run", [root / "web", root / "books"], weights=[3, 1], num_positions=60)
+    return jd.extend_schedule(run, datasets=root / "long", weights=[0, 0, 1], num_positions=40)
+
+
+def counted_values(run: jd.RunSchedule, batches: list[dict[str, np.ndarray]]) -> list[dict[str, float]]:
+    """Of every batch, by what its rows say of themselves: one sequence and one name at a time."""
+    corpus, prefix = ({family: Counter() for family in ("source", "topic")} for _ in range(2))
+    for dataset in run.datasets:
+        for sequence in range(dataset.num_sequences):
+            add_tokens(corpus, dataset, sequence)
+    values = []
+    for batch in batches:
+        own = {family: Counter() for family in corpus}
+        met: dict[str, list] = {"document": [], "copy": []}
+        for index, sequence in zip(batch["dataset_index"].tolist(), batch["sequence_index"].tolist(), strict=True):
+            dataset = run.datasets[index]
+            for counter in (own, prefix):
+                add_tokens(counter, dataset, sequence)
+            if (document := dataset.sequence_documents[sequence]) >= 0:
+                met["document"].append((index, document))
+            met["copy"] += [(index, group) for group in dataset.sequence_copies[sequence] if group >= 0]
+        found = {f"repeats/{name}": float(len(parts) - len(set(parts))) for name, parts in met.items()}
+        for family, counter in own.items():
+            total, every = counter.total(), corpus[family].total()
+            target = {name: tokens / every for name, tokens in corpus[family].items()}
+            found[f"batch_tv/{family}"] = sum(abs(counter[name] / total - share) for name, share in target.items()) / 2
+            found[f"groups_per_batch/{family}"] = float(len(+counter))
+            sums = prefix[family]
+            excess = [sums[name] - sums.total() * share for name, share in target.items()]
+            found[f"prefix_l2/{family}"] = float(np.linalg.norm(excess)) / 32
+        values.append(found)
+    return values
+
+
+def add_tokens(counters: Mapping[str, Counter], dataset: jd.Dataset, sequence: int) -> None:
+    for family, counter in counters.items():
+        row = dataset.characteristics.counts[family][[sequence]].toarray()[0]
+        for name, tokens in zip(dataset.group_names[family], row.tolist(), strict=True):
+            counter[name] += tokens
+
+
+def test_a_schedule_of_several_datasets_is_watched_by_the_groups_names(run):
+    written = Written()
+    batches = list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, written))
+    assert len(batches) == len(written) == 10
+    assert [batch["inputs"].shape[1] for batch in batches] == [16] * 6 + [32] * 4
+    for (_, values), expected in zip(written.balance(), counted_values(run, batches), strict=True):
+        assert_same_values(values, expected)
+    last = jd.BatchMetrics(run, run.to_schedule(), 10).values(90)
+    assert_same_values(last, written.balance()[-1][1])
+
+
+def test_a_watched_schedule_goes_on_in_a_later_version(run):
+    whole, rest = Written(), Written()
+    list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, whole))
+    before = run.with_version(1)
+    first = jd.watch_batches(jd.make_loader(before, global_batch_size=10), before, Written())
+    for _ in range(4):
+        next(first)
+    second = jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, rest)
+    second.set_state(first.get_state())
+    assert len(list(second)) == 6
+    assert rest.balance() == whole.balance()[4:]
+    with pytest.raises(UserError, match="the schedule in the same version"):
+        jd.watch_batches(jd.make_loader(run, global_batch_size=10), before, print)
+
+
+def test_datasets_without_a_common_family_are_a_sentence(run, tmp_path):
+    write_tiny_dataset(tmp_path / "other", group_names={"mood": ("good",)})
+    mixed = jd.create_schedule(tmp_path / "run", [run.datasets[0], tmp_path / "other"])
+    with pytest.raises(UserError, match=r"a family that all datasets balance, found none \(source, topic; mood\)"):
+        jd.watch_batches(jd.make_loader(mixed, global_batch_size=4), mixed, print)
 
 
 def test_waits_add_up_between_what_is_written(tiny, monkeypatch):
@@ -254,7 +348,7 @@ def test_values_are_plain_numbers(tiny):
 def test_what_cannot_be_watched_is_a_sentence(tiny, tmp_path):
     loader = jd.make_loader(tiny, global_batch_size=4)
     other = jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=8).root)
-    with pytest.raises(UserError, match=r"dataset of fingerprint .* that the loader reads, found"):
+    with pytest.raises(UserError, match=r"datasets of fingerprints .* that the loader reads, found"):
         jd.watch_batches(loader, other, print)
     with pytest.raises(UserError, match=f"loader's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
         jd.watch_batches(loader, random_counts(), print)

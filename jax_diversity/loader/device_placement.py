@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,25 +18,35 @@ class DevicePlacement:
 
     Row j of the global batch is row j of the global array for any number of processes and any order of their
     devices. Both axes may be sharded over any axes of a mesh; fields with one number a row are sharded as the first.
+
+    Args:
+        sharding: of arrays (row, token).
+        num_rows: B, rows of the global batch.
+        lengths: every L that batches have.
     """
 
-    def __init__(self, sharding: jax.sharding.Sharding, shape: tuple[int, int]) -> None:
-        self.sharding, self.shape = sharding, shape
-        if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
+    def __init__(self, sharding: jax.sharding.Sharding, num_rows: int, lengths: Sequence[int]) -> None:
+        self.sharding, self.num_rows = sharding, num_rows
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) > 2:
             raise UserError(
                 f"Expected a sharding of arrays (row, token), such as PartitionSpec('data'), found {sharding.spec} "
                 f"for {len(sharding.spec)} axes; leave out what comes after the second."
             )
+        # Every device's rows and columns, by the batch's length. The rows are the same for all lengths.
+        self._indices = {length: self._indices_of(length) for length in lengths}
+        self._rows = {device: rows for device, (rows, _) in self._indices[lengths[0]].items()}
+
+    def _indices_of(self, length: int) -> dict[Any, tuple[slice, slice]]:
         try:
-            indices = sharding.addressable_devices_indices_map(shape)
+            indices = self.sharding.addressable_devices_indices_map((self.num_rows, length))
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise UserError(
-                f"Expected a sharding that divides batches of {shape[0]} rows and {shape[1]} tokens, found "
-                f"{sharding} ({reason}); choose another global_batch_size or mesh."
+                f"Expected a sharding that divides batches of {self.num_rows} rows and {length} tokens, found "
+                f"{self.sharding} ({reason}); choose another global_batch_size or mesh."
             ) from None
         # A sharding of the rows alone gives one slice a device: all columns then.
-        self._indices: dict[Any, tuple[slice, slice]] = {
+        return {
             device: (index[0], index[1] if len(index) > 1 else slice(None))
             for device, index in (indices or {}).items()
             if index is not None
@@ -45,7 +56,7 @@ class DevicePlacement:
     def row_numbers(self) -> tuple[int, ...]:
         """The rows of the global batch that this process's devices hold, ascending."""
         # Devices may hold the same rows: each is read once, and put on all of them.
-        rows = [np.arange(self.shape[0])[index] for index, _ in self._indices.values()]
+        rows = [np.arange(self.num_rows)[index] for index in self._rows.values()]
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -56,7 +67,7 @@ class DevicePlacement:
         """What `place` makes of arrays of these shapes and types."""
         return {
             field: jax.ShapeDtypeStruct(
-                self.shape[: len(rows.shape)],
+                (self.num_rows, *rows.shape[1:]),
                 jax.dtypes.canonicalize_dtype(rows.dtype),
                 sharding=self.sharding if len(rows.shape) > 1 else self._row_sharding,
             )
@@ -66,13 +77,13 @@ class DevicePlacement:
     def _place(self, field: str, rows: np.ndarray) -> jax.Array:
         if rows.ndim == 1:
             sharding, rows = self._row_sharding, _narrowed(field, rows)
-            parts = [rows[self._local(index)] for index, _ in self._indices.values()]
+            parts = [rows[self._local(index)] for index in self._rows.values()]
         else:
-            sharding = self.sharding
-            parts = [rows[self._local(index), columns] for index, columns in self._indices.values()]
+            sharding, indices = self.sharding, self._indices[rows.shape[1]]
+            parts = [rows[self._local(index), columns] for index, columns in indices.values()]
         # Each device gets its part of the rows that this process read; no process needs a row of another one.
-        shards = [jax.device_put(part, device) for part, device in zip(parts, self._indices, strict=True)]
-        return jax.make_array_from_single_device_arrays(self.shape[: rows.ndim], sharding, shards)
+        shards = [jax.device_put(part, device) for part, device in zip(parts, self._rows, strict=True)]
+        return jax.make_array_from_single_device_arrays((self.num_rows, *rows.shape[1:]), sharding, shards)
 
     @cached_property
     def _row_sharding(self) -> jax.sharding.Sharding:
@@ -89,7 +100,7 @@ class DevicePlacement:
     def _local(self, index: slice) -> slice:
         """Where neighbouring rows of the global batch lie among those that were read."""
         # A device holds neighbouring rows, all of which were read, so that they are neighbours here too.
-        start, stop, _ = index.indices(self.shape[0])
+        start, stop, _ = index.indices(self.num_rows)
         first = int(np.searchsorted(self.row_numbers, start))
         return slice(first, first + stop - start)
 

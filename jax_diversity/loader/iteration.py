@@ -50,13 +50,20 @@ class OrderedBatches(grain.MapDataset[Batch]):
 
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of a batch's arrays; Grain's `get_element_spec` asks for it."""
-        settings, rows = self.windows.settings, self.windows.num_rows
-        fields = dict.fromkeys(settings.fields, ((rows, self.source.width), settings.dtype))
-        origins = {field: ((rows,), dtype) for field, dtype in self.source.origins.items()}
+        """Shapes and types of the batches' arrays from the start on; Grain's `get_element_spec` asks for it."""
+        settings, windows = self.windows.settings, self.windows
+        (start, length), *others = windows.lengths_from(settings.start_position) or windows.lengths
+        if others:
+            raise UserError(
+                f"Expected batches of one shape, which is all that an element spec says, found sequences of {length} "
+                f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; look at the shape "
+                "of each batch instead."
+            )
         return {
-            settings.names.get(field, field): jax.ShapeDtypeStruct(shape, dtype)
-            for field, (shape, dtype) in (fields | origins).items()
+            settings.names.get(field, field): jax.ShapeDtypeStruct(
+                (windows.num_rows, *rows.shape[1:]), settings.dtype if rows.ndim > 1 else rows.dtype
+            )
+            for field, rows in self._no_rows(length).items()
         }
 
     def __str__(self) -> str:
@@ -66,13 +73,21 @@ class OrderedBatches(grain.MapDataset[Batch]):
         """The rows of the global batch at a position that this host holds."""
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.order.at(positions)
-        batch = self.source.read(positions, sequences, settings)
+        if len(sequences):
+            batch = self.source.read(positions, sequences, settings)
+        else:  # of a last batch that others' rows and padding fill
+            batch = self._no_rows(self.windows.length_at(position))
         if missing := self.windows.num_rows - len(sequences):
             batch = {field: _padded(rows, missing) for field, rows in batch.items()}
         return {
             settings.names.get(field, field): rows if rows.ndim == 1 else rows.astype(settings.dtype, copy=False)
             for field, rows in batch.items()
         }
+
+    def _no_rows(self, length: int) -> dict[str, np.ndarray]:
+        """The arrays of no sequences of a length."""
+        fields = {field: np.zeros((0, length), np.int32) for field in self.windows.settings.fields}
+        return fields | {field: np.zeros(0, dtype) for field, dtype in self.source.origins.items()}
 
 
 def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
@@ -157,7 +172,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """Continue from a state, of any batch size and number of hosts.
 
         Raises:
-            UserError: the state of another dataset or ordering, of a newer version, or no state at all.
+            UserError: the state of another dataset or ordering, of a newer version, or no state at all; a position from
+                which a batch would span two sequence lengths.
         """
         names = ("version", "position", "dataset", "ordering")
         if not isinstance(state, Mapping) or set(names) - state.keys():
@@ -181,6 +197,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is {own}; "
                     f"open the {name} it was made with, or start a new run."
                 )
+        self._windows.check_lengths(position)
         self._move(position)
 
     def _get_next_index(self) -> int:

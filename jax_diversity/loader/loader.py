@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name
-from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
@@ -76,17 +76,19 @@ def make_loader(
             must be importable without running it (`if __name__ == "__main__":`), as always with `multiprocessing`.
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`. A record file is
             fetched whole when it is first needed; `stream_batches` removes it when it has been read.
-        sequence_length: L that the model expects; rows of another length are refused. None takes any.
+        sequence_length: L that the model expects; a run with sequences of another length is refused. None takes any.
 
     Returns:
-        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; for several
-        datasets also with `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
+        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; where a run's
+        schedule goes on with sequences of another length, L is that of the batch's position. Batches of several
+        datasets also have `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
         position and the fingerprints of dataset and ordering; it may be restored with another batch size, or another
         number of hosts, threads or workers.
 
     Raises:
         UserError: a setting that is not valid, an unknown ordering, one made for another number of sequences or
-            that lies in another dataset, sequences of another length than the model expects.
+            that lies in another dataset, sequences of another length than the model expects, a batch that would
+            hold sequences of two lengths.
 
     When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with
     a warning: it may be one by your own weights or matrices.
@@ -98,11 +100,6 @@ def make_loader(
     """
     settings = LoaderSettings.among(locals())  # every parameter but those that say what is read
     source, order = _open(dataset, ordering, cache_folder)
-    if sequence_length is not None and source.width != whole_number("sequence_length", sequence_length, 1):
-        raise UserError(
-            f"Expected sequences of {sequence_length} tokens, found {source.width} in {source!r}; pack with "
-            f"packing.sequence_length={sequence_length}, or give the model that length."
-        )
     return Loader(source, order, settings)
 
 
@@ -122,10 +119,12 @@ class Loader(grain.IterDataset[Batch]):
     """
 
     def __init__(self, source: SequenceSource, order: Order, settings: LoaderSettings) -> None:
-        windows, self._placement = Windows(len(order), settings), None
+        windows = Windows(len(order), settings, order.lengths or ((0, source.width),))
+        self._placement = None
         if settings.sharding is not None:
-            self._placement = DevicePlacement(settings.sharding, (settings.global_batch_size, source.width))
-            windows = Windows(len(order), settings, self._placement.row_numbers)
+            lengths = sorted({length for _, length in windows.lengths})
+            self._placement = DevicePlacement(settings.sharding, settings.global_batch_size, lengths)
+            windows = replace(windows, row_numbers=self._placement.row_numbers)
         self.batches = OrderedBatches(source, order, windows)
         super().__init__(self.batches)
 
@@ -137,7 +136,7 @@ class Loader(grain.IterDataset[Batch]):
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of a batch's arrays, global ones with `sharding`; Grain's `get_element_spec` asks for it."""
-        # A last batch that is not full is filled with padding: all batches have one shape.
+        # A last batch that is not full is filled with padding: it has the shape of the others.
         spec = self.batches._element_spec
         return spec if self._placement is None else self._placement.placed(spec)
 

@@ -23,6 +23,8 @@ class Order(ABC):
     """Whether every sequence comes exactly once in an epoch."""
     fingerprint: str
     """Hash of what decides the sequences at all positions."""
+    lengths: tuple[tuple[int, int], ...] = ()
+    """Where sequences of another length begin in an epoch: (first position, L); empty where all have one length."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -89,7 +91,7 @@ class ScheduleOrder(Order):
     is_bijection = False
 
     def __init__(self, schedule: RunSchedule) -> None:
-        self.schedule, self.fingerprint = schedule, schedule.fingerprint
+        self.schedule, self.fingerprint, self.lengths = schedule, schedule.fingerprint, schedule.lengths
 
     def __len__(self) -> int:
         return len(self.schedule)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -23,9 +25,10 @@ ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
-    **dict.fromkeys(("global_batch_size", "num_epochs", "num_hosts", "num_threads"), 1),
+    **dict.fromkeys(("global_batch_size", "num_epochs", "num_hosts", "num_threads", "sequence_length"), 1),
     **dict.fromkeys(("start_position", "host_index", "num_prefetch", "num_workers"), 0),
 }
+_MAY_BE_NONE = ("num_epochs", "sequence_length")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class LoaderSettings:
     num_prefetch: int = 2
     num_threads: int = 1
     num_workers: int = 0
+    sequence_length: int | None = None
 
     @classmethod
     def among(cls, parameters: Mapping[str, Any]) -> LoaderSettings:
@@ -57,7 +61,7 @@ class LoaderSettings:
         """Settings as a user gives them, as plain values; the first that is not valid is refused."""
         # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
-            if name in given and not (name == "num_epochs" and given[name] is None):
+            if name in given and not (name in _MAY_BE_NONE and given[name] is None):
                 given[name] = whole_number(name, given[name], smallest)
         names = {} if given.get("names") is None else given["names"]
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
@@ -88,6 +92,8 @@ class Windows:
     num_positions: int
     """N, positions of an epoch."""
     settings: LoaderSettings
+    lengths: tuple[tuple[int, int], ...] = ()
+    """Where sequences of another length begin in an epoch: (first position, L). Counting batches needs none."""
     row_numbers: tuple[int, ...] | None = None
     """The rows of the global batch that are read here, ascending; None: those of the host."""
 
@@ -108,6 +114,7 @@ class Windows:
             raise UserError(f"Expected a host index in 0 .. {settings.num_hosts - 1}, found {settings.host_index}.")
         if settings.start_position > self.end:
             raise UserError(f"Expected a start position in 0 .. {self.end}, found {settings.start_position}.")
+        self.check_lengths(settings.start_position)
 
     @cached_property
     def end(self) -> int:
@@ -126,6 +133,47 @@ class Windows:
         left = max(self.end - position, 0)
         size = self.settings.global_batch_size
         return left // size if self.settings.drop_remainder else -(-left // size)
+
+    def length_at(self, position: int) -> int:
+        """L, tokens of the sequences of the batch at a position."""
+        if len(self.lengths) == 1:
+            return self.lengths[0][1]
+        return self.lengths[bisect_right(self._firsts, position % self.num_positions) - 1][1]
+
+    def lengths_from(self, position: int) -> list[tuple[int, int]]:
+        """L at a position, and where another begins in its epoch and the two after it."""
+        if not self.lengths or position >= self.end:
+            return []
+        found, epoch = [(position, self.length_at(position))], position - position % self.num_positions
+        for start in (epoch, epoch + self.num_positions, epoch + 2 * self.num_positions):
+            for first, length in self.lengths:
+                if position < start + first < self.end and length != found[-1][1]:
+                    found.append((start + first, length))
+        return found
+
+    def check_lengths(self, position: int) -> None:
+        """Refuse batches from a position on if one would span two lengths, or have another than the settings say."""
+        # Three epochs suffice: if batches fit both of two whole epochs, they begin alike in these and all later ones.
+        settings, found = self.settings, self.lengths_from(position)
+        for first, length in found:
+            if settings.sequence_length not in (None, length):
+                raise UserError(
+                    f"Expected sequences of {settings.sequence_length} tokens, found {length} from position {first} "
+                    f"on; pack with packing.sequence_length={settings.sequence_length}, or give the model that length."
+                )
+        for (_, before), (first, length) in pairwise(found):
+            number, rest = divmod(first - position, settings.global_batch_size)
+            if rest and number < self.num_batches(position):
+                raise UserError(
+                    f"Expected a batch to begin at position {first}, where sequences of {length} tokens follow those "
+                    f"of {before}, found batches of {settings.global_batch_size} from position {position} on; choose a "
+                    f"global_batch_size that divides {first - position}, or another start_position, or extend the "
+                    "schedule at a position where a batch begins."
+                )
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [first for first, _ in self.lengths]
 
     def positions(self, position: int) -> Int64[np.ndarray, " row"]:
         """This host's positions in the batch at `position`; fewer than `num_rows` where the last epoch ends."""

@@ -26,7 +26,7 @@ class SequenceSource(ABC):
     datasets: tuple[str, ...]
     """The fingerprints of the datasets that are read."""
     width: int
-    """L, tokens of a row."""
+    """L, tokens of a row, unless the order says where it changes (`Order.lengths`)."""
     origins: Mapping[str, type] = {}
     """The fields with one number a row, which say where it comes from, and their types."""
 
@@ -36,9 +36,10 @@ class SequenceSource(ABC):
 
     @abstractmethod
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
-        """The arrays of some sequences, a row each, in the order given, and refused where their records are damaged.
+        """The arrays of some sequences, a row each, in the order given; damaged records are refused.
 
-        `positions` say where the sequences come in the order, for sources that fetch files ahead of a position.
+        There is at least one sequence, and all have one length. `positions` say where they come in the order, for
+        sources that fetch files ahead of a position.
         """
 
     def for_iterator(self) -> SequenceSource:
@@ -98,16 +99,15 @@ class ConcatenatedSource(SequenceSource):
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences and where they come from, one read for each dataset that has any of them."""
         # "right": datasets without sequences begin where the next one does, and none of these rows is theirs.
-        if len(sequences):
-            ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
-            first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
-            if first == last:  # nothing to put together
-                within = sequences - self._bounds[first]
-                origins = {"dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
-                return {**self.sources[first].read(positions, within, settings), **origins}
+        ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
+        first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
+        if first == last:  # nothing to put together
+            within = sequences - self._bounds[first]
+            origins = {"dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
+            return {**self.sources[first].read(positions, within, settings), **origins}
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
-        shape = (len(sequences), self.width)
+        shape = (len(sequences), self.sources[first].width)
         batch: dict[str, np.ndarray] = {field: np.empty(shape, np.int32) for field in settings.fields}
         for index in np.unique(dataset).tolist():
             rows = np.flatnonzero(dataset == index)

@@ -164,8 +164,6 @@ class StreamOrder(Order):
 
     def files(self, positions: Rows, needed: Rows) -> FilesOfBatch:
         """The files of a batch at these positions, which is read from the files `needed`."""
-        if not len(positions):
-            return FilesOfBatch(())
         # Files are counted by turns: turn 0 is the first file of the first epoch, and the count continues over all
         # epochs, since files of the next epoch are fetched ahead too.
         first = self._turn(int(positions[0]), 0)

@@ -1,6 +1,6 @@
 """Values of batches while training runs: how diverse each is, how far the run deviates, how long it waits for input.
 
-They are computed from the token counts of the dataset and the order alone: the position of a batch says which
+They are computed from the token counts of the datasets and the order alone: the position of a batch says which
 sequences it holds, so that nothing of the batch itself is read.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -21,6 +21,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.dataset.joining import joined_characteristics
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Batch, BatchIterator
@@ -29,10 +30,14 @@ from jax_diversity.loader.orders import Order, resolve_order
 from jax_diversity.loader.settings import ENDLESS
 from jax_diversity.loader.sources import opened
 from jax_diversity.measures.documents import COPY, DOCUMENT, num_repeats
+from jax_diversity.schedule.stored import RunSchedule
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
 """A function of a step and its values by name, as `lambda step, values: wandb.log(dict(values), step=step)`."""
+
+Counted = str | Path | Dataset | Sequence[str | Path | Dataset] | RunSchedule | Characteristics
+"""What gives sequences' token counts: a dataset, several or those of a run's schedule, or the counts themselves."""
 
 _CHUNK = 2**16
 
@@ -81,9 +86,16 @@ class BatchMetrics:
     before costs the reading of its own sequences' counts; any other position costs that of all sequences since its
     epoch began.
 
+    Counts of several datasets are joined in the families that all of them have. Groups of one name are one group:
+    numbers of clusters mean something only if the datasets were clustered as one. The corpus is all sequences of all
+    datasets, so that a mixture by other weights than their sizes keeps a distance from its shares. The unit of the
+    prefix deviation is the longest sequence length.
+
     Args:
-        dataset: a built dataset, its folder or address; or the token counts of the sequences in the order.
-        ordering: the order of training, as `make_loader` takes it; names need a dataset.
+        dataset: a built dataset, its folder or address; several, or the schedule of a run, for its datasets; or the
+            token counts of the sequences in the order.
+        ordering: the order of training, as `make_loader` takes it; names need one dataset. That of a run's schedule is
+            its `to_schedule()`.
         global_batch_size: B, sequences of a batch over all hosts.
 
     Raises:
@@ -94,45 +106,44 @@ class BatchMetrics:
         >>> metrics.values(position=0)["batch_tv/cluster"]
     """
 
-    def __init__(
-        self, dataset: str | Path | Dataset | Characteristics, ordering: Any, global_batch_size: SupportsIndex
-    ) -> None:
+    def __init__(self, dataset: Counted, ordering: Any, global_batch_size: SupportsIndex) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
-        known = dataset if isinstance(dataset, Characteristics) else opened(dataset)
+        datasets = [] if isinstance(dataset, Characteristics) else _opened(dataset)
+        counts = dataset if isinstance(dataset, Characteristics) else joined_characteristics(datasets)
         if not isinstance(ordering, Order):
-            ordering = resolve_order(ordering, known.num_sequences, known if isinstance(known, Dataset) else None)
+            ordering = resolve_order(ordering, counts.num_sequences, datasets[0] if len(datasets) == 1 else None)
         self._order: Order = ordering
         self._end = ENDLESS
-        counts = known if isinstance(known, Characteristics) else known.characteristics
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
         self._spread = {DOCUMENT: counts.documents, COPY: counts.copies}
         self._targets = {family: counts.target_share(family) for family in counts.families}
         self._restart(0)
 
     @classmethod
-    def of_loader(cls, loader: Loader, dataset: str | Path | Dataset | Characteristics) -> BatchMetrics:
-        """The values of the batches of a loader, from the dataset that it reads or the token counts of its sequences.
+    def of_loader(cls, loader: Loader, dataset: Counted) -> BatchMetrics:
+        """The values of the batches of a loader, from what it reads or the token counts of its sequences.
 
         Raises:
-            UserError: no such loader; another dataset than the loader reads, or the counts of another number of
-                sequences.
+            UserError: no such loader; other datasets than the loader reads, or the counts of another number of
+                sequences; datasets without a common family.
         """
         _check_loader(loader)
         source, windows = loader.batches.source, loader.batches.windows
         counts: Any = dataset
         if not isinstance(dataset, Characteristics):
-            counts = opened(dataset)
-            if source.datasets != (counts.fingerprint,):
+            datasets = _opened(dataset)
+            found = tuple(each.fingerprint for each in datasets)
+            if source.datasets != found:
                 raise UserError(
-                    f"Expected the dataset of fingerprint {', '.join(source.datasets)} that the loader reads, found "
-                    f"{counts.fingerprint}; for several datasets, give the token counts of all their sequences end to "
-                    "end."
+                    f"Expected the datasets of fingerprints {_shown(source.datasets)} that the loader reads, found "
+                    f"{_shown(found)}; give what make_loader was given: a dataset, several in the same order, or the "
+                    "schedule in the same version."
                 )
-            counts = counts.characteristics
+            counts = joined_characteristics(datasets)
         if counts.num_sequences != len(source):
             raise UserError(
                 f"Expected the token counts of the loader's {len(source)} sequences, found those of "
-                f"{counts.num_sequences}; give the dataset that the loader reads."
+                f"{counts.num_sequences}; give what the loader reads."
             )
         metrics = cls(counts, loader.batches.order, windows.settings.global_batch_size)
         metrics._end = windows.end
@@ -208,6 +219,17 @@ class BatchMetrics:
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 
+def _opened(given: Any) -> list[Dataset]:
+    if isinstance(given, RunSchedule):
+        return list(given.datasets)
+    several = isinstance(given, Iterable) and not isinstance(given, str | Path | Dataset)
+    return [opened(each) for each in (given if several else [given])]
+
+
+def _shown(fingerprints: Sequence[str]) -> str:
+    return ", ".join(each[:16] for each in fingerprints) or "none"
+
+
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, Loader):
         raise UserError(
@@ -228,7 +250,7 @@ def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[
 
 
 def watch_batches(
-    loader: Loader, dataset: str | Path | Dataset | Characteristics, write: MetricsWriter, *, every: SupportsIndex = 1
+    loader: Loader, dataset: Counted, write: MetricsWriter, *, every: SupportsIndex = 1
 ) -> WatchedBatches:
     """The unchanged batches of a loader, whose values are written while the loop trains on them.
 
@@ -244,7 +266,8 @@ def watch_batches(
 
     Args:
         loader: of `make_loader` or `stream_batches`.
-        dataset: what the loader reads; for several datasets, the token counts of all their sequences end to end.
+        dataset: what the loader reads, as `make_loader` was given it: a dataset, several, or the schedule of a run; or
+            the token counts of all their sequences end to end.
         write: called with a step and its values by name. When it raises, a warning is given and it is not called
             again.
         every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
@@ -253,8 +276,8 @@ def watch_batches(
         An iterator with the state of the loader's own, saved and restored in the same way.
 
     Raises:
-        UserError: no such loader, another dataset than it reads, counts of another number of sequences, `every`
-            below 1.
+        UserError: no such loader, other datasets than it reads, counts of another number of sequences, datasets
+            without a common family, `every` below 1.
 
     Example:
         >>> loader = make_loader("out/", global_batch_size=64)

@@ -67,7 +67,8 @@ def create_schedule(
 
     Args:
         path: a folder for it, such as `out/schedules/run`; it must not hold a schedule yet.
-        datasets: a built dataset, its folder or address, or several, with sequences of one length.
+        datasets: a built dataset, its folder or address, or several; those of a weight above zero have sequences of
+            one length.
         num_epochs: how often all sequences come, the last time perhaps in part; 1 where nothing is given. With
             `weights`, the length of the run is that of so many epochs of all datasets.
         num_positions: the length of the run instead, in sequences.
@@ -149,7 +150,7 @@ def extend_schedule(
     Args:
         schedule: the last version of a schedule.
         position: the first position that changes, such as a checkpoint's; None takes the end.
-        datasets: datasets that are added.
+        datasets: datasets that are added; from the position on sequences may have another length.
         num_epochs: the length of what follows, in epochs of all datasets.
         num_positions: the length of what follows, in sequences. Where neither is given, the run ends where it ended
             before, or after one more epoch if the position is its end.
@@ -180,7 +181,6 @@ def extend_schedule(
     _check_schedule(schedule)
     added = _opened(datasets)
     opened = [*schedule.datasets, *added]
-    _check_lengths(opened)
     place = len(schedule) if position is None else whole_number("position", position, 0, len(schedule))
     if num_epochs is None and num_positions is None and place < len(schedule):
         num_positions = len(schedule) - place
@@ -352,15 +352,7 @@ def _opened(datasets: str | Path | Dataset | Datasets) -> list[Dataset]:
     for dataset in given:
         if not isinstance(dataset, str | Path | Dataset):
             raise UserError(f"Expected a dataset, or its folder or address, found {dataset!r}.")
-    opened = [each if isinstance(each, Dataset) else open_dataset(each) for each in given]
-    _check_lengths(opened)
-    return opened
-
-
-def _check_lengths(datasets: Sequence[Dataset]) -> None:
-    lengths = sorted({dataset.sequence_length for dataset in datasets})
-    if len(lengths) > 1:
-        raise UserError(f"Expected datasets with sequences of one length, found lengths {lengths}.")
+    return [each if isinstance(each, Dataset) else open_dataset(each) for each in given]
 
 
 def _member(dataset: Dataset, root: Path) -> Member:

@@ -78,6 +78,7 @@ class Mixture:
         bounds = np.append(0, np.cumsum(sizes))
         given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
         starts, shares = self._phases(_names(datasets), sizes.astype(np.float64))
+        _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
         shares = self._within_limit(shares, sizes, given, count)
         chosen = interleaved(starts, shares, count, 1, ignore)
         self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
@@ -101,6 +102,8 @@ class Mixture:
         strata = Strata.build(counts, names, self.family)
         use = Use.of(history, int(sizes.sum()))
         asked = self._asked(strata, strata.given(use), count)
+        comes = np.sum(asked, axis=0)[strata.of_sequence] > 0
+        _check_lengths([datasets[index] for index in np.unique(np.repeat(np.arange(len(sizes)), sizes)[comes])])
         if len(datasets) > 1:
             weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
             chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
@@ -192,6 +195,15 @@ def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:
     tokens = np.concatenate([dataset.characteristics.tokens for dataset in datasets])
     entries = (tokens, np.repeat(np.arange(len(sizes)), sizes), np.arange(len(tokens) + 1))
     return csr_array(entries, shape=(len(tokens), len(sizes)))
+
+
+def _check_lengths(datasets: Sequence[Dataset]) -> None:
+    lengths = sorted({dataset.sequence_length for dataset in datasets})
+    if len(lengths) > 1:
+        raise UserError(
+            f"Expected datasets of a weight above zero to have sequences of one length, found lengths {lengths}; give "
+            "those of other lengths weight 0, and extend the schedule with them afterwards."
+        )
 
 
 def _check_feature_space(datasets: Sequence[Dataset]) -> None:

@@ -181,6 +181,25 @@ class RunSchedule:
         given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
         return tuple(map(_opened, given, self.members))
 
+    @cached_property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Where sequences of another length begin: (first position, L), from position 0 on.
+
+        Raises:
+            UserError: a part's file was changed.
+
+        Example:
+            >>> run.lengths  # sequences of 2,048 tokens, and of 8,192 from position 640,000 on
+            ((0, 2048), (640000, 8192))
+        """
+        known = {member.sequence_length for member in self.members}
+        if len(known) == 1:  # nearly always; no part is read
+            return ((0, known.pop()),)
+        dataset, _ = self.places(self._starts[:-1])  # all datasets of a slice have sequences of one length
+        lengths = [self.members[index].sequence_length for index in dataset.tolist()]
+        pairs = list(zip(self._bounds, lengths, strict=False))
+        return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
+
     @property
     def fingerprint(self) -> str:
         """Hash of what this version says of every position."""
