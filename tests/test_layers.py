@@ -36,7 +36,7 @@ ALLOWED = {
     "loader": BUILT | {"schedule"},
     "export": BUILT | {"schedule", "loader"},
     "lab": BUILT | {"schedule", "loader"},
-    "report": BUILT | {"lab"},
+    "report": BUILT | {"schedule", "lab"},
     "pipeline": BUILT | {"report", "lab"},
     "cli": BUILT | {"report", "schedule", "loader", "lab", "export", "pipeline"},
     "__main__": {"cli"},

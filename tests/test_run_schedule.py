@@ -394,7 +394,7 @@ def test_measure_and_inspect_take_a_saved_schedule(
     dataset = jd.open_dataset(tiny_dataset)
     saved = str(tmp_path / "run.npy")
     made = ["schedule", "--path", str(tmp_path / "run"), "--datasets", str(tiny_dataset), "--num-epochs", "1.5"]
-    assert main([*made, "--quiet", "--save", saved, "--step", "3", "--batch-size", "4"]) == 0
+    assert main([*made, "--quiet", "--save", saved]) == 0
     assert "1.50" in capsys.readouterr().out
     run = jd.open_schedule(tmp_path / "run")
     assert main(["measure", "--out", str(tiny_dataset), "--order", saved, "--json", "--quiet"]) == 0
@@ -445,7 +445,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
         (["--position", "-2"], "-1 for the end"),
         (["--position", "3", "--weights", "1"], "a weight for each dataset, of which there are 2"),
         (["--weights", "1", "1"], "--position with what changes the schedule"),
-        (["--step", "-1"], "--step >= 0"),
+        (["--seen", "-1"], "--seen >= 0"),
     ):
         assert main(["schedule", "--path", str(path), "--quiet", *wrong]) == 2
         assert said in capsys.readouterr().err

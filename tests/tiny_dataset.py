@@ -105,7 +105,7 @@ def write_tiny_dataset(
     with folder.lock():
         _write_documents(folder, store, vocab_size, dtype)
         _write_sequences(folder, segments, validation)
-        _write_characteristics(folder, segments, rng, group_names)
+        _write_characteristics(folder, segments, rng, group_names, len(lengths))
         for name, order in orders.items():
             ordering = Ordering(order, {"method": name})
             mark = Dataset(root).characteristics.fingerprint
@@ -189,7 +189,11 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
 
 
 def _write_characteristics(
-    folder: OutputFolder, segments: Segments, rng: np.random.Generator, group_names: Mapping[str, Sequence[str]]
+    folder: OutputFolder,
+    segments: Segments,
+    rng: np.random.Generator,
+    group_names: Mapping[str, Sequence[str]],
+    num_documents: int,
 ) -> None:
     partial = folder.partial("characterize", "0" * 64, resume=False)
     for family, names in group_names.items():
@@ -205,5 +209,10 @@ def _write_characteristics(
         partial / "sequence_copies.npy", sequence_copies(segments, np.where(documents % 3, documents, documents % 4))
     )
     write_json(partial / "groups.json", group_names)
+    ids = [f"document-{index}" for index in range(num_documents)]
+    about_documents = pyarrow.table({"id": ids, "source": ["tiny"] * num_documents})
+    pyarrow.parquet.write_table(about_documents, partial / "documents.parquet")
+    codes = {family: np.arange(num_documents, dtype=np.int32) % len(names) for family, names in group_names.items()}
+    pyarrow.parquet.write_table(pyarrow.table(codes), partial / "codes.parquet")
     about = {"families": [*group_names], "weights": {name: 1.0 + place for place, name in enumerate(group_names)}}
     _publish(folder, "characterize", partial, "characteristics", about)

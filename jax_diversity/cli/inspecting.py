@@ -17,9 +17,11 @@ from jax_diversity.foundation.terminal import clean
 
 if TYPE_CHECKING:
     from jax_diversity.dataset.inspection import BatchView, Use
+    from jax_diversity.schedule.inspection import RunBatch, RunRow, RunUse
 
 Deviations = Mapping[str, Float64[np.ndarray, " batch"]]
 _FAMILY_WIDTH, _SOURCE_WIDTH = 16, 14
+_PATH_WIDTH, _DOCUMENT_WIDTH, _MOST_DOCUMENTS = 16, 24, 3
 
 
 def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None = None) -> str:
@@ -30,21 +32,50 @@ def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None =
     size = len(batch.sequences)
     place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
     head = f"step {batch.step:,} of {_clean(batch.ordering)!r}: {place}"
+    lines = [_head(head, batch), ""]
+    if deviations:
+        lines += [_ranks_table(batch, deviations), ""]
+    return "\n".join([*lines, _differences_table(batch), "", _rows_table(batch, num_rows), *_rest(size, num_rows)])
+
+
+def run_batch_table(batch: RunBatch, num_rows: int, deviations: Deviations | None = None) -> str:
+    """One batch of a run, as `batch_table` shows one of an ordering: its rows with their datasets and epochs."""
+    size = len(batch.sequences)
+    place = f"position {batch.position:,}, {size:,} rows"
+    lines = [_head(f"step {batch.step:,} of {_clean(batch.schedule)!r}, version {batch.version}: {place}", batch), ""]
+    if deviations:
+        lines += [_ranks_table(batch, deviations), "", _differences_table(batch, "run"), ""]
+    numbers = ("row", "position", "epoch", "sequence")
+    table = plain_table("row", "position", "dataset", "epoch", "sequence", "documents", numbers=numbers)
+    for each in batch.sequences[:num_rows]:
+        documents = list(dict.fromkeys(_clean(str(segment.about["id"])) for segment in each.segments))
+        shown = ", ".join(end_of(name, _DOCUMENT_WIDTH) for name in documents[:_MOST_DOCUMENTS])
+        if len(documents) > _MOST_DOCUMENTS:
+            shown += f" and {len(documents) - _MOST_DOCUMENTS} more"
+        cells = (str(each.row), f"{each.position:,}", _dataset(each), str(each.epoch), f"{each.sequence_index:,}")
+        table.add_row(*cells, shown)
+    return "\n".join([*lines, printed(table), *_rest(size, num_rows)])
+
+
+def _dataset(of: RunRow | RunUse) -> str:
+    return end_of(_clean(of.path), _PATH_WIDTH)
+
+
+def _head(head: str, batch: BatchView | RunBatch) -> str:
+    """What is shown, and what of it repeats."""
     repeats = "no document comes twice"
     if batch.num_repeats:
         repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
     if batch.num_copies:
         repeats += f"; {batch.num_copies:,} copies of documents that another row holds"
-    lines = [textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False), ""]
-    if deviations:
-        lines += [_ranks_table(batch, deviations), ""]
-    lines += [_differences_table(batch), "", _rows_table(batch, num_rows)]
-    if size > num_rows:
-        lines.append(f"... and {size - num_rows:,} rows more (--rows {size}, --json)")
-    return "\n".join(lines)
+    return textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False)
 
 
-def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
+def _rest(size: int, num_rows: int) -> list[str]:
+    return [f"... and {size - num_rows:,} rows more (--rows {size}, --json)"] if size > num_rows else []
+
+
+def _ranks_table(batch: BatchView | RunBatch, deviations: Deviations) -> str:
     """Every family's TV beside those of all batches."""
     numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
@@ -63,9 +94,9 @@ def _in_percent(share: float) -> str:
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def _differences_table(batch: BatchView) -> str:
-    """Every family's TV, and its groups that are farthest from the corpus's share."""
-    table = plain_table("family", "TV", "largest differences: share here (in the corpus)", numbers={"TV"})
+def _differences_table(batch: BatchView | RunBatch, whole: str = "corpus") -> str:
+    """Every family's TV, and its groups that are farthest from the share of the whole."""
+    table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
         differences = ", ".join(
             f"{_clean(name)[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
@@ -112,9 +143,22 @@ def uses_table(document: str, uses: Sequence[Use]) -> str:
     return f"{document}, in every pass over the order:\n{printed(table)}"
 
 
-def as_json(value: BatchView | list[Use], deviations: Deviations | None = None) -> str:
+def run_uses_table(document: str, uses: Sequence[RunUse]) -> str:
+    """Where a run reads a document."""
+    document = _clean(document)
+    if not uses:
+        return f"{document}: nowhere in the schedule (kept for validation, lost in packing, or not reached)"
+    numbers = ("epoch", "step", "row", "position", "sequence", "tokens", "from token")
+    table = plain_table("dataset", *numbers, numbers=numbers)
+    for use in uses:
+        values = (use.epoch, use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
+        table.add_row(_dataset(use), *(f"{value:,}" for value in values))
+    return f"{document}, in the whole schedule:\n{printed(table)}"
+
+
+def as_json(value: BatchView | RunBatch | Sequence[Use], deviations: Deviations | None = None) -> str:
     """What the tables show, and all sequences of the batch, as JSON."""
-    if isinstance(value, list):
+    if isinstance(value, Sequence):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)
     for family, others in (deviations or {}).items():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.cli.guidance import next_steps, show_report
 from jax_diversity.cli.options import (
@@ -26,6 +26,7 @@ from jax_diversity.cli.options import (
     InspectOptions,
     MeasureOptions,
     OrderOptions,
+    RunReportOptions,
     ScheduleOptions,
     TrainOptions,
     VerifyOptions,
@@ -40,6 +41,9 @@ from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.terminal import show
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
+
+if TYPE_CHECKING:
+    from jax_diversity.schedule.stored import RunSchedule
 
 _REFUSALS = {
     **dict.fromkeys(
@@ -185,6 +189,9 @@ def all_verbs() -> dict[str, Verb]:
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a verb and run it."""
     verb = _find_verb(name)
+    if name == "report" and any(word.partition("=")[0] == "--schedule" for word in arguments):
+        look = "Draw a page on a run: what its schedule reads when, and how balanced it is."
+        name, verb = "report --schedule", Verb(look, _run_schedule_report, RunReportOptions())
     asks_help = bool({"-h", "--help"} & set(arguments))
     methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
@@ -210,6 +217,8 @@ def _run(name: str, arguments: list[str]) -> None:
     text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"
     text += "\n  --quiet             no progress"
     text += "\n  --open              show the report in the browser" if "--open" in flags else ""
+    if name == "report":
+        text += "\n  --schedule RUN      a page on a run; `report --schedule RUN --help` lists its options"
     hidden = []
     if verb.section is not None:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", verb.section)]
@@ -281,15 +290,14 @@ def _run_order(options: OrderOptions) -> None:
 
 
 def _run_schedule(options: ScheduleOptions) -> None:
-    from jax_diversity.cli.scheduling import batch_of_schedule, schedule_table
+    from jax_diversity.cli.scheduling import schedule_table
     from jax_diversity.schedule import making
     from jax_diversity.schedule.stored import FILE, open_schedule
 
     exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
     options.check(exists)
-    for name in ("step", "seen"):
-        if (getattr(options, name) or 0) < 0:
-            raise UserError(f"Expected --{name} >= 0, found {getattr(options, name)}.")
+    if (options.seen or 0) < 0:
+        raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
         open_schedule(options.path)  # says that there is none
     with progress.task("schedule", None, "sequences") as advance:
@@ -306,13 +314,28 @@ def _run_schedule(options: ScheduleOptions) -> None:
         else:
             run = open_schedule(options.path)
     show(schedule_table(run))
-    if options.step is not None:
-        show(f"\n{batch_of_schedule(run, options.step, options.batch_size)}")
     if options.save is not None:
         run.to_schedule().save(options.save)
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
         show(f"\n{table.num_rows:,} documents were met before position {options.seen:,}: {options.out}")
+
+
+def _schedule_of(options: Any, *others: str) -> RunSchedule | None:
+    """The schedule that `--schedule` and `--version` name, if any; with it `others`, a dataset's, are refused."""
+    if options.schedule is None:
+        if options.version is not None:
+            raise UserError(f"Expected --schedule with --version {options.version}, found none; name its folder.")
+        return None
+    usual = type(options)()
+    for name in ("out", *others):
+        if getattr(options, name) != getattr(usual, name):
+            raise UserError(
+                f"Expected --schedule or --{name}, found both: a schedule names its own datasets and their order."
+            )
+    from jax_diversity.schedule.stored import open_schedule
+
+    return open_schedule(options.schedule, options.version)
 
 
 def _run_measure(options: MeasureOptions) -> None:
@@ -324,14 +347,19 @@ def _run_measure(options: MeasureOptions) -> None:
     from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.dataset import measuring
 
-    chosen = measuring.choose_orderings(
-        _existing(options.out),
-        options.orderings,
-        options.order,
-        options.windows,
-        options.families,
-        options.targets,
-    )
+    if run := _schedule_of(options, "orderings", "order", "targets"):
+        from jax_diversity.schedule.measuring import choose_schedule
+
+        chosen = choose_schedule(run, options.windows, options.families)
+    else:
+        chosen = measuring.choose_orderings(
+            _existing(options.out),
+            options.orderings,
+            options.order,
+            options.windows,
+            options.families,
+            options.targets,
+        )
     progress = Progress(options.quiet)
     if options.json:
         show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
@@ -360,13 +388,17 @@ def _run_inspect(options: InspectOptions) -> None:
     from jax_diversity.dataset.inspection import Inspector
     from jax_diversity.dataset.measuring import batch_deviations
 
+    if run := _schedule_of(options, "ordering"):
+        _inspect_schedule(run, options)
+        return
     dataset = open_dataset(_existing(options.out))
     size = (dataset.batch_size or 64) if options.batch_size is None else options.batch_size
     if options.step * size > _LAST_POSITION:
         raise UserError(
             f"Expected --step of at most {_LAST_POSITION // size} with --batch-size {size}, found {options.step}."
         )
-    inspector = Inspector(dataset, options.ordering, size)
+    ordering = options.ordering or "balance"
+    inspector = Inspector(dataset, ordering, size)
     if options.document is not None:
         document = valid_name(options.document)  # ids made of files' names are valid text
         uses = inspector.uses(document)
@@ -376,15 +408,48 @@ def _run_inspect(options: InspectOptions) -> None:
     batch = inspector.batch(options.step, **host)
     deviations = None
     if options.compare:
-        deviations = batch_deviations(dataset, options.ordering, size, **host)
+        deviations = batch_deviations(dataset, ordering, size, **host)
     show(as_json(batch, deviations) if options.json else batch_table(batch, options.rows, deviations))
+
+
+def _inspect_schedule(run: RunSchedule, options: InspectOptions) -> None:
+    from jax_diversity.cli.inspecting import as_json, run_batch_table, run_uses_table
+    from jax_diversity.corpus.files import valid_name
+    from jax_diversity.schedule.inspection import ScheduleInspector
+
+    size = (run.datasets[0].batch_size or 64) if options.batch_size is None else options.batch_size
+    inspector = ScheduleInspector(run, size)
+    if options.document is not None:
+        document = valid_name(options.document)
+        uses = inspector.uses(document)
+        show(as_json(uses) if options.json else run_uses_table(document, uses))
+        return
+    host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
+    batch = inspector.batch(options.step, **host, compare=options.compare)
+    deviations = inspector.deviations(**host) if options.compare else None
+    show(as_json(batch, deviations) if options.json else run_batch_table(batch, options.rows, deviations))
+
+
+def _run_schedule_report(options: RunReportOptions) -> None:
+    from jax_diversity.report.run import run_values
+    from jax_diversity.report.run_page import write_run_report
+    from jax_diversity.schedule.stored import open_schedule
+
+    run = open_schedule(options.schedule, options.version)
+    values = run_values(run, Progress(options.quiet), options.windows, options.families)
+    if options.target is not None:
+        folder_name("target", options.target)
+    folder = run.root if options.target is None else Path(options.target)
+    write_run_report(folder, values)
+    show_report(folder, options.open)
 
 
 def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
     folder_name("target", options.target)
-    for line in export(_existing(options.out), options, Progress(options.quiet)):
+    out = None if _schedule_of(options, "ordering") else _existing(options.out)
+    for line in export(out, options, Progress(options.quiet)):
         show(line)
 
 

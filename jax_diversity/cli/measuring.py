@@ -23,11 +23,18 @@ _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 def measures_legend(chosen: Chosen) -> str:
     """How many sequences were measured, and what the tables' words mean."""
     chars = chosen.characteristics
+    run = (
+        ""
+        if chosen.targets is None
+        else (
+            " The corpus is that of the run: all its positions' sequences. Groups of one name are one in all datasets."
+        )
+    )
     return textwrap.fill(
         f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: how far all that was "
         "seen deviates from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "
         "between a window's token shares and the corpus's. No ordering's mean is below the floor, nor below the "
-        "bound. Smaller is better, but for the gap closed and the groups per batch.",
+        f"bound. Smaller is better, but for the gap closed and the groups per batch.{run}",
         width=80,
     )
 
@@ -55,7 +62,7 @@ def training_curves(curves: Mapping[str, Curves]) -> str:
 
     Of the window sizes the middle one is drawn; a column shows its largest value: no bad window is averaged away.
     """
-    blocks = ["Along one epoch, start to end; each column shows its largest value."]
+    blocks = ["From start to end; each column shows its largest value."]
     for family in next(iter(curves.values()), {}):
         of_family = {name: curve[family] for name, curve in curves.items()}
         sizes = sorted(next(iter(of_family.values())).window_tv)

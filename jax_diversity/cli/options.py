@@ -60,10 +60,6 @@ class ScheduleOptions(ScheduleConfig):
     """Also write which documents training has met before this position."""
     out: str = "seen.parquet"
     """The file that `--seen` writes."""
-    step: int | None = None
-    """Also show the documents of this step's batch."""
-    batch_size: int = 64
-    """Sequences of a batch, for `--step`."""
     save: str | None = None
     """Also write all positions to this .npy file, which `measure --order` and `inspect --ordering` take."""
     quiet: bool = False
@@ -84,6 +80,10 @@ class MeasureOptions(VerifyOptions):
     families: tuple[str, ...] = ()
     """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
     The norm drift is that of the first."""
+    schedule: str | None = None
+    """The folder of a run's schedule: measure it, over all of its datasets, in place of a dataset's orderings."""
+    version: int | None = None
+    """The schedule's version; None takes the last."""
     targets: str | None = None
     """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
     profile: bool = False
@@ -102,8 +102,12 @@ class InspectOptions:
 
     out: str = "out"
     """The dataset's folder."""
-    ordering: str = "balance"
-    """The ordering that training follows, or a .npy file of sequence indices."""
+    ordering: str | None = None
+    """The ordering that training follows, or a .npy file of sequence indices; None takes `balance`."""
+    schedule: str | None = None
+    """The folder of a run's schedule, in place of a dataset and an ordering."""
+    version: int | None = None
+    """The schedule's version; None takes the last."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
@@ -120,6 +124,26 @@ class InspectOptions:
     """Show the batch's rank among all batches of the ordering, which reads the whole dataset's counts."""
     json: bool = False
     """Print JSON for machines, with all sequences of the batch."""
+
+
+@dataclass(frozen=True)
+class RunReportOptions:
+    """The page on a run."""
+
+    schedule: str = "run"
+    """The folder of the run's schedule."""
+    version: int | None = None
+    """The schedule's version; None takes the last."""
+    windows: tuple[int, ...] = ()
+    """Window sizes in sequences; where none is given, those that the first dataset was built with and that fit."""
+    families: tuple[str, ...] = ()
+    """Families to measure; all that the datasets balance where none is given."""
+    target: str | None = None
+    """The folder that takes report.html and report.json; None takes the schedule's."""
+    open: bool = False
+    """Show the page in the browser."""
+    quiet: bool = False
+    """Show no progress."""
 
 
 @dataclass(frozen=True)

@@ -130,17 +130,9 @@ class Inspector:
         """
         size = self.global_batch_size
         step = whole_number("step", step, 0, 2**62 // size)
-        if num_hosts < 1 or size % num_hosts or not 0 <= host_index < num_hosts:
-            raise UserError(
-                f"Expected a host index below a number of hosts that divides the global batch of {size}, found "
-                f"host {host_index} of {num_hosts}."
-            )
-        # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
-        rows = np.arange(size // num_hosts) + host_index * (size // num_hosts)
+        rows = host_rows(size, host_index, num_hosts)
         sequences = self._order[(step * size + rows) % len(self._order)]
-        reader = self.dataset.records
-        records = reader.read(reader.places_of(sequences), expected=sequences)
-        views = self._sequences(rows.tolist(), sequences.tolist(), records)
+        views = sequence_views(self.dataset, rows.tolist(), sequences)
         epoch = step * size // len(self._order)
         again = [
             num_repeats(held[sequences]) for held in (self.dataset.sequence_documents, self.dataset.sequence_copies)
@@ -153,12 +145,14 @@ class Inspector:
         Raises:
             UserError: no document of this id.
         """
-        import pyarrow.parquet as pq
-
-        columns = ["sequence_index", "document_offset", "length"]
-        wanted = [("document_index", "==", self._find(document))]
-        found = pq.read_table(self.dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
-        sequences = found["sequence_index"].to_numpy()
+        document_index = find_document(self.dataset, document)
+        if document_index is None:
+            raise UserError(
+                f"Expected the id of one of the dataset's {self.dataset.counts('prepare')['num_documents']} documents, "
+                f"found {document!r}; the ids are in {_table(self.dataset, 'documents')}."
+            )
+        parts = document_parts(self.dataset, document_index)
+        sequences = np.array([sequence for sequence, _, _ in parts], np.int64)
         # One pass over the ordering: its whole inverse would be as large as the ordering itself.
         positions = np.flatnonzero(np.isin(self._order, sequences))
         positions_of: dict[int, list[int]] = {}
@@ -166,25 +160,10 @@ class Inspector:
             positions_of.setdefault(sequence, []).append(position)  # a schedule may repeat it
         uses = [
             Use(sequence, at, *divmod(at, self.global_batch_size), offset, length)
-            for sequence, offset, length in zip(*(found[name].to_pylist() for name in columns), strict=True)
+            for sequence, offset, length in parts
             for at in positions_of.get(sequence, [])
         ]
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
-
-    def _sequences(
-        self, rows: Sequence[int], sequences: Sequence[int], records: Sequence[bytes]
-    ) -> tuple[SequenceView, ...]:
-        segments = [record_segments(record) for record in records]
-        wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
-        # Every document's row is read once, however many segments it has in the batch.
-        rows_of = [_take_rows(self._table(name), wanted) for name in ("documents", "codes")]
-        known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
-        views = []
-        for row, sequence, (mine, tokens) in zip(rows, sequences, segments, strict=True):
-            parts = zip(mine.tolist(), tokens.tolist(), strict=True)
-            segment_views = tuple(SegmentView(document, length, *known[document]) for document, length in parts)
-            views.append(SequenceView(row, sequence, segment_views))
-        return tuple(views)
 
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
         segments = [segment for sequence in sequences for segment in sequence.segments]
@@ -199,22 +178,59 @@ class Inspector:
             families[family] = FamilyView(tv, share, target, names)
         return families
 
-    def _table(self, name: str) -> Path:
-        return self.dataset.file("characterize", f"characteristics/{name}.parquet")
 
-    def _find(self, document: str) -> int:
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
+def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[np.ndarray, " row"]:
+    """The rows of the global batch that a host holds; refused where the hosts do not divide it."""
+    if num_hosts < 1 or global_batch_size % num_hosts or not 0 <= host_index < num_hosts:
+        raise UserError(
+            f"Expected a host index below a number of hosts that divides the global batch of {global_batch_size}, "
+            f"found host {host_index} of {num_hosts}."
+        )
+    # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
+    num_rows = global_batch_size // num_hosts
+    return np.arange(num_rows) + host_index * num_rows
 
-        # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
-        ids = pq.read_table(path := self._table("documents"), columns=["id"])["id"]
-        place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
-        if place < 0:
-            raise UserError(
-                f"Expected the id of one of the dataset's {len(ids)} documents, found {document!r}; "
-                f"the ids are in {path}."
-            )
-        return place
+
+def sequence_views(
+    dataset: Dataset, rows: Sequence[int], sequences: Int64[np.ndarray, " row"]
+) -> tuple[SequenceView, ...]:
+    """Some sequences with the documents in them; `rows` are their rows of the global batch."""
+    records = dataset.records.read(dataset.records.places_of(sequences), expected=sequences)
+    segments = [record_segments(record) for record in records]
+    wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
+    # Every document's row is read once, however many segments it has in the batch.
+    rows_of = [_take_rows(_table(dataset, name), wanted) for name in ("documents", "codes")]
+    known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
+    views = []
+    for row, sequence, (mine, tokens) in zip(rows, sequences.tolist(), segments, strict=True):
+        parts = zip(mine.tolist(), tokens.tolist(), strict=True)
+        segment_views = tuple(SegmentView(document, length, *known[document]) for document, length in parts)
+        views.append(SequenceView(row, sequence, segment_views))
+    return tuple(views)
+
+
+def find_document(dataset: Dataset, document: str) -> int | None:
+    """The number of the document of an id; None where there is none."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
+    ids = pq.read_table(_table(dataset, "documents"), columns=["id"])["id"]
+    place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
+    return None if place < 0 else place
+
+
+def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int, int]]:
+    """Where a document lies in the training sequences: sequence, first token of the document, number of tokens."""
+    import pyarrow.parquet as pq
+
+    columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
+    found = pq.read_table(dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
+    return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def _table(dataset: Dataset, name: str) -> Path:
+    return dataset.file("characterize", f"characteristics/{name}.parquet")
 
 
 def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:

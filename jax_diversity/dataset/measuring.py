@@ -50,7 +50,8 @@ class Chosen:
     """Orderings (by name, or by file as it was given), and what they are measured by.
 
     The reference is a uniform shuffle, named, to compare with: among the orderings or made for the purpose.
-    `followed` are targets to measure against besides the corpus's own shares.
+    `targets` are shares to measure against in place of the corpus's own, `followed` moving ones to measure against
+    besides.
     """
 
     characteristics: Characteristics
@@ -58,6 +59,7 @@ class Chosen:
     reference: tuple[str, Ordering | Schedule]
     windows: tuple[int, ...]
     followed: Followed | None = None
+    targets: Mapping[str, Float64[np.ndarray, " group"]] | None = None
 
 
 def choose_orderings(
@@ -75,18 +77,31 @@ def choose_orderings(
     balances. `targets` is the ordering whose targets all are measured against besides.
     """
     dataset = open_dataset(out)
+    named = {name: dataset.find_plan(name) for name in names}
+    found = (named or dict(dataset.orderings)) | {file: dataset.find_plan(Path(file)) for file in files}
+    return choose(dataset, found, windows, families, targets)
+
+
+def choose(
+    dataset: Dataset,
+    chosen: Mapping[str, Ordering | Schedule],
+    windows: Sequence[int] = (),
+    families: Sequence[str] = (),
+    targets: str | None = None,
+) -> Chosen:
+    """As `choose_orderings`, of orderings and schedules that are read already."""
     for family in families:
         one_of("every family", family, dataset.group_names)
     chars = dataset.count_families(families) if families else dataset.characteristics
-    named = {name: dataset.find_plan(name) for name in names}
-    chosen = (named or dict(dataset.orderings)) | {file: dataset.find_plan(Path(file)) for file in files}
     # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
     of_dataset = {SHUFFLE: dataset.orderings[SHUFFLE]} if SHUFFLE in dataset.orderings else {}
-    shuffles = [(name, each) for name, each in (chosen | of_dataset).items() if is_shuffle(name, each)]
+    shuffles = [(name, each) for name, each in {**chosen, **of_dataset}.items() if is_shuffle(name, each)]
     reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
-    usual = usable_windows(dataset.settings["windows"], chars.num_sequences, dataset.batch_size)
+    if not windows:
+        shortest = min([chars.num_sequences, *map(len, chosen.values())])
+        windows = usable_windows(dataset.settings["windows"], shortest, dataset.batch_size)
     followed = None if targets is None else _followed(dataset, targets, chars)
-    return Chosen(chars, chosen, reference, tuple(windows) or usual, followed)
+    return Chosen(chars, chosen, reference, tuple(windows), followed)
 
 
 def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
@@ -126,8 +141,11 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
     def keep(name: str, balance: Balance) -> None:
         curves[name] = short_curves(balance)
 
-    with progress.task("measure", _num_positions(chosen, len(together)), "positions") as advance:
-        return compare(chosen.characteristics, together, chosen.windows, advance=advance, keep=keep), curves
+    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
+        compared = compare(
+            chosen.characteristics, together, chosen.windows, targets=chosen.targets, advance=advance, keep=keep
+        )
+        return compared, curves
 
 
 def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = False) -> dict[str, dict[str, Any]]:
@@ -138,9 +156,9 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     """
     reference, shuffle = chosen.reference
     together = {reference: shuffle, **chosen.orderings}
-    measurer = Measurer(chosen.characteristics, chosen.windows)
+    measurer = Measurer(chosen.characteristics, chosen.windows, chosen.targets)
     summaries: dict[str, dict[str, Any]] = {}
-    with progress.task("measure", _num_positions(chosen, len(together)), "positions") as advance:
+    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
         for name, ordering in together.items():
             balance = measurer.measure(ordering, advance)
             summaries[name] = balance.summary()
@@ -148,7 +166,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
             for family, curves in short_curves(balance).items():
                 families[family]["curves"] = curves._asdict()
             if profile and name in chosen.orderings:
-                for family, offsets in window_profile(chosen.characteristics, ordering).items():
+                for family, offsets in window_profile(chosen.characteristics, ordering, targets=chosen.targets).items():
                     families[family]["profile"] = {
                         offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
                         for offset, of_offset in offsets.items()
@@ -193,13 +211,15 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
     """Mean TV of aligned windows: family -> ordering (the reference first), and `floor` -> size 1, 2, 4 ... -> TV."""
     chars, together = chosen.characteristics, _together(chosen)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
-    with progress.task("measure all sizes", _num_positions(chosen, len(together)), "positions") as advance:
+    with progress.task("measure all sizes", _num_positions(chosen, together), "positions") as advance:
         for name, ordering in together.items():
-            for family, offsets in window_profile(chars, ordering, advance).items():
+            for family, offsets in window_profile(chars, ordering, advance, targets=chosen.targets).items():
                 aligned = offsets["0"]
                 profiles[family][name] = dict(zip(aligned.sizes.tolist(), aligned.mean.tolist(), strict=True))
     for family, of_family in profiles.items():
         counts, target = chars.counts[family], chars.target_share(family)
+        if chosen.targets is not None:  # then a floor is of the positions' sequences, which may repeat
+            counts, target = place(counts, chosen.reference[1].indices), chosen.targets[family]
         sizes = next(iter(of_family.values()))
         of_family["floor"] = {size: window_floor(counts, target, size, chars.sequence_length) for size in sizes}
     return profiles
@@ -213,9 +233,9 @@ def _together(chosen: Chosen) -> dict[str, Ordering | Schedule]:
     return {**dict([chosen.reference]), **shown}
 
 
-def _num_positions(chosen: Chosen, num_orderings: int) -> int:
+def _num_positions(chosen: Chosen, together: Mapping[str, Ordering | Schedule]) -> int:
     """Positions that are walked over, each family's and each ordering's."""
-    return chosen.characteristics.num_sequences * len(chosen.characteristics.families) * num_orderings
+    return sum(map(len, together.values())) * len(chosen.characteristics.families)
 
 
 def batch_deviations(

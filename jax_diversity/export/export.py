@@ -1,4 +1,4 @@
-"""The verb `export`: an ordering of a dataset, written for another stack."""
+"""The verb `export`: an ordering of a dataset, or the schedule of a run, written for another stack."""
 
 from __future__ import annotations
 
@@ -12,41 +12,86 @@ from jax_diversity.export import megatron
 from jax_diversity.export.files import Written
 from jax_diversity.export.maxtext import write_maxtext
 from jax_diversity.export.olmo import write_olmo, write_olmo_tokens
-from jax_diversity.export.permutation import document_order, write_permutation
+from jax_diversity.export.permutation import document_order, write_permutation, write_places
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.schedule.stored import RunSchedule, open_schedule
+from jax_diversity.schema import Ordering, Schedule
+
+Exported = Dataset | RunSchedule
+"""What is exported: a dataset in an ordering, or a run."""
 
 
-def export(out: str | Path, config: ExportConfig, progress: Progress) -> list[str]:
-    """Write an ordering of a dataset for another stack; returns a line for everything that was written."""
+def export(out: str | Path | None, config: ExportConfig, progress: Progress) -> list[str]:
+    """Write an ordering of a dataset, or a run's schedule, for another stack.
+
+    Args:
+        out: the dataset's folder or address; None with a schedule.
+        config: what to write, for which stack.
+        progress: is told what is done.
+
+    Returns:
+        A line for everything that was written.
+
+    Raises:
+        UserError: neither or both of a dataset and a schedule; what the stack's format cannot hold.
+    """
     exports = {"npy": _npy, "megatron": _megatron, "olmo": _olmo, "maxtext": _maxtext}
-    dataset, target = open_dataset(out), Path(config.target)
+    if (out is None) == (config.schedule is None):
+        found = "neither" if out is None else "both"
+        raise UserError(f"Expected a dataset or a schedule to export, found {found}.")
+    exported: Exported
+    exported = open_schedule(config.schedule or "", config.version) if out is None else open_dataset(out)
+    target = Path(config.target)
     # The files of one export belong together: two at the same time could each leave some.
     with hold(target):
-        return [each.line for each in exports[config.to](dataset, target, config, progress)]
+        return [each.line for each in exports[config.to](exported, target, config, progress)]
 
 
-def _npy(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    ordering, stem = dataset.find_ordering(config.ordering), Path(config.ordering).stem
-    arrays = {f"{stem}.npy": ordering.indices}
+def _plan(exported: Exported, config: ExportConfig) -> tuple[str, Ordering | Schedule]:
+    """Which sequence comes when, and a name for it."""
+    if isinstance(exported, RunSchedule):
+        return exported.root.name, exported.to_schedule()
+    ordering = config.ordering or "balance"
+    return Path(ordering).stem, exported.find_ordering(ordering)
+
+
+def _single(exported: Exported, what: str) -> Dataset:
+    """The only dataset; `what` says why there can be no other."""
+    if isinstance(exported, Dataset):
+        return exported
+    if len(exported.members) > 1:
+        raise UserError(
+            f"Expected a schedule of one dataset, for {what}, found one of {len(exported.members)}; `--to npy` and "
+            "`--to maxtext` take several."
+        )
+    return exported.datasets[0]
+
+
+def _npy(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    stem, plan = _plan(exported, config)
+    arrays = {f"{stem}.npy": plan.indices}
     if config.documents:
-        segments = dataset.segments
-        documents = document_order(segments.sequence_index, segments.document_index, ordering)
-        arrays[f"{stem}-documents.npy"] = documents
-    return [write_permutation(array, target / name, overwrite=config.overwrite) for name, array in arrays.items()]
+        segments = _single(exported, "documents are numbered within a dataset").segments
+        arrays[f"{stem}-documents.npy"] = document_order(segments.sequence_index, segments.document_index, plan)
+    written = [write_permutation(array, target / name, overwrite=config.overwrite) for name, array in arrays.items()]
+    if isinstance(exported, RunSchedule) and len(exported.members) > 1:
+        written.append(write_places(exported, target / f"{stem}-datasets.json", overwrite=config.overwrite))
+    return written
 
 
-def _megatron(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    ordering, options = dataset.find_ordering(config.ordering), config.megatron
+def _megatron(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    dataset = _single(exported, "Megatron's cache tells samples of one .bin and .idx alone")
+    options, (_, plan) = config.megatron, _plan(exported, config)
     indices = megatron.packed_indices(dataset)
     lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
     written = []
     if options.description is not None:
-        path, num_sequences = Path(options.description), dataset.num_sequences
-        about = megatron.read_description(path, sequence_length=length, num_sequences=num_sequences)
+        path = Path(options.description)
+        about = megatron.read_description(path, sequence_length=length, num_positions=len(plan))
         megatron.check_prefix(str(json.loads(about).get("dataset_path")), lengths)
     else:
         tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
@@ -60,23 +105,27 @@ def _megatron(dataset: Dataset, target: Path, config: ExportConfig, progress: Pr
                 path, overwrite = Path(prefix), config.overwrite
                 written.append(megatron.write_tokens(dataset.tokens, path, overwrite=overwrite, advance=advance))
         seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
-        about = megatron.Description(prefix, options.num_samples, seed, length, options.split, tokenizer).text
+        num_samples = options.num_samples
+        if num_samples is None and isinstance(plan, Schedule):
+            num_samples = len(plan)
+        about = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
     arrays = indices.document_index, indices.sample_index
-    return [*written, megatron.write_megatron(ordering, *arrays, about, target, overwrite=config.overwrite)]
+    return [*written, megatron.write_megatron(plan, *arrays, about, target, overwrite=config.overwrite)]
 
 
-def _olmo(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    ordering, length = dataset.find_ordering(config.ordering), dataset.sequence_length
-    written = [write_olmo(ordering, target, config.olmo, sequence_length=length, overwrite=config.overwrite)]
+def _olmo(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    (_, plan), sequences = _plan(exported, config), Sequences(exported)
+    length, overwrite = sequences.sequence_length, config.overwrite
+    written = [write_olmo(plan, target, config.olmo, sequence_length=length, overwrite=overwrite)]
     if config.olmo.tokens:
-        sequences, path = Sequences(dataset), target / "sequences.npy"
         with progress.task("export tokens", len(sequences), "sequences") as advance:
-            written.append(write_olmo_tokens(sequences, path, overwrite=config.overwrite, advance=advance))
+            path = target / "sequences.npy"
+            written.append(write_olmo_tokens(sequences, path, overwrite=overwrite, advance=advance))
     return written
 
 
-def _maxtext(dataset: Dataset, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    sequences = OrderedSequences(dataset, config.ordering)
+def _maxtext(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    sequences = OrderedSequences(exported, config.ordering)
     options = {"sequences_per_file": config.maxtext.sequences_per_file, "overwrite": config.overwrite}
     with progress.task("export records", len(sequences), "sequences") as advance:
         written = write_maxtext(sequences, target, **options, advance=advance)

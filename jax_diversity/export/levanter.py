@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jax_diversity.export.rows import OrderedSequences
+from jax_diversity.schedule.stored import RunSchedule
 
 _FIELDS = ("inputs", "inputs_segmentation", "targets_segmentation")
 
@@ -28,8 +29,8 @@ class LevanterDataset:
     - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as Levanter marks it.
 
     Args:
-        out: the dataset's folder.
-        ordering: name of one of its orderings, or a .npy file.
+        out: the dataset's folder, or the schedule of a run.
+        ordering: name of one of its orderings, or a .npy file; None takes `balance`, or a schedule's own order.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
 
     Raises:
@@ -42,7 +43,10 @@ class LevanterDataset:
     """
 
     def __init__(
-        self, out: str | Path, ordering: str = "balance", make_example: Callable[..., Any] | None = None
+        self,
+        out: str | Path | RunSchedule,
+        ordering: str | None = None,
+        make_example: Callable[..., Any] | None = None,
     ) -> None:
         self.sequences = OrderedSequences(out, ordering)
         self.make_example = make_example or dict

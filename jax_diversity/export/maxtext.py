@@ -63,7 +63,7 @@ def write_maxtext(
     Example:
         >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
     """
-    if sequences.dataset.segments.has_gaps:
+    if any(dataset.segments.has_gaps for dataset in sequences.datasets):
         raise UserError(
             "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found "
             "padding between documents; pack with a packing.options.atom_size of the sequence length or more."
@@ -108,6 +108,12 @@ def write_maxtext(
             start += count
         write_text(settings, _settings(folder, length))
     line = f"{folder}: {len(sequences):,} records in {len(paths)} files; MaxText reads them by {settings}."
+    if sequences.run is not None:
+        size = sum(path.stat().st_size for path in paths)
+        line += (
+            f" They are {size / 2**20:,.1f} MiB: each of the {sequences.num_sequences:,} sequences is written as often "
+            "as it comes."
+        )
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
     if listed != sorted(listed):
         line += (

@@ -31,7 +31,7 @@ from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.packing.split import validation_mask
-from jax_diversity.schema import Ordering
+from jax_diversity.schema import Ordering, Schedule
 from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
 _CLASS, _SPLIT = "GPTDataset", "train"
@@ -94,12 +94,12 @@ def split_matrix(split: str) -> list[tuple[float, float] | None]:
     return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
 
 
-def read_description(path: Path, *, sequence_length: int, num_sequences: int) -> str:
+def read_description(path: Path, *, sequence_length: int, num_positions: int) -> str:
     """The description that a run of Megatron left in its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
         UserError: no such file, not what its name says, of another part or length than the dataset's, or of more
-            samples than its sequences.
+            samples than the order's positions.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -118,15 +118,15 @@ def read_description(path: Path, *, sequence_length: int, num_sequences: int) ->
     for key, value in {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}.items():
         if found[key] != value:
             raise UserError(f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads.")
-    _check_num_samples(found["num_samples"], num_sequences)
+    _check_num_samples(found["num_samples"], num_positions)
     return text
 
 
-def _check_num_samples(num_samples: Any, num_sequences: int) -> None:
-    if num_samples is not None and not (type(num_samples) is int and 1 <= num_samples <= num_sequences):
+def _check_num_samples(num_samples: Any, num_positions: int) -> None:
+    if num_samples is not None and not (type(num_samples) is int and 1 <= num_samples <= num_positions):
         raise UserError(
-            f"Expected num_samples in 1 .. {num_sequences}, the dataset's sequences, found {num_samples!r}; pack "
-            "more epochs (num_epochs of packing.options) or train fewer steps."
+            f"Expected num_samples in 1 .. {num_positions}, the positions of the order, found {num_samples!r}; pack "
+            "more epochs (num_epochs of packing.options), export a schedule of several, or train fewer steps."
         )
 
 
@@ -171,7 +171,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
 
 
 def write_megatron(
-    ordering: Ordering,
+    ordering: Ordering | Schedule,
     document_index: Integer[np.ndarray, " place"],
     sample_index: Integer[np.ndarray, "boundary 2"],
     description: str,
@@ -181,8 +181,13 @@ def write_megatron(
 ) -> Written:
     """Write the cache of a training dataset, with the ordering as its shuffle index.
 
+    Megatron reads sample `shuffle_index[i]` at position i and takes the sample index's rows for its number of
+    positions. So a schedule may repeat and omit samples: where it is longer than the samples, the sample index is
+    filled up with rows that nothing refers to; where it is shorter, its beginning follows its end, for readers ahead of
+    the last step.
+
     Args:
-        ordering: of the samples.
+        ordering: of the samples, or a schedule over them.
         document_index: documents as they stand end to end, of every epoch (`packing.megatron_indices`).
         sample_index: where each sample begins in them; one row more for the end of the last.
         description: `Description.text`, or what `read_description` gave.
@@ -199,12 +204,15 @@ def write_megatron(
         >>> write_megatron(ordering, indices.document_index, indices.sample_index, about.text, Path("cache"))
     """
     num_samples = len(sample_index) - 1
-    if len(ordering) != num_samples:
-        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {len(ordering)}.")
-    _check_num_samples(json.loads(description)["num_samples"], num_samples)
+    if ordering.num_sequences != num_samples or not len(ordering):
+        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {ordering.num_sequences}.")
+    _check_num_samples(json.loads(description)["num_samples"], len(ordering))
+    num_rows = max(num_samples, len(ordering))
+    unused = np.repeat(sample_index[-1:], num_rows - num_samples, axis=0)
+    sample_index = np.concatenate([sample_index, unused])
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
-    wide = num_samples >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
-    shuffle_index = ordering.indices.astype(np.int64 if wide else np.uint32)
+    wide = num_rows >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
+    shuffle_index = np.resize(ordering.indices, num_rows).astype(np.int64 if wide else np.uint32)
     arrays = {"document_index": document_index, "sample_index": sample_index, "shuffle_index": shuffle_index}
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
@@ -216,7 +224,7 @@ def write_megatron(
                 np.save(file, values)
     return Written(
         (*paths, text),
-        f"{folder}/{start}-*: {num_samples:,} samples in order; run Megatron with --data-cache-path {folder} and "
+        f"{folder}/{start}-*: {len(ordering):,} positions in order; run Megatron with --data-cache-path {folder} and "
         f"--data-path {json.loads(description)['dataset_path']}.",
     )
 

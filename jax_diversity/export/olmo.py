@@ -28,7 +28,7 @@ from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.schema import Ordering
+from jax_diversity.schema import Ordering, Schedule
 
 _LARGEST = 2**32 - 1
 _TOKENS_AT_A_TIME = 2**20
@@ -49,7 +49,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
 
 
 def write_olmo(
-    ordering: Ordering,
+    ordering: Ordering | Schedule,
     folder: Path,
     config: OlmoExportConfig | None = None,
     *,
@@ -58,8 +58,11 @@ def write_olmo(
 ) -> Written:
     """Write an ordering of instances as the loader's global indices, the same for every epoch.
 
+    A schedule is divided into OLMo's epochs: each takes as many positions as whole batches fit into the number of
+    instances, whatever comes in them. The last is filled up with the schedule's beginning, which comes after its end.
+
     Args:
-        ordering: of all instances of the loader's dataset.
+        ordering: of all instances of the loader's dataset, or a schedule over them.
         folder: the loader's `work_dir`.
         config: the loader (for which this is a shuffle), its seed, and the epochs to write for.
         sequence_length: L, the dataset's.
@@ -71,25 +74,42 @@ def write_olmo(
     Example:
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
-    config, num_instances = config or OlmoExportConfig(), len(ordering)
+    config, num_instances = config or OlmoExportConfig(), ordering.num_sequences
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
     at_least(1, "olmo", config, "num_epochs")
     at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
-    if config.loader == "numpy_2024" and (size is None or not 1 <= size <= num_instances):
-        raise UserError(
-            f"Expected a global batch size in 1 .. {num_instances} for the loader numpy_2024, whose file "
-            f"is named after it, found {size}; give --olmo.global-batch-size."
+    is_schedule = isinstance(ordering, Schedule)
+    if (is_schedule or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
+        why = (
+            "a schedule, whose steps OLMo counts by epochs"
+            if is_schedule
+            else "numpy_2024, whose file is named after it"
         )
-    epochs = range(1, config.num_epochs + 1)
-    paths = [folder / indices_name(config, num_instances, sequence_length, epoch) for epoch in epochs]
-    indices = ordering.indices[: _num_indices(config, num_instances)].astype("<u4")
+        raise UserError(
+            f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
+            "--olmo.global-batch-size."
+        )
+    if is_schedule and config.num_epochs != 1:
+        raise UserError(
+            f"Expected --olmo.num-epochs 1 with a schedule, which holds its own epochs, found {config.num_epochs}."
+        )
+    length = _num_indices(config, num_instances)
+    if isinstance(ordering, Schedule):
+        read = num_instances - num_instances % (size or 1)  # what OLMo reads in an epoch
+        starts = range(0, max(len(ordering), 1), read)
+        epochs = [ordering.indices[np.arange(start, start + length) % max(len(ordering), 1)] for start in starts]
+        ends = f" train {len(ordering) // (size or 1):,} steps;"
+    else:
+        epochs, ends = [ordering.indices[:length]] * config.num_epochs, ""
+    names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
+    paths = [folder / name for name in names]
     with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
-        for path in paths:
-            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.data)
+        for path, indices in zip(paths, epochs, strict=True):
+            files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.astype("<u4").data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
-    line = f"{paths[0]}{more}: {len(indices):,} uint32 indices; work_dir={folder}, seed={config.seed}."
+    line = f"{paths[0]}{more}: {length:,} uint32 indices;{ends} work_dir={folder}, seed={config.seed}."
     return Written(tuple(paths), line)
 
 
@@ -111,7 +131,8 @@ def write_olmo_tokens(
         UserError: sequences with padding, which OLMo-core could not tell from tokens; another file in the way.
     """
     # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
-    dtype = np.dtype("<u2" if sequences.dataset.vocab_size <= 2**16 else "<u4")
+    vocab_size = max(dataset.vocab_size for dataset in sequences.datasets)
+    dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     length = sequences.sequence_length
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:

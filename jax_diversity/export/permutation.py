@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.export.files import Written, new_file
-from jax_diversity.schema import Ordering
+from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.schema import Ordering, Schedule
 
 
 def document_order(
-    sequence_index: Int64[np.ndarray, " segment"], document_index: Int64[np.ndarray, " segment"], ordering: Ordering
+    sequence_index: Int64[np.ndarray, " segment"],
+    document_index: Int64[np.ndarray, " segment"],
+    ordering: Ordering | Schedule,
 ) -> Int64[np.ndarray, " document"]:
     """The documents in the order in which training first meets them, each once.
 
@@ -21,13 +25,13 @@ def document_order(
     Args:
         sequence_index: the sequence of every segment, ascending.
         document_index: the document of every segment.
-        ordering: of the sequences.
+        ordering: of the sequences, or a schedule over them.
 
     Example:
         >>> document_order(np.array([0, 0, 1]), np.array([4, 2, 2]), Ordering(np.array([1, 0])))
         array([2, 4])
     """
-    starts = np.searchsorted(sequence_index, np.arange(len(ordering) + 1))
+    starts = np.searchsorted(sequence_index, np.arange(ordering.num_sequences + 1))
     sizes = np.diff(starts)[ordering.indices]
     # Every sequence's run of segments, the runs in the ordering's order.
     before = np.cumsum(sizes) - sizes
@@ -48,3 +52,19 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         np.save(file, np.ascontiguousarray(indices, "<i8"))
     return Written((path,), f"{path}: {len(indices):,} int64 indices; read it with numpy.load.")
+
+
+def write_places(run: RunSchedule, path: Path, *, overwrite: bool = False) -> Written:
+    """Write which dataset the numbers of a run's sequences belong to, as JSON.
+
+    An object a dataset: `path` as the schedule has it, `first` (the number of its first sequence), `num_sequences` and
+    `fingerprint`. A UserError refuses to replace another file.
+    """
+    firsts = run.offsets.tolist()
+    about = [
+        {"path": each.path, "first": first, "num_sequences": each.num_sequences, "fingerprint": each.fingerprint}
+        for each, first in zip(run.members, firsts, strict=False)
+    ]
+    with new_file(path, overwrite=overwrite) as temporary:
+        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return Written((path,), f"{path}: which of the {len(about)} datasets a number belongs to.")

@@ -13,6 +13,7 @@ import numpy as np
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.schedule.stored import RunSchedule
 
 IGNORED = -100
 """The target that `torch.nn.functional.cross_entropy` ignores by default."""
@@ -32,7 +33,7 @@ class TorchDataset:
     the document. A batch is one read. Workers get the dataset's path and open the records themselves.
 
     Args:
-        out: the dataset's folder.
+        out: the dataset's folder, or the schedule of a run: the sequences of all its datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
 
     Raises:
@@ -43,7 +44,7 @@ class TorchDataset:
         >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
     """
 
-    def __init__(self, out: str | Path, *, merge_segments: bool = False) -> None:
+    def __init__(self, out: str | Path | RunSchedule, *, merge_segments: bool = False) -> None:
         self.sequences = Sequences(out)
         self.merge_segments = merge_segments
 
@@ -79,8 +80,8 @@ class OrderedBatchSampler:
     steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
-        out: the dataset's folder.
-        ordering: name of one of its orderings, or a .npy file.
+        out: the dataset's folder, or the schedule of a run.
+        ordering: name of one of its orderings, or a .npy file; None with a schedule, which is its own order.
         global_batch_size: B, sequences a step over all ranks.
         rank: r, this process.
         num_ranks: R, processes that share the batch.
@@ -94,8 +95,8 @@ class OrderedBatchSampler:
 
     def __init__(
         self,
-        out: str | Path,
-        ordering: str,
+        out: str | Path | RunSchedule,
+        ordering: str | None,
         global_batch_size: SupportsIndex,
         *,
         rank: SupportsIndex = 0,
@@ -140,11 +141,17 @@ class OrderedBatchSampler:
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end."""
+        """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end.
+
+        A state of another version of a schedule is taken where both agree on every position before it.
+        """
+        position, order = state.get("position"), self._sequences.order
         for name, own in self._fingerprints.items():
-            if state.get(name) != own:
+            found = str(state.get(name))
+            agrees = name == "ordering_fingerprint" and isinstance(position, int) and order.continues(position, found)
+            if found != own and not agrees:
                 raise UserError(
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
-                    f"{str(state.get(name))[:16]}; open the one that the run began with."
+                    f"{found[:16]}; open the one that the run began with."
                 )
-        self.position = whole_number("the state's position", state.get("position"), 0, self.end)
+        self.position = whole_number("the state's position", position, 0, self.end)

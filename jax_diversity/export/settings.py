@@ -20,7 +20,7 @@ class MegatronExportConfig:
     split: str | None = "100,0,0"
     """Its --split; None where it has --train-data-path instead."""
     num_samples: int | None = None
-    """Its number of iterations times its global batch size; None where it reads one epoch."""
+    """Its number of iterations times its global batch size; None where it reads one epoch, or all of a schedule."""
     tokenizer: str | None = None
     """Its tokenizer's `unique_identifiers`, as JSON or the name of a .json file."""
 
@@ -34,9 +34,9 @@ class OlmoExportConfig:
     seed: int = 0
     """The loader's seed."""
     num_epochs: int = 1
-    """Epochs that follow the order."""
+    """Epochs that follow the order; a schedule holds its own."""
     global_batch_size: int | None = None
-    """Sequences a step (numpy_2024)."""
+    """Sequences a step (numpy_2024, and schedules)."""
     tokens: bool = False
     """Also write the sequences' tokens as the one file whose instances the indices count: `sequences.npy`."""
 
@@ -57,12 +57,16 @@ class ExportConfig:
     to: Literal["npy", "megatron", "olmo", "maxtext"] = "npy"
     """`npy`: the indices alone; `megatron`: the index cache of Megatron-LM and NeMo; `olmo`: the global indices of
     OLMo-core; `maxtext`: ordered records. Levanter and PyTorch need no files: docs/exports.md."""
-    ordering: str = "balance"
-    """The dataset's ordering, or a .npy file of sequence indices."""
+    ordering: str | None = None
+    """The dataset's ordering, or a .npy file of sequence indices; None takes `balance`."""
     target: str = "export"
     """The folder that takes the files."""
     overwrite: bool = False
     """Replace files of another ordering in that folder."""
+    schedule: str | None = None
+    """The folder of a run's schedule, in place of a dataset and an ordering."""
+    version: int | None = None
+    """The schedule's version; None takes the last."""
     documents: bool = False
     """Also write the order in which training first reads the documents (npy)."""
     megatron: MegatronExportConfig = MegatronExportConfig()

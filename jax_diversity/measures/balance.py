@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
@@ -30,7 +30,18 @@ from jax_diversity.schema.characteristics import MADE_BY
 _UNEVEN = (
     0.1  # standard deviation of the sequences' tokens, as a part of their mean, from which windows of tokens matter
 )
-Order = Ordering | Schedule | Int64[np.ndarray, " position"]
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """What a run follows, such as a stored schedule."""
+
+    def to_schedule(self) -> Schedule:
+        """All positions, over the sequences that are measured."""
+        ...
+
+
+Order = Ordering | Schedule | Planned | Int64[np.ndarray, " position"]
 """What is trained on, in order; an array has to be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 """Family -> shares of its groups to measure against."""
@@ -259,13 +270,29 @@ def checked(characteristics: Characteristics, ordering: Order, name: str = "the 
 
 
 def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
-    """An ordering or schedule as it is, an array as an ordering; messages call it `name`."""
+    """An ordering or schedule as it is, a run's in memory, an array as an ordering; messages call it `name`."""
     if isinstance(ordering, Ordering | Schedule):
         return ordering
+    if isinstance(ordering, Planned):
+        return ordering.to_schedule()
     try:
         return Ordering(ordering)
     except Exception as error:  # also what NumPy and other libraries' arrays raise
         raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
+
+
+def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
+    """The groups' shares of the tokens of all positions: what a schedule that repeats and omits is a mixture of.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2]]})
+        >>> own_shares(chars, Schedule(np.array([0, 0, 0, 1]), num_sequences=2))
+        {'topic': array([0.75, 0.25])}
+    """
+    indices = checked(characteristics, ordering).indices
+    times = np.bincount(indices, minlength=characteristics.num_sequences)
+    tokens = {family: (counts.T @ times).astype(np.float64) for family, counts in characteristics.counts.items()}
+    return {family: each / max(each.sum(), 1.0) for family, each in tokens.items()}
 
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
