@@ -93,8 +93,12 @@ def write_tiny_dataset(
     seed: int = 0,
     dtype: str = "uint16",
     group_names: Mapping[str, Sequence[str]] = GROUP_NAMES,
+    features: str | None = None,
 ) -> TinyDataset:
-    """Write every stage's files and the manifest; `balance` and `uniform_shuffle` are permutations."""
+    """Write every stage's files and the manifest; `balance` and `uniform_shuffle` are permutations.
+
+    `features` stands for all that decides the feature space.
+    """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 3 * sequence_length, num_documents + num_validation_documents)
     store = ListStore([_text(rng, int(length), vocab_size, dtype) for length in lengths])
@@ -103,9 +107,12 @@ def write_tiny_dataset(
     orders = {name: rng.permutation(segments.num_sequences) for name in ("balance", "uniform_shuffle")}
     folder = OutputFolder(root)
     with folder.lock():
-        _write_documents(folder, store, vocab_size, dtype)
+        for stage in ("embed", "cluster") if features else ():
+            partial = folder.partial(stage, "0" * 64, resume=False)
+            _publish(folder, stage, partial, stage, {"features": features})
+        _write_documents(folder, store, vocab_size, dtype, features)
         _write_sequences(folder, segments, validation)
-        _write_characteristics(folder, segments, rng, group_names, len(lengths))
+        _write_characteristics(folder, segments, rng, group_names, len(lengths), features)
         for name, order in orders.items():
             ordering = Ordering(order, {"method": name})
             mark = Dataset(root).characteristics.fingerprint
@@ -154,7 +161,7 @@ def _publish(folder: OutputFolder, stage: str, partial: Path, destination: str, 
     folder.publish(stage, partial, destination, entry, owns_folder="/" not in stage)
 
 
-def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dtype: str) -> None:
+def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dtype: str, features: str | None) -> None:
     number = len(store.documents)
     partial = folder.partial("prepare", "0" * 64, resume=False)
     ids = [f"document-{index}" for index in range(number)]
@@ -175,7 +182,7 @@ def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dt
         + np.arange(number + 1, dtype=np.int64).tobytes()
     )
     counts = {"vocab_size": vocab_size, "end_id": vocab_size - 1, "token_dtype": dtype}
-    counts |= {"num_documents": number, "num_tokens": int(lengths.sum())}
+    counts |= {"num_documents": number, "num_tokens": int(lengths.sum()), "features": features}
     _publish(folder, "tokenize", partial, "tokens", counts)
 
 
@@ -194,6 +201,7 @@ def _write_characteristics(
     rng: np.random.Generator,
     group_names: Mapping[str, Sequence[str]],
     num_documents: int,
+    features: str | None,
 ) -> None:
     partial = folder.partial("characterize", "0" * 64, resume=False)
     for family, names in group_names.items():
@@ -215,4 +223,5 @@ def _write_characteristics(
     codes = {family: np.arange(num_documents, dtype=np.int32) % len(names) for family, names in group_names.items()}
     pyarrow.parquet.write_table(pyarrow.table(codes), partial / "codes.parquet")
     about = {"families": [*group_names], "weights": {name: 1.0 + place for place, name in enumerate(group_names)}}
+    about |= {"features": features}
     _publish(folder, "characterize", partial, "characteristics", about)

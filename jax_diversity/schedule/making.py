@@ -120,7 +120,7 @@ def create_schedule(
         members = tuple(_member(dataset, root) for dataset in opened)
         numbers = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
         content = Content(secrets.token_hex(16), members, (), ())
-        return _stored(root, content, (), numbers, orders, "created", opened)
+        return _stored(root, content, (), numbers, orders, f"created{mixture}", opened)
 
 
 def extend_schedule(
@@ -192,7 +192,7 @@ def extend_schedule(
         content = _unchanged(schedule)
         content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
         numbers = orders.continued(schedule.history(place), opened, total, mixture)
-        change = f"from position {place:,} on"
+        change = f"from position {place:,} on{mixture}"
         return _stored(schedule.root, content, schedule.before(place), numbers, orders, change, opened)
 
 

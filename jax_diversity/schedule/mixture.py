@@ -67,6 +67,14 @@ class Mixture:
         if self.weights is not None and self.temperature != 1:
             raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
 
+    def __str__(self) -> str:
+        """What the list of versions says of it."""
+        words = ["jointly"] if self.is_joint else []
+        words += [f"weights of {self.family}"] if self.weights is not None else []
+        words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
+        words += [f"at most {self.max_repeats} times"] if self.max_repeats is not None else []
+        return "".join(f", {word}" for word in words)
+
     @property
     def is_joint(self) -> bool:
         """Whether there is one order over all sequences, which shares of groups within datasets need."""

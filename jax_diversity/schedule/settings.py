@@ -21,7 +21,7 @@ class ScheduleConfig:
     """How often all sequences come; 1 where neither this nor num_positions is given."""
     num_positions: int | None = None
     """The length instead, in sequences."""
-    weights: tuple[float | str, ...] = ()
+    weights: tuple[int | float | str, ...] = ()
     """A weight for each dataset, in any unit; or each weight before its name, as in Megatron's lists: `3 web 1 code`. A
     pattern such as `web-*` is a weight that all that it means share. Their sizes where none is given."""
     family: str = "dataset"
