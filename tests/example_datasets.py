@@ -13,13 +13,18 @@ from tests.tiny_corpus import tiny_config, write_corpus
 
 
 def build_examples(folder: Path) -> None:
-    """A dataset, one that is packed as Megatron packs, and tokens in Megatron's format."""
+    """A dataset, one of longer sequences, one that is packed as Megatron packs, and tokens in Megatron's format."""
     config = tiny_config(write_corpus(folder / "corpus", num_documents=800), folder / "dataset")
     Build(config).run_all()
-    packing = dataclasses.replace(config.packing, method="megatron")
-    build = Build(dataclasses.replace(config, out=str(folder / "out"), packing=packing))
-    for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize"):
-        build.run_stage(stage)
+    described = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
+    for name, settings, stages in (
+        ("longer", {"sequence_length": 64}, (*described, "write")),
+        ("out", {"method": "megatron"}, described),
+    ):
+        packing = dataclasses.replace(config.packing, **settings)
+        build = Build(dataclasses.replace(config, out=str(folder / name), packing=packing))
+        for stage in stages:
+            build.run_stage(stage)
     for name in ("web_text_document", "books_text_document"):
         with TokenWriter(folder / "tokens" / name, np.dtype(np.uint16)) as writer:
             writer.add_documents(list(np.arange(20 * 5000).reshape(20, 5000) % 5000))

@@ -62,7 +62,7 @@ def chars() -> jd.Characteristics:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> jd.Dataset:
-    return jd.open_dataset(write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out").root)
+    return jd.open_dataset(write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out", features="one").root)
 
 
 @pytest.mark.parametrize("size", [1, 8, 53])
@@ -189,7 +189,7 @@ def test_streams_are_watched_too(tmp_path, layout, shuffle_buffer):
 
 
 def test_blends_are_watched_by_the_counts_of_all(tiny, tmp_path):
-    datasets = [tiny, jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=4).root)]
+    datasets = [tiny, jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=4, features="one").root)]
     blend = jd.blend([each.orderings["balance"] for each in datasets], weights=[3, 1], num_positions=70).to_schedule()
     families = {
         family: vstack([each.characteristics.counts[family] for each in datasets])
@@ -224,7 +224,8 @@ def run(tmp_path_factory) -> jd.RunSchedule:
     """Two datasets with other groups, then one with sequences of another length."""
     root = tmp_path_factory.mktemp("watched")
     for seed, (name, groups) in enumerate([*GROUPS.items(), ("long", GROUPS["books"])]):
-        write_tiny_dataset(root / name, sequence_length=32 if name == "long" else 16, group_names=groups, seed=seed)
+        length = 32 if name == "long" else 16
+        write_tiny_dataset(root / name, sequence_length=length, group_names=groups, seed=seed, features="one")
     run = jd.create_schedule(root / "run", [root / "web", root / "books"], weights=[3, 1], num_positions=60)
     return jd.extend_schedule(run, datasets=root / "long", weights=[0, 0, 1], num_positions=40)
 
@@ -290,6 +291,23 @@ def test_a_watched_schedule_goes_on_in_a_later_version(run):
     assert rest.balance() == whole.balance()[4:]
     with pytest.raises(UserError, match="the schedule in the same version"):
         jd.watch_batches(jd.make_loader(run, global_batch_size=10), before, print)
+
+
+def test_clusters_of_several_feature_spaces_are_left_out(tiny, tmp_path):
+    """Their numbers mean other things; lengths, sources ... mean the same."""
+    other = jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=4, features="another").root)
+    order = np.arange(tiny.num_sequences + other.num_sequences)
+    named = {name.partition("/")[2] for name in jd.BatchMetrics([tiny, other], order, 7).values(0)}
+    assert named == {"length", "document", "copy"}
+    lengths = vstack([each.characteristics.counts["length"] for each in (tiny, other)])
+    counts = jd.Characteristics.from_counts({"length": lengths}, sequence_length=16)
+    expected = jd.BatchMetrics(counts, order, 7).values(7)
+    found = jd.BatchMetrics([tiny, other], order, 7).values(7)
+    assert {name: found[name] for name in expected} == expected
+    for place, features in enumerate(("one", "another")):
+        write_tiny_dataset(tmp_path / features, group_names={"cluster": "ab"}, seed=place, features=features)
+    with pytest.raises(UserError, match=r"a family besides clusterings .* found cluster alone"):
+        jd.BatchMetrics([tmp_path / "one", tmp_path / "another"], np.arange(9), 7)
 
 
 def test_datasets_without_a_common_family_are_a_sentence(run, tmp_path):

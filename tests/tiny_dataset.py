@@ -107,9 +107,10 @@ def write_tiny_dataset(
     orders = {name: rng.permutation(segments.num_sequences) for name in ("balance", "uniform_shuffle")}
     folder = OutputFolder(root)
     with folder.lock():
-        for stage in ("embed", "cluster") if features else ():
+        clusterings = {name: len(names) for name, names in group_names.items() if name.startswith("cluster")}
+        for stage, counts in (("embed", {}), ("cluster", {"clusterings": clusterings})) if features else ():
             partial = folder.partial(stage, "0" * 64, resume=False)
-            _publish(folder, stage, partial, stage, {"features": features})
+            _publish(folder, stage, partial, stage, {**counts, "features": features})
         _write_documents(folder, store, vocab_size, dtype, features)
         _write_sequences(folder, segments, validation)
         _write_characteristics(folder, segments, rng, group_names, len(lengths), features)

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -86,10 +87,10 @@ class BatchMetrics:
     before costs the reading of its own sequences' counts; any other position costs that of all sequences since its
     epoch began.
 
-    Counts of several datasets are joined in the families that all of them have. Groups of one name are one group:
-    numbers of clusters mean something only if the datasets were clustered as one. The corpus is all sequences of all
-    datasets, so that a mixture by other weights than their sizes keeps a distance from its shares. The unit of the
-    prefix deviation is the longest sequence length.
+    Counts of several datasets are joined in the families that all of them have; groups of one name are one group.
+    Clusters are left out where the datasets are not of one feature space: their numbers then mean other things. The
+    corpus is all sequences of all datasets, so that a mixture by other weights than their sizes keeps a distance from
+    its shares. The unit of the prefix deviation is the longest sequence length.
 
     Args:
         dataset: a built dataset, its folder or address; several, or the schedule of a run, for its datasets; or the
@@ -109,7 +110,7 @@ class BatchMetrics:
     def __init__(self, dataset: Counted, ordering: Any, global_batch_size: SupportsIndex) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         datasets = [] if isinstance(dataset, Characteristics) else _opened(dataset)
-        counts = dataset if isinstance(dataset, Characteristics) else joined_characteristics(datasets)
+        counts = dataset if isinstance(dataset, Characteristics) else _joined(datasets)
         if not isinstance(ordering, Order):
             ordering = resolve_order(ordering, counts.num_sequences, datasets[0] if len(datasets) == 1 else None)
         self._order: Order = ordering
@@ -139,7 +140,7 @@ class BatchMetrics:
                     f"{_shown(found)}; give what make_loader was given: a dataset, several in the same order, or the "
                     "schedule in the same version."
                 )
-            counts = joined_characteristics(datasets)
+            counts = _joined(datasets)
         if counts.num_sequences != len(source):
             raise UserError(
                 f"Expected the token counts of the loader's {len(source)} sequences, found those of "
@@ -224,6 +225,20 @@ def _opened(given: Any) -> list[Dataset]:
         return list(given.datasets)
     several = isinstance(given, Iterable) and not isinstance(given, str | Path | Dataset)
     return [opened(each) for each in (given if several else [given])]
+
+
+def _joined(datasets: Sequence[Dataset]) -> Characteristics:
+    """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
+    counts = joined_characteristics(datasets)
+    if len(datasets) == 1 or len({each.feature_space for each in datasets}) == 1:
+        return counts
+    clusterings = {family for each in datasets for family in each.counts("cluster")["clusterings"]}
+    if not (kept := {family: counts.counts[family] for family in counts.families if family not in clusterings}):
+        raise UserError(
+            "Expected datasets of one feature space, or with a family besides clusterings that all balance, found "
+            f"{', '.join(counts.families)} alone; build them with features_from, or give token counts of your own."
+        )
+    return replace(counts, counts=kept, weights={family: counts.weights[family] for family in kept})
 
 
 def _shown(fingerprints: Sequence[str]) -> str:
