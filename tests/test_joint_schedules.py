@@ -120,27 +120,27 @@ def test_a_group_is_repeated_up_to_its_share(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> None:
-    datasets = pair(folder)
+    datasets, made = pair(folder), SHUFFLED if joint else {}
     sizes = np.array([each.num_sequences for each in datasets])
     count = 300
     assert count / 2 > 3 * sizes[1]
     run = jd.create_schedule(
-        tmp_path / "run", datasets, temperature=1e6, max_repeats=3, num_positions=count, joint=joint, **SHUFFLED
+        tmp_path / "run", datasets, temperature=1e6, max_repeats=3, num_positions=count, joint=joint, **made
     )
     times = np.bincount(whole(run), minlength=sizes.sum())
     assert times.max() == 3
     assert times[sizes[0] :].tolist() == [3] * sizes[1]  # what it may have; the rest is of the other
     # With 350 positions, the limits of both leave 43 of 393.
-    longer = jd.extend_schedule(run, temperature=2, max_repeats=3, num_positions=50, joint=joint, **SHUFFLED)
+    longer = jd.extend_schedule(run, temperature=2, max_repeats=3, num_positions=50, joint=joint, **made)
     times = np.bincount(whole(longer), minlength=sizes.sum())
     assert times.max() == 3
     assert times[: sizes[0]].sum() == 350 - 3 * sizes[1]
     with pytest.raises(jd.UserError, match=r"times too long; raise the limit or shorten the run"):
-        jd.extend_schedule(longer, max_repeats=3, num_epochs=3, joint=joint, **SHUFFLED)
+        jd.extend_schedule(longer, max_repeats=3, num_epochs=3, joint=joint, **made)
     with pytest.raises(jd.UserError, match=r"at most 2 times, found a share of dataset 'code' that takes each 3\.\d\d"):
-        jd.extend_schedule(longer, weights={"code": 1}, max_repeats=2, num_positions=20, joint=joint, **SHUFFLED)
+        jd.extend_schedule(longer, weights={"code": 1}, max_repeats=2, num_positions=20, joint=joint, **made)
     assert len(jd.open_schedule(tmp_path / "run").content.versions) == 2
-    heated = jd.create_schedule(tmp_path / "hot", datasets, temperature=2, num_positions=100, joint=joint, **SHUFFLED)
+    heated = jd.create_schedule(tmp_path / "hot", datasets, temperature=2, num_positions=100, joint=joint, **made)
     of_web = (whole(heated) < sizes[0]).mean()
     assert of_web == pytest.approx(np.sqrt(sizes[0]) / np.sqrt(sizes).sum(), abs=0.04)
 
