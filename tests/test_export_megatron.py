@@ -285,14 +285,14 @@ def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], 
     about = json.loads(Description("web", 8, 1, 4, "1", {}).text)
     path = tmp_path / "description.txt"
     path.write_text(json.dumps(about))
-    assert json.loads(read_description(path, sequence_length=4, num_sequences=8)) == about
+    assert json.loads(read_description(path, sequence_length=4, num_positions=8)) == about
     path.write_text(json.dumps(about | change))
     with pytest.raises(UserError, match=message):
-        read_description(path, sequence_length=4, num_sequences=8)
+        read_description(path, sequence_length=4, num_positions=8)
     for broken in ("[]", "{}", "no JSON"):
         path.write_text(broken)
         with pytest.raises(UserError, match="found none"):
-            read_description(path, sequence_length=4, num_sequences=8)
+            read_description(path, sequence_length=4, num_positions=8)
 
 
 # With the real package

@@ -35,8 +35,8 @@ from tests.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 def tinies(tmp_path_factory: pytest.TempPathFactory) -> tuple[TinyDataset, TinyDataset]:
     root = tmp_path_factory.mktemp("uses")
     return (
-        write_tiny_dataset(root / "web", num_documents=60),
-        write_tiny_dataset(root / "code", num_documents=25, seed=1, layout="ordered"),
+        write_tiny_dataset(root / "web", num_documents=60, features="common"),
+        write_tiny_dataset(root / "code", num_documents=25, seed=1, layout="ordered", features="common"),
     )
 
 
@@ -222,6 +222,18 @@ def test_a_run_is_measured_by_joined_characteristics_and_its_own_shares(
     assert "cluster" not in shown
     assert "uniform_shuffle" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_clusters_of_other_feature_spaces_are_left_out(
+    tinies: tuple[TinyDataset, TinyDataset], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_tiny_dataset(tmp_path / "other", num_documents=25, seed=2, features="other").root
+    run = jd.create_schedule(tmp_path / "run", [tinies[0].root, other], num_positions=40)
+    assert main(["measure", "--schedule", str(run.root), "--windows", "8", "--json", "--quiet"]) == 0
+    assert [*json.loads(capsys.readouterr().out)["run"]["families"]] == ["length"]
+    assert [*ScheduleInspector(run, 8).batch(0).families] == ["length"]
+    command = ["measure", "--schedule", str(run.root), "--windows", "8"]
+    assert "every family to be one of length, found" in refused(capsys, *command, "--families", "cluster")
 
 
 def test_a_run_of_one_dataset_is_measured_as_its_saved_positions(

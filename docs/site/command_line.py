@@ -12,6 +12,7 @@ from jax_diversity.cli.options import list_options
 
 BAR = "\\|"
 WORDS = {int: "whole number", float: "number", str: "text", bool: "switch"}
+RUN = "of a run, with --schedule"
 LISTS = {int: "whole numbers", float: "numbers", str: "words"}
 
 
@@ -50,6 +51,9 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
             found.setdefault(section, []).append(Option(option, _kind(kind, held), _default(held), meaning))
         elif option == "--orders.0.method":  # one line for the whole list
             found[""].append(_orders(verb.options))
+    if verb.of_run:
+        listed = list_options(verb.of_run.options)
+        found[RUN] = [Option(option, _kind(kind, held), _default(held), text) for option, kind, held, text in listed]
     return list(found.items())
 
 
@@ -88,8 +92,10 @@ def _default(held: Any) -> str:
 
 def _stage_tables(name: str, section: str) -> str:
     """The options that stand above the sections, and a link to the section, which `build` has too."""
-    (_, own), *others = options(name)
-    return _rows(own) + (f"\nAnd those of [build: {section}](#build-{section}).\n" if others else "")
+    found = dict(options(name))
+    own, of_run = found.pop(""), found.pop(RUN, None)
+    parts = [_rows(own) + (f"\nAnd those of [build: {section}](#build-{section}).\n" if found else "")]
+    return "\n".join([*parts, *([f"### {name}: {RUN}\n\n{_rows(of_run)}"] if of_run else [])])
 
 
 def _tables(name: str) -> str:

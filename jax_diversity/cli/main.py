@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +70,8 @@ class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
     Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `section` is
-    a stage's own part of the settings, the one that the help shows.
+    a stage's own part of the settings, the one that the help shows. `of_run` is what the verb does where `--schedule`
+    is given.
     """
 
     help: str
@@ -78,6 +79,7 @@ class Verb:
     options: Any
     section: str | None = None
     stage: Stage | None = None
+    of_run: Verb | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,6 +178,8 @@ def all_verbs() -> dict[str, Verb]:
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
             verbs[stage.verb] = Verb(stage.help, partial(_run_stage, stage), BuildConfig(), stage.section, stage)
+    page = Verb("Draw the page of a run: what it reads, and how balanced.", _run_schedule_report, RunReportOptions())
+    verbs["report"] = replace(verbs["report"], of_run=page)
     look = "Show a batch and how good it is, or where a document is used."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
@@ -189,9 +193,8 @@ def all_verbs() -> dict[str, Verb]:
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a verb and run it."""
     verb = _find_verb(name)
-    if name == "report" and any(word.partition("=")[0] == "--schedule" for word in arguments):
-        look = "Draw a page on a run: what its schedule reads when, and how balanced it is."
-        name, verb = "report --schedule", Verb(look, _run_schedule_report, RunReportOptions())
+    if verb.of_run and any(word.partition("=")[0] == "--schedule" for word in arguments):
+        name, verb = f"{name} --schedule", verb.of_run
     asks_help = bool({"-h", "--help"} & set(arguments))
     methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
@@ -217,8 +220,8 @@ def _run(name: str, arguments: list[str]) -> None:
     text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"
     text += "\n  --quiet             no progress"
     text += "\n  --open              show the report in the browser" if "--open" in flags else ""
-    if name == "report":
-        text += "\n  --schedule RUN      a page on a run; `report --schedule RUN --help` lists its options"
+    if verb.of_run:
+        text += f"\n  --schedule RUN      a run instead; `{name} --schedule RUN --help` lists more"
     hidden = []
     if verb.section is not None:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", verb.section)]

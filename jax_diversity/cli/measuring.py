@@ -23,13 +23,9 @@ _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 def measures_legend(chosen: Chosen) -> str:
     """How many sequences were measured, and what the tables' words mean."""
     chars = chosen.characteristics
-    run = (
-        ""
-        if chosen.targets is None
-        else (
-            " The corpus is that of the run: all its positions' sequences. Groups of one name are one in all datasets."
-        )
-    )
+    run = ""
+    if chosen.targets is not None:
+        run = " The corpus is the run's: the sequences of all positions. Groups of one name are one in all datasets."
     return textwrap.fill(
         f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: how far all that was "
         "seen deviates from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "

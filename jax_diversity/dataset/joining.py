@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -56,6 +57,28 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
         documents=_apart([dataset.sequence_documents[:, None] for dataset in datasets])[:, 0],
         copies=_apart([dataset.sequence_copies for dataset in datasets]),
     )
+
+
+def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
+    """The joined characteristics, in the families whose groups mean the same in all datasets.
+
+    Those are all families of datasets of one feature space (built with `features_from`). Else clusterings are left out:
+    their groups are numbers.
+
+    Raises:
+        UserError: no such family, and what `joined_characteristics` raises.
+    """
+    joined = joined_characteristics(datasets)
+    if len(datasets) == 1 or len({dataset.feature_space for dataset in datasets}) == 1:
+        return joined
+    clusterings = {family for dataset in datasets for family in dataset.counts("cluster")["clusterings"]}
+    kept = {family: counts for family, counts in joined.counts.items() if family not in clusterings}
+    if not kept:
+        raise UserError(
+            "Expected datasets of one feature space, or with a family besides clusterings that all balance, found "
+            f"{', '.join(joined.families)} alone; build them with features_from, or give token counts of your own."
+        )
+    return replace(joined, counts=kept, weights={family: joined.weights[family] for family in kept})
 
 
 def joined_groups(datasets: Sequence[Dataset], family: str) -> tuple[str, ...]:

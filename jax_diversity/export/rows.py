@@ -30,7 +30,8 @@ class Sequences:
         fingerprint: that the dataset must have; None takes any.
 
     Raises:
-        UserError: no dataset there, one without records, or another one than the fingerprint's.
+        UserError: no dataset there, one without records, or another one than the fingerprint's; a schedule over
+            sequences of several lengths.
 
     Example:
         >>> Sequences("out").read(np.array([7, 3]))["inputs"].shape
@@ -40,6 +41,12 @@ class Sequences:
     def __init__(self, out: str | Path | Dataset | RunSchedule, fingerprint: str | None = None) -> None:
         if isinstance(out, RunSchedule):
             self.run, self.datasets, self.fingerprint = out, out.datasets, out.content.id
+            lengths = sorted({member.sequence_length for member in out.members})
+            if len(lengths) > 1:
+                raise UserError(
+                    f"Expected a schedule with sequences of one length to export, found lengths {lengths}; export a "
+                    "version that knows those of one length, or read it with make_loader."
+                )
         else:
             self.run, self.datasets = None, (out if isinstance(out, Dataset) else open_dataset(out),)
             self.fingerprint = self.datasets[0].fingerprint

@@ -3,8 +3,8 @@
 Plain JSON, small whatever the run's length; `?` marks what may be null. Positions count from 0, shares and TV are
 between 0 and 1.
 
-    format_version, title, version, num_positions, sequence_length
-    datasets     [{path, num_sequences, positions, share, epochs}]
+    format_version, title, version, num_positions
+    datasets     [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
     versions     [{version, positions, change, changed_at?}]; changed_at is the first of its positions that is another
                  than in the version before
     changes      [{version, position}]: where such a position is one of this version, too
@@ -68,11 +68,11 @@ def run_values(
         "title": clean_text(run.root.name) or "Untitled run",
         "version": run.version,
         "num_positions": len(run),
-        "sequence_length": run.datasets[0].sequence_length,
         "datasets": [
             {
                 "path": clean_text(each.path),
                 "num_sequences": each.num_sequences,
+                "sequence_length": each.sequence_length,
                 "positions": count,
                 "share": round_value(count / len(run)),
                 "epochs": round_value(count / max(each.num_sequences, 1)),

@@ -65,12 +65,11 @@ def _section(title: str, *parts: str) -> str:
 
 
 def _sentence(values: Mapping[str, Any]) -> str:
-    tokens = values["num_positions"] * values["sequence_length"]
     number = len(values["datasets"])
+    places = sum(each["positions"] * each["sequence_length"] for each in values["datasets"])
     return (
-        f'<div id="sentences"><p>{values["num_positions"]:,} sequences of {values["sequence_length"]:,} tokens '
-        f"({tokens:,} places) from {number} dataset{'s' if number > 1 else ''}, in the order in which training reads "
-        "them.</p></div>"
+        f'<div id="sentences"><p>{values["num_positions"]:,} sequences ({places:,} tokens, padding included) from '
+        f"{number} dataset{'s' if number > 1 else ''}, in the order in which training reads them.</p></div>"
     )
 
 
@@ -98,13 +97,15 @@ def _datasets(values: Mapping[str, Any]) -> str:
         [
             each["path"],
             f"{each['num_sequences']:,}",
+            f"{each['sequence_length']:,}",
             f"{each['positions']:,}",
             _percent(each["share"]),
             f"{each['epochs']:.2f}",
         ]
         for each in values["datasets"]
     ]
-    return _scroll(_table(["Dataset", "Sequences", "Positions", "Share", "Epochs"], rows), "Datasets of the run")
+    columns = ["Dataset", "Sequences", "Their length", "Positions", "Share", "Epochs"]
+    return _scroll(_table(columns, rows), "Datasets of the run")
 
 
 def _versions(values: Mapping[str, Any]) -> str:
@@ -153,7 +154,7 @@ def _reading(values: Mapping[str, Any]) -> str:
     drawn = _svg("Which dataset and which epoch every stretch of the run reads", shares, 40 + 20 * len(datasets))
     return (
         f"<figure><h3>What every stretch of the run reads</h3>{drawn}<figcaption>A column is a stretch of positions, "
-        "divided by dataset; a paler colour is every second epoch of a dataset. Dashed lines: here the schedule was "
+        "divided by dataset; a fainter colour is every second epoch of a dataset. Dashed lines: here the schedule was "
         "changed.</figcaption>"
         f"{_in_numbers(_table(['Positions', 'Dataset', 'Epoch', 'Share'], rows, texts=2))}</figure>"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from jax_diversity.dataset.inspection import (
     host_rows,
     sequence_views,
 )
-from jax_diversity.dataset.joining import joined_characteristics
+from jax_diversity.dataset.joining import comparable_characteristics, joined_groups
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.documents import num_repeats
@@ -47,11 +46,6 @@ def places_before(run: RunSchedule, position: int) -> Places:
         own = np.flatnonzero(dataset == index)
         epoch[own] = np.arange(len(own)) // max(member.num_sequences, 1)
     return Places(dataset[kept], (numbers - run.offsets[dataset])[kept], epoch[kept])
-
-
-def joined_names(run: RunSchedule, family: str) -> tuple[str, ...]:
-    """The groups of `joined_characteristics` by name, column by column."""
-    return tuple(dict.fromkeys(chain.from_iterable(dataset.group_names[family] for dataset in run.datasets)))
 
 
 @dataclass(frozen=True)
@@ -117,8 +111,8 @@ class ScheduleInspector:
 
     @cached_property
     def characteristics(self) -> Characteristics:
-        """The token counts of all datasets' sequences."""
-        return joined_characteristics(self.run.datasets)
+        """The token counts of all datasets' sequences, in the families whose groups mean the same in all."""
+        return comparable_characteristics(self.run.datasets)
 
     @cached_property
     def _shares(self) -> dict[str, Float64[np.ndarray, " group"]]:
@@ -193,6 +187,6 @@ class ScheduleInspector:
         for family, target in self._shares.items():
             tokens = np.asarray(self.characteristics.counts[family][numbers].sum(axis=0), np.float64).ravel()
             tv = float(total_variation(tokens[None], target)[0])
-            names = joined_names(self.run, family)
+            names = joined_groups(self.run.datasets, family)
             families[family] = FamilyView(tv, tokens / max(tokens.sum(), 1.0), target, names)
         return families

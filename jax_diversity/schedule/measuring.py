@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
 
-from jax_diversity.dataset.joining import joined_characteristics
+from jax_diversity.dataset.joining import comparable_characteristics
 from jax_diversity.dataset.measuring import Chosen, choose
 from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
@@ -26,29 +27,28 @@ def run_shares(characteristics: Characteristics, run: RunSchedule) -> dict[str, 
 def choose_schedule(run: RunSchedule, windows: Sequence[int] = (), families: Sequence[str] = ()) -> Chosen:
     """What `measure` compares of a run.
 
-    Of one dataset it is measured as that dataset's orderings are. Of several, `joined_characteristics` count their
+    Of one dataset it is measured as that dataset's orderings are. Of several, `comparable_characteristics` count their
     sequences, targets are the run's own shares, and the shuffle is one of the run's positions: of the same mixture.
 
     Args:
         run: the schedule.
         windows: window sizes; none takes those of the first dataset's settings that fit twice into the run.
-        families: those to measure; none takes all that the datasets balance (of several: that all of them balance).
+        families: those to measure; none takes all that the datasets balance and that mean the same in all of them.
 
     Raises:
-        UserError: an unknown family, no family that all datasets have.
+        UserError: an unknown family, no family that is comparable.
     """
     schedule, name = run.to_schedule(), run.root.name
     if name == SHUFFLE:  # the reference's name
         name = f"{name} (the run)"
     if len(run.datasets) == 1:
         return choose(run.datasets[0], {name: schedule}, windows, families)
-    chars = joined_characteristics(run.datasets)
+    chars = comparable_characteristics(run.datasets)
     for family in families:
         one_of("every family", family, chars.families)
     if families:
-        counts = {family: chars.counts[family] for family in families}
-        weights = dict.fromkeys(families, 1.0)
-        chars = Characteristics(counts, weights, chars.sequence_length, chars.documents, chars.copies)
+        kept = {family: chars.counts[family] for family in families}
+        chars = replace(chars, counts=kept, weights=dict.fromkeys(kept, 1.0))
     if not len(schedule):
         raise UserError("Expected a schedule with positions to measure, found none.")
     shuffled = np.random.default_rng(0).permutation(schedule.indices)
