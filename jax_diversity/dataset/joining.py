@@ -15,12 +15,15 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
+_NUMBERED = "duplicate"
+
 
 def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     """The token counts of all sequences of some datasets, end to end, in the families that all of them have.
 
-    Groups of one name in a family are one group. A name must mean the same in all datasets, which the caller makes
-    sure of: clusters are named by their numbers, and cluster 3 of one clustering is not cluster 3 of another.
+    Groups of one name in a family are one group. A name must mean the same in all datasets, which the caller makes sure
+    of: clusters are named by their numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups of
+    equal texts, whose names are numbers always, are left out.
 
     Args:
         datasets: at least one.
@@ -43,7 +46,8 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     counts = [dataset.characteristics for dataset in datasets]
     if len(datasets) == 1:
         return counts[0]
-    families = [family for family in counts[0].families if all(family in each.counts for each in counts)]
+    common = (family for family in counts[0].families if all(family in each.counts for each in counts))
+    families = [family for family in common if family != _NUMBERED]
     if not families:
         found = "; ".join(", ".join(each.families) for each in counts)
         raise UserError(

@@ -10,7 +10,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -22,7 +21,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.joining import joined_characteristics
+from jax_diversity.dataset.joining import comparable_characteristics
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Batch, BatchIterator
@@ -110,7 +109,7 @@ class BatchMetrics:
     def __init__(self, dataset: Counted, ordering: Any, global_batch_size: SupportsIndex) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         datasets = [] if isinstance(dataset, Characteristics) else _opened(dataset)
-        counts = dataset if isinstance(dataset, Characteristics) else _joined(datasets)
+        counts = dataset if isinstance(dataset, Characteristics) else comparable_characteristics(datasets)
         if not isinstance(ordering, Order):
             ordering = resolve_order(ordering, counts.num_sequences, datasets[0] if len(datasets) == 1 else None)
         self._order: Order = ordering
@@ -140,7 +139,7 @@ class BatchMetrics:
                     f"{_shown(found)}; give what make_loader was given: a dataset, several in the same order, or the "
                     "schedule in the same version."
                 )
-            counts = _joined(datasets)
+            counts = comparable_characteristics(datasets)
         if counts.num_sequences != len(source):
             raise UserError(
                 f"Expected the token counts of the loader's {len(source)} sequences, found those of "
@@ -225,20 +224,6 @@ def _opened(given: Any) -> list[Dataset]:
         return list(given.datasets)
     several = isinstance(given, Iterable) and not isinstance(given, str | Path | Dataset)
     return [opened(each) for each in (given if several else [given])]
-
-
-def _joined(datasets: Sequence[Dataset]) -> Characteristics:
-    """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
-    counts = joined_characteristics(datasets)
-    if len(datasets) == 1 or len({each.feature_space for each in datasets}) == 1:
-        return counts
-    clusterings = {family for each in datasets for family in each.counts("cluster")["clusterings"]}
-    if not (kept := {family: counts.counts[family] for family in counts.families if family not in clusterings}):
-        raise UserError(
-            "Expected datasets of one feature space, or with a family besides clusterings that all balance, found "
-            f"{', '.join(counts.families)} alone; build them with features_from, or give token counts of your own."
-        )
-    return replace(counts, counts=kept, weights={family: counts.weights[family] for family in kept})
 
 
 def _shown(fingerprints: Sequence[str]) -> str:
