@@ -98,7 +98,7 @@ def test_copies_are_apart_and_even(data: st.DataObject) -> None:
         found.append(rng.permutation(part))
         return found[-1]
 
-    run = mixed_positions(strata, [asked], use, rng.permutation(sum(sizes)), order_part)
+    run = np.concatenate(list(mixed_positions(strata, [asked], use, rng.permutation(sum(sizes)), order_part)))
     assert len(run) == asked.sum()
     for one, other in itertools.pairwise(found):
         assert not set(one.tolist()) & set(other.tolist())

@@ -369,7 +369,6 @@ def test_a_kill_in_mid_write_loses_nothing(folder: Path, tmp_path: Path, where: 
     other = jd.create_schedule(tmp_path / "other", folder / "web")
     expected = jd.extend_schedule(other, num_epochs=1)
     np.testing.assert_array_equal(whole(longer), whole(expected))
-    assert longer.fingerprint == expected.fingerprint
 
 
 def test_batches_of_a_schedule_are_watched(folder: Path, web: jd.Dataset) -> None:

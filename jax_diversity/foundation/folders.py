@@ -65,6 +65,21 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether another process or thread holds a folder for writing."""
+    try:
+        handle = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """As `locked`, but the thread that holds a folder may hold it again: a function can call another that does too."""

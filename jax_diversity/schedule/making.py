@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -27,6 +27,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, order
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, checked_epoch
+from jax_diversity.schedule.background import Maker
 from jax_diversity.schedule.mixture import DATASET, Mixture
 from jax_diversity.schedule.stored import (
     FILE,
@@ -42,6 +43,8 @@ from jax_diversity.schedule.stored import (
 from jax_diversity.schema import Characteristics, Ordering
 
 Datasets = Sequence[str | Path | Dataset]
+_SHORTEST_PART = 1 << 16
+"""Positions of a part at least: half a megabyte."""
 
 
 def create_schedule(
@@ -60,6 +63,7 @@ def create_schedule(
     seed: SupportsIndex = 0,
     objective: Objective | None = None,
     targets: Targets | Mapping[str, Any] | None = None,
+    background: bool = False,
     advance: Advance = ignore,
     **options: Any,
 ) -> RunSchedule:
@@ -91,6 +95,9 @@ def create_schedule(
         seed: of the first epoch; each later one takes the next, so that no two epochs have one order.
         objective: see `order`.
         targets: shares that every epoch aims at, see `order`; the phases of `Targets` count within an epoch.
+        background: whether to return when the first part (about an epoch) is made; a thread makes the others. A reader
+            that comes to a position before it is made waits, in every process. A process that ends stops its thread;
+            the schedule then goes on with `extend_schedule` from the position that its error names.
         advance: told the number of positions ordered since it was last called.
         options: the method's own.
 
@@ -111,16 +118,21 @@ def create_schedule(
     orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
     if ordering is not None:
         orders.first = _first_order(ordering, opened, mixture)
-    with locked(root):
-        if (root / FILE).exists():
-            raise UserError(
-                f"Expected a folder without a schedule, found one at {root}; change it with extend_schedule, or name "
-                "another folder."
-            )
-        members = tuple(_member(dataset, root) for dataset in opened)
-        numbers = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
-        content = Content(secrets.token_hex(16), members, (), ())
-        return _stored(root, content, (), numbers, orders, f"created{mixture}", opened)
+
+    def steps() -> Generator[RunSchedule, None, None]:
+        with locked(root):
+            if (root / FILE).exists():
+                raise UserError(
+                    f"Expected a folder without a schedule, found one at {root}; change it with extend_schedule, or "
+                    "name another folder."
+                )
+            members = tuple(_member(dataset, root) for dataset in opened)
+            pieces = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
+            content = Content(secrets.token_hex(16), members, (), ())
+            change = f"created{mixture}"
+            yield from _stored(root, content, (), pieces, total, orders, change, opened, in_turn=background)
+
+    return _made(root, steps(), orders, background)
 
 
 def extend_schedule(
@@ -139,6 +151,7 @@ def extend_schedule(
     seed: SupportsIndex | None = None,
     objective: Objective | None = None,
     targets: Targets | Mapping[str, Any] | None = None,
+    background: bool = False,
     advance: Advance = ignore,
     **options: Any,
 ) -> RunSchedule:
@@ -164,6 +177,7 @@ def extend_schedule(
             with seeds that were not used.
         objective: see `order`.
         targets: see `order`; shares hold from the position on.
+        background: see `create_schedule`.
         advance: see `create_schedule`.
         options: the method's own.
 
@@ -188,12 +202,17 @@ def extend_schedule(
     own_seed = schedule.content.versions[schedule.version - 1].seed if seed is None else whole_number("seed", seed, 0)
     mixture = Mixture(weights, family, temperature, max_repeats, joint)
     orders = _Orders(method, own_seed, objective, targets, options, advance)
-    with locked(schedule.root):
-        content = _unchanged(schedule)
-        content = replace(content, datasets=(*content.datasets, *(_member(each, schedule.root) for each in added)))
-        numbers = orders.continued(schedule.history(place), opened, total, mixture)
-        change = f"from position {place:,} on{mixture}"
-        return _stored(schedule.root, content, schedule.before(place), numbers, orders, change, opened)
+    root, kept = schedule.root, schedule.before(place)
+
+    def steps() -> Generator[RunSchedule, None, None]:
+        with locked(root):
+            content = _unchanged(schedule)
+            content = replace(content, datasets=(*content.datasets, *(_member(each, root) for each in added)))
+            pieces = orders.continued(schedule.history(place), opened, total, mixture)
+            change = f"from position {place:,} on{mixture}"
+            yield from _stored(root, content, kept, pieces, total, orders, change, opened, in_turn=background)
+
+    return _made(root, steps(), orders, background)
 
 
 def skip_positions(schedule: RunSchedule, start: SupportsIndex, stop: SupportsIndex) -> RunSchedule:
@@ -250,7 +269,7 @@ class _Orders:
 
     def continued(
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
-    ) -> Int64[np.ndarray, " position"]:
+    ) -> Iterator[Int64[np.ndarray, " position"]]:
         """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
         if not mixture.is_joint:
             return mixture.in_turn(datasets, history, count, self.epochs)
@@ -260,19 +279,16 @@ class _Orders:
             )
         return mixture.jointly(datasets, history, count, self.part)
 
-    def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"], count: int) -> Int64[np.ndarray, " position"]:
-        """The next `count` sequences of a dataset that has given the sequences `used`."""
+    def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
+        """The rest of the epoch that a dataset is in, which has given the sequences `used`, and the epochs after it."""
         size = dataset.num_sequences
         epoch = len(used) // size
         previous = used[(epoch - 1) * size : epoch * size] if epoch else None
         consumed = used[epoch * size :]
-        parts = [np.zeros(0, np.int64)]
-        while count > 0:
+        while True:
             rest = self._order(dataset, epoch, previous, consumed)
-            parts.append(rest[:count])
-            count -= len(rest)
+            yield rest
             previous, consumed, epoch = np.concatenate([consumed, rest]), rest[:0], epoch + 1
-        return np.concatenate(parts)
 
     def _order(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any) -> Int64[np.ndarray, " position"]:
         if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
@@ -315,25 +331,63 @@ def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture:
     return Ordering(checked_epoch(ordering, datasets[0].num_sequences))
 
 
+def _made(root: Path, steps: Generator[RunSchedule, None, None], orders: _Orders, background: bool) -> RunSchedule:
+    """The schedule when the first step is taken, where the others are taken in the background, or when all are."""
+    if not background:
+        return list(steps)[-1]
+    maker: Maker[RunSchedule] = Maker(root)
+    orders.advance = maker.advancing(orders.advance)
+    return maker.first(steps)
+
+
 def _stored(
     root: Path,
     content: Content,
     kept: tuple[Slice, ...],
-    numbers: Int64[np.ndarray, " position"],
+    pieces: Iterable[Int64[np.ndarray, " _piece"]],
+    total: int,
     orders: _Orders,
     change: str,
     datasets: Sequence[Dataset],
-) -> RunSchedule:
-    """Write a part and the version that ends with it."""
+    *,
+    in_turn: bool,
+) -> Generator[RunSchedule, None, None]:
+    """Write parts of about an epoch, and the version that ends with them: with the first part, or with the last."""
     change = f"{change}: {orders.method}, seed {orders.seed}"
-    name = f"part-{len(content.parts):06d}.npy"
-    # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
-    write_array(root / name, numbers)
-    part = Part(name, len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest())
-    version = Version((*kept, Slice(len(content.parts), 0, len(numbers))), len(datasets), change, orders.seed)
-    content = replace(content, parts=(*content.parts, part), versions=(*content.versions, version))
-    content.write(root)
-    return RunSchedule(root, content, len(content.versions), datasets)
+    before, key = content.parts, secrets.token_hex(16)
+    epoch = sum(dataset.num_sequences for dataset in datasets)
+    length = epoch * -(-_SHORTEST_PART // epoch)
+    lengths = [min(length, total - start) for start in range(0, total, length)]
+    numbers = range(len(before), len(before) + len(lengths))
+    planned = [
+        Part(f"part-{number:06d}.npy", size, f"{key}-{number}") for number, size in zip(numbers, lengths, strict=True)
+    ]
+    slices = (Slice(number, 0, size) for number, size in zip(numbers, lengths, strict=True))
+    version = Version((*kept, *slices), len(datasets), change, orders.seed)
+    versions = (*content.versions, version)
+    for index, part in enumerate(_cut(pieces, lengths)):
+        # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
+        write_array(root / planned[index].file, part)
+        planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
+        if in_turn or index == len(planned) - 1:
+            content = replace(content, parts=(*before, *planned), versions=versions)
+            content.write(root)
+            yield RunSchedule(root, content, len(versions), datasets)
+
+
+def _cut(
+    pieces: Iterable[Int64[np.ndarray, " _piece"]], lengths: Sequence[int]
+) -> Iterator[Int64[np.ndarray, " _part"]]:
+    """Pieces end to end, cut into parts of other lengths, each as soon as it is complete."""
+    waiting, held = [np.zeros(0, np.int64)], 0
+    left = iter(pieces)
+    for length in lengths:
+        while held < length:
+            waiting.append(next(left))
+            held += len(waiting[-1])
+        joined = np.concatenate(waiting)
+        waiting, held = [joined[length:]], held - length
+        yield joined[:length]
 
 
 def _unchanged(schedule: RunSchedule) -> Content:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +39,8 @@ _OWN_ORDER = 1 / 32
 """Strata of at least this share of the positions are ordered by themselves before parts of them are chosen."""
 
 Numbers = Int64[np.ndarray, " _position"]
-Epochs = Callable[[Dataset, Numbers, int], Numbers]
-"""The next so many positions of a dataset that has given some sequences."""
+Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
+"""The rest of the epoch of a dataset that has given some sequences, and the epochs after it."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
 """The order of all sequences but the first few, which came before in the order given; with a seed's offset."""
 
@@ -80,7 +80,7 @@ class Mixture:
         """Whether there is one order over all sequences, which shares of groups within datasets need."""
         return self.joint or self.family != DATASET
 
-    def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Numbers:
+    def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Iterator[Numbers]:
         """`count` positions that follow a history, each dataset in epochs of its own."""
         sizes = _sizes(datasets)
         bounds = np.append(0, np.cumsum(sizes))
@@ -90,15 +90,19 @@ class Mixture:
         shares = self._within_limit(shares, sizes, given, count)
         chosen = interleaved(starts, shares, count, 1, ignore)
         self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
-        numbers = np.empty(count, np.int64)
-        for index, dataset in enumerate(datasets):
-            places = np.flatnonzero(chosen == index)
-            if len(places):
-                used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
-                numbers[places] = epochs(dataset, used, len(places)) + bounds[index]
-        return numbers
+        streams = {}
+        for start in range(0, count, bounds[-1]):  # an epoch at a time: the first is stored before the next is ordered
+            piece = chosen[start : start + bounds[-1]]
+            numbers = np.empty(len(piece), np.int64)
+            for index in np.unique(piece).tolist():
+                if index not in streams:
+                    used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
+                    streams[index] = _Stream(epochs(datasets[index], used))
+                places = np.flatnonzero(piece == index)
+                numbers[places] = streams[index].take(len(places)) + bounds[index]
+            yield numbers
 
-    def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Numbers:
+    def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
         """`count` positions that follow a history, in one order over the sequences of all datasets."""
         _check_feature_space(datasets)
         chars, sizes = joined_characteristics(datasets), _sizes(datasets)
@@ -127,7 +131,7 @@ class Mixture:
             if all_at_once
             else _ranks(strata, np.sum(asked, axis=0) / count, ordered)
         )
-        return mixed_positions(strata, asked, use, rank, ordered)
+        yield from mixed_positions(strata, asked, use, rank, ordered)
 
     def _phases(
         self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
@@ -171,6 +175,22 @@ class Mixture:
         # Where the limit made the shares itself, a rounded position must not refuse them.
         if self.max_repeats is not None and self.weights is not None:
             check_limit(self.max_repeats, asked, given, sizes, names, self.family)
+
+
+class _Stream:
+    """Numbers that come in pieces, taken in others."""
+
+    def __init__(self, pieces: Iterator[Numbers]) -> None:
+        self._pieces, self._left = pieces, np.zeros(0, np.int64)
+
+    def take(self, count: int) -> Numbers:
+        """The next so many."""
+        taken = [self._left]
+        while sum(map(len, taken)) < count:
+            taken.append(next(self._pieces))
+        joined = np.concatenate(taken)
+        self._left = joined[count:]
+        return joined[:count]
 
 
 def _ranks(

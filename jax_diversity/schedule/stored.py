@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -25,6 +26,8 @@ from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.artifacts import atomic_path, fingerprint, signed, write_json
 from jax_diversity.foundation.checks import instance_of, several, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import is_locked
+from jax_diversity.schedule.background import error_of
 from jax_diversity.schema import Schedule
 
 if TYPE_CHECKING:
@@ -46,11 +49,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of numbers of sequences."""
+    """A file of numbers of sequences.
+
+    `key` is drawn when the part is planned; versions are told apart by it. `fingerprint` is the hash of the numbers,
+    empty until they are made.
+    """
 
     file: str
     num_positions: int
-    fingerprint: str
+    key: str
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,8 @@ class Content:
         write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
+_WAIT = 0.05
+"""Seconds between two looks at a schedule that is being made."""
 _LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
 
 
@@ -208,9 +218,7 @@ class RunSchedule:
     def _fingerprint_of(self, version: int) -> str:
         members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
         parts = self.content.parts
-        slices = [
-            [parts[each.part].fingerprint, each.start, each.stop, each.skipped] for each in self._of(version).slices
-        ]
+        slices = [[parts[each.part].key, each.start, each.stop, each.skipped] for each in self._of(version).slices]
         return fingerprint("run schedule", members, slices)
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
@@ -239,9 +247,42 @@ class RunSchedule:
 
     def _file(self, part: int) -> OrderingFile:
         if part not in self._files:
-            about = self.content.parts[part]
+            about = self._made(part)
             self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
         return self._files[part]
+
+    def _made(self, part: int) -> Part:
+        """A part when it is made: waits while it is being made in the background."""
+        while not (about := self.content.parts[part]).fingerprint:
+            # Asked before the file is read: what was made before the lock ended is in it.
+            at_work = is_locked(self.root)
+            parts = Content.read(self.root / FILE).parts[: len(self.content.parts)]
+            self.content = replace(self.content, parts=parts)
+            if parts[part].fingerprint:
+                continue
+            if not at_work:
+                first = next(
+                    start for each, start in zip(self._slices, self._bounds, strict=False) if each.part == part
+                )
+                error = error_of(self.root)
+                reason = f" ({in_one_line(error)})" if error is not None else ""
+                raise UserError(
+                    f"Expected the schedule at {self.root} to be made as far as it is followed, found that its making "
+                    f"ended before position {first:,}{reason}; go on from there: extend_schedule(run, "
+                    f"position={first})."
+                )
+            time.sleep(_WAIT)
+        return about
+
+    def wait(self) -> RunSchedule:
+        """Wait until all positions are made, and give back the schedule itself.
+
+        Raises:
+            UserError: the making in the background ended before.
+        """
+        for each in self._slices:
+            self._made(each.part)
+        return self
 
     def places(
         self, positions: Int64[np.ndarray, " row"]

@@ -344,8 +344,8 @@ def mixed_positions(
     use: Use,
     rank: Int64[np.ndarray, " sequence"],
     order_part: PartOrder,
-) -> Int64[np.ndarray, " position"]:
-    """The sequences of a run, phase after phase.
+) -> Iterator[Int64[np.ndarray, " _position"]]:
+    """The sequences of a run, part after part.
 
     Args:
         strata: the sequences by group.
@@ -354,11 +354,9 @@ def mixed_positions(
         rank: see `parts`.
         order_part: orders a part.
     """
-    found = [np.zeros(0, np.int64)]
     for own in asked:
         for part in parts(strata, own, use, rank):
             recent = use.recent(len(part))
             ordered = order_part(recent[~np.isin(recent, part)], part)
             use.add(ordered)
-            found.append(ordered)
-    return np.concatenate(found)
+            yield ordered
