@@ -34,6 +34,7 @@ from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed
 from .packing.base import pack as pack
 from .packing.report import PackingReport as PackingReport
+from .pipeline.repacking import repack as repack
 from .schedule.making import create_schedule as create_schedule
 from .schedule.making import extend_schedule as extend_schedule
 from .schedule.making import skip_positions as skip_positions

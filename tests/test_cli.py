@@ -269,7 +269,7 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main([]) == 0
     verbs = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("verbs:")[2], re.MULTILINE)
-    assert len(verbs) == 17
+    assert len(verbs) == 18
     for verb in verbs:
         with pytest.raises(SystemExit) as ending:
             main(["help", verb])

@@ -26,6 +26,7 @@ from jax_diversity.cli.options import (
     InspectOptions,
     MeasureOptions,
     OrderOptions,
+    RepackOptions,
     RunReportOptions,
     ScheduleOptions,
     TrainOptions,
@@ -183,6 +184,7 @@ def all_verbs() -> dict[str, Verb]:
     look = "Show a batch and how good it is, or where a document is used."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
+        "repack": Verb("Pack a dataset's documents anew, into another one.", _run_repack, RepackOptions()),
         "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
@@ -290,6 +292,14 @@ def _run_order(options: OrderOptions) -> None:
     build = Build(recorded_config(_existing(options.out)), Progress(options.quiet))
     show(build_table(build.run_order(options.order)))
     show(f"\n{orderings_table(open_dataset(build.folder.root))}")
+
+
+def _run_repack(options: RepackOptions) -> None:
+    from jax_diversity.pipeline.repacking import repack
+
+    settings = {"seed": options.seed, "sequence_length": options.sequence_length}
+    dataset = repack(_existing(options.out), options.to, **settings, progress=Progress(options.quiet))
+    show(f"{dataset.num_sequences:,} sequences of {dataset.sequence_length} tokens: {dataset.root}")
 
 
 def _run_schedule(options: ScheduleOptions) -> None:

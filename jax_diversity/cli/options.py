@@ -53,6 +53,18 @@ class OrderOptions(VerifyOptions, OrderConfig):
 
 
 @dataclass(frozen=True)
+class RepackOptions(VerifyOptions):
+    """A dataset's documents packed anew, into a dataset of their own."""
+
+    to: str = "repacked"
+    """The new dataset's folder."""
+    seed: int = 1
+    """Of the packing."""
+    sequence_length: int | None = None
+    """L of the new sequences; that of the dataset where it is not given."""
+
+
+@dataclass(frozen=True)
 class ScheduleOptions(ScheduleConfig):
     """A run's schedule: made, changed, or shown where nothing is to be made or changed."""
 

@@ -58,6 +58,7 @@ def create_schedule(
     temperature: float = 1.0,
     max_repeats: SupportsIndex | None = None,
     joint: bool = False,
+    consecutive: bool = False,
     ordering: str | Ordering | None = None,
     method: str = "balance",
     seed: SupportsIndex = 0,
@@ -88,6 +89,8 @@ def create_schedule(
         joint: whether there is one order over the sequences of all datasets, in which weights are shares of the tokens,
             instead of one order for each dataset, mixed by position. The datasets must be of one feature space (see
             `features_from` of a build).
+        consecutive: whether datasets come one after another, an epoch each and again from the first, instead of mixed:
+            such as one dataset packed anew for every epoch (`repack`).
         ordering: the order of the first epoch, for one dataset: itself, or the name of one that the dataset has. A run
             that has followed it goes on in the schedule from any position (`make_loader(start_position=...)`).
         method: how every other epoch is ordered: any method of `order`. Those that can (`balance`, `greedy`,
@@ -114,7 +117,7 @@ def create_schedule(
     root = schedule_folder(path)
     opened = _opened(datasets)
     total = _length(opened, num_epochs, num_positions)
-    mixture = Mixture(weights, family, temperature, max_repeats, joint)
+    mixture = Mixture(weights, family, temperature, max_repeats, joint, consecutive)
     orders = _Orders(method, whole_number("seed", seed, 0), objective, targets, options, advance)
     if ordering is not None:
         orders.first = _first_order(ordering, opened, mixture)
@@ -147,6 +150,7 @@ def extend_schedule(
     temperature: float = 1.0,
     max_repeats: SupportsIndex | None = None,
     joint: bool = False,
+    consecutive: bool = False,
     method: str = "balance",
     seed: SupportsIndex | None = None,
     objective: Objective | None = None,
@@ -172,6 +176,7 @@ def extend_schedule(
         temperature: see `create_schedule`.
         max_repeats: see `create_schedule`; what came before the position counts.
         joint: see `create_schedule`.
+        consecutive: see `create_schedule`.
         method: see `create_schedule`, as for all that is not named here.
         seed: of the first epoch, see `create_schedule`; None takes that of the version before, so that epochs go on
             with seeds that were not used.
@@ -200,7 +205,7 @@ def extend_schedule(
         num_positions = len(schedule) - place
     total = _length(opened, num_epochs, num_positions)
     own_seed = schedule.content.versions[schedule.version - 1].seed if seed is None else whole_number("seed", seed, 0)
-    mixture = Mixture(weights, family, temperature, max_repeats, joint)
+    mixture = Mixture(weights, family, temperature, max_repeats, joint, consecutive)
     orders = _Orders(method, own_seed, objective, targets, options, advance)
     root, kept = schedule.root, schedule.before(place)
 
@@ -271,6 +276,8 @@ class _Orders:
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
     ) -> Iterator[Int64[np.ndarray, " position"]]:
         """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
+        if mixture.consecutive:
+            return mixture.consecutively(datasets, history, count, self.epoch)
         if not mixture.is_joint:
             return mixture.in_turn(datasets, history, count, self.epochs)
         if self.targets is not None:
@@ -286,11 +293,12 @@ class _Orders:
         previous = used[(epoch - 1) * size : epoch * size] if epoch else None
         consumed = used[epoch * size :]
         while True:
-            rest = self._order(dataset, epoch, previous, consumed)
+            rest = self.epoch(dataset, epoch, previous, consumed)
             yield rest
             previous, consumed, epoch = np.concatenate([consumed, rest]), rest[:0], epoch + 1
 
-    def _order(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any) -> Int64[np.ndarray, " position"]:
+    def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
+        """What is left of an epoch of a dataset, by its number, after an epoch before and its own beginning."""
         if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
             return self.first.indices
         settings = {} if self.targets is None else {"targets": self.targets}

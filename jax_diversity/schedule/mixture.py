@@ -41,6 +41,8 @@ _OWN_ORDER = 1 / 32
 Numbers = Int64[np.ndarray, " _position"]
 Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
 """The rest of the epoch of a dataset that has given some sequences, and the epochs after it."""
+EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
+"""The order of an epoch of a dataset, by its number, after sequences that were read in the order given."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
 """The order of all sequences but the first few, which came before in the order given; with a seed's offset."""
 
@@ -57,19 +59,27 @@ class Mixture:
     temperature: Any = 1.0
     max_repeats: Any = None
     joint: bool = False
+    consecutive: bool = False
 
     def __post_init__(self) -> None:
         instance_of("family", self.family, str, "the name of a family")
-        instance_of("joint", self.joint, bool, "True or False")
+        for name in ("joint", "consecutive"):
+            instance_of(name, getattr(self, name), bool, "True or False")
         tempered(np.ones(1), self.temperature)
         if self.max_repeats is not None:
             object.__setattr__(self, "max_repeats", whole_number("max_repeats", self.max_repeats, 1))
         if self.weights is not None and self.temperature != 1:
             raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
+        others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
+        if self.consecutive and any(others):
+            raise UserError(
+                "Expected consecutive alone, found it with weights, a temperature, max_repeats or a joint order; "
+                "datasets that come one after another are not mixed."
+            )
 
     def __str__(self) -> str:
         """What the list of versions says of it."""
-        words = ["jointly"] if self.is_joint else []
+        words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
         words += [f"weights of {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
         words += [f"at most {self.max_repeats} times"] if self.max_repeats is not None else []
@@ -101,6 +111,35 @@ class Mixture:
                 places = np.flatnonzero(piece == index)
                 numbers[places] = streams[index].take(len(places)) + bounds[index]
             yield numbers
+
+    def consecutively(
+        self, datasets: Sequence[Dataset], history: Numbers, count: int, order: EpochOrder
+    ) -> Iterator[Numbers]:
+        """`count` positions that follow a history, an epoch of one dataset after another.
+
+        Those that came least often come first, of these the first.
+        """
+        _check_lengths(datasets)
+        sizes = _sizes(datasets)
+        bounds = np.append(0, np.cumsum(sizes))
+        of_history = np.searchsorted(bounds, history, side="right") - 1
+        epochs, rest = np.divmod(np.bincount(of_history, minlength=len(sizes)), np.maximum(sizes, 1))
+        if rest.any():
+            raise UserError(
+                "Expected a position at which no dataset is within an epoch, found one within; extend the schedule "
+                "there, or give weights in place of consecutive."
+            )
+        before = None
+        if len(history):
+            last = int(of_history[-1])
+            before = datasets[last], history[of_history == last][-sizes[last] :] - bounds[last]
+        while count > 0:
+            turn = int(np.where(sizes > 0, epochs, np.iinfo(np.int64).max).argmin())
+            dataset = datasets[turn]
+            numbers = order(dataset, int(epochs[turn]), None if before is None else _as_read(dataset, *before))
+            yield numbers[:count] + bounds[turn]
+            before, count = (dataset, numbers), count - len(numbers)
+            epochs[turn] += 1
 
     def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
         """`count` positions that follow a history, in one order over the sequences of all datasets."""
@@ -191,6 +230,30 @@ class _Stream:
         joined = np.concatenate(taken)
         self._left = joined[count:]
         return joined[:count]
+
+
+def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | None:
+    """A dataset's sequences in the order in which an epoch of another read their documents; None for other ones."""
+    if dataset.fingerprint == other.fingerprint:
+        return numbers
+    documents = [each.manifest["stages"]["prepare"]["fingerprint"] for each in (dataset, other)]
+    own, read = dataset.characteristics.documents, other.characteristics.documents
+    if documents[0] != documents[1] or own is None or read is None:
+        return None
+    # A document's sequences take the places at which those of the other packing were read, the last place first.
+    places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
+    in_order = np.argsort(own, kind="stable")
+    width = max(len(own), len(read))
+    read_as, wanted = (_numbered(groups, width) for groups in (read[numbers][places], own[in_order]))
+    found = np.searchsorted(read_as, wanted).clip(max=len(read_as) - 1)
+    place = np.full(len(own), -1)
+    place[in_order] = np.where(read_as[found] == wanted, places[found], -1)
+    return np.argsort(place, kind="stable")
+
+
+def _numbered(ascending: Numbers, width: int) -> Numbers:
+    """A number for every member of ascending groups of at most `width`, by group and then by its place in it."""
+    return (ascending + 1) * width + np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
 
 
 def _ranks(

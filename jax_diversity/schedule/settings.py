@@ -32,6 +32,8 @@ class ScheduleConfig:
     """How often a sequence may come in the run."""
     joint: bool = False
     """One order over the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
+    consecutive: bool = False
+    """Datasets one after another, an epoch each, instead of mixed: such as packings of one dataset (`repack`)."""
     method: str = "balance"
     """How every epoch is ordered; `jax-diversity order --help` lists the methods."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class ScheduleConfig:
             "temperature": self.temperature,
             "max_repeats": self.max_repeats,
             "joint": self.joint,
+            "consecutive": self.consecutive,
             "method": self.method,
             "objective": order.resolve_objective(()),
             **({} if self.seed is None else {"seed": self.seed}),
