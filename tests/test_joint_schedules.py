@@ -195,6 +195,17 @@ def test_a_dataset_added_jointly_is_read_on_any_number_of_hosts(folder: Path, tm
     assert not set(of_web[: web.num_sequences - 32].tolist()) & set(whole(run)[:32].tolist())
 
 
+@pytest.mark.parametrize("place", [70, 200, 311])
+def test_a_joint_run_goes_on_with_datasets_in_turn(folder: Path, tmp_path: Path, place: int) -> None:
+    """And the other way round: what came less often comes first, whatever made it come."""
+    datasets = pair(folder)
+    run = jd.create_schedule(tmp_path / "run", datasets, weights=[1, 2], joint=True, num_positions=320, **SHUFFLED)
+    size = int(run.offsets[-1])
+    for joint in (False, True):
+        run = jd.extend_schedule(run, position=place, weights=[2, 1], num_positions=90, joint=joint)
+        assert_in_turn(np.bincount(whole(run), minlength=size), run.offsets)
+
+
 def test_methods_without_a_plan(folder: Path, tmp_path: Path) -> None:
     datasets = pair(folder)
     for method in ("uniform_shuffle", "greedy", "stratified"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -28,7 +28,7 @@ from jax_diversity.ordering.base import METHODS, order
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, checked_epoch
 from jax_diversity.schedule.background import Maker
-from jax_diversity.schedule.mixture import DATASET, Mixture
+from jax_diversity.schedule.mixture import DATASET, Mixture, Stream
 from jax_diversity.schedule.stored import (
     FILE,
     Content,
@@ -288,14 +288,18 @@ class _Orders:
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
         """The rest of the epoch that a dataset is in, which has given the sequences `used`, and the epochs after it."""
-        size = dataset.num_sequences
-        epoch = len(used) // size
-        previous = used[(epoch - 1) * size : epoch * size] if epoch else None
-        consumed = used[epoch * size :]
+        # By how often each sequence came before: a joint order begins an epoch of some before the others' has ended.
+        times = np.bincount(used, minlength=dataset.num_sequences)
+        by_sequence = np.argsort(used, kind="stable")
+        before = np.empty(len(used), np.int64)
+        before[by_sequence] = np.arange(len(used)) - np.repeat(np.cumsum(times) - times, times)
+        epoch = int(times.min())
+        previous = used[before == epoch - 1] if epoch else None
         while True:
+            consumed = used[before == epoch]
             rest = self.epoch(dataset, epoch, previous, consumed)
             yield rest
-            previous, consumed, epoch = np.concatenate([consumed, rest]), rest[:0], epoch + 1
+            previous, epoch = np.concatenate([consumed, rest]), epoch + 1
 
     def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
         """What is left of an epoch of a dataset, by its number, after an epoch before and its own beginning."""
@@ -352,7 +356,7 @@ def _stored(
     root: Path,
     content: Content,
     kept: tuple[Slice, ...],
-    pieces: Iterable[Int64[np.ndarray, " _piece"]],
+    pieces: Iterator[Int64[np.ndarray, " _piece"]],
     total: int,
     orders: _Orders,
     change: str,
@@ -373,7 +377,9 @@ def _stored(
     slices = (Slice(number, 0, size) for number, size in zip(numbers, lengths, strict=True))
     version = Version((*kept, *slices), len(datasets), change, orders.seed)
     versions = (*content.versions, version)
-    for index, part in enumerate(_cut(pieces, lengths)):
+    stream = Stream(pieces)
+    for index, length in enumerate(lengths):
+        part = stream.take(length)
         # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
         write_array(root / planned[index].file, part)
         planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
@@ -381,21 +387,6 @@ def _stored(
             content = replace(content, parts=(*before, *planned), versions=versions)
             content.write(root)
             yield RunSchedule(root, content, len(versions), datasets)
-
-
-def _cut(
-    pieces: Iterable[Int64[np.ndarray, " _piece"]], lengths: Sequence[int]
-) -> Iterator[Int64[np.ndarray, " _part"]]:
-    """Pieces end to end, cut into parts of other lengths, each as soon as it is complete."""
-    waiting, held = [np.zeros(0, np.int64)], 0
-    left = iter(pieces)
-    for length in lengths:
-        while held < length:
-            waiting.append(next(left))
-            held += len(waiting[-1])
-        joined = np.concatenate(waiting)
-        waiting, held = [joined[length:]], held - length
-        yield joined[:length]
 
 
 def _unchanged(schedule: RunSchedule) -> Content:

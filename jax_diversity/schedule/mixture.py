@@ -107,7 +107,7 @@ class Mixture:
             for index in np.unique(piece).tolist():
                 if index not in streams:
                     used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
-                    streams[index] = _Stream(epochs(datasets[index], used))
+                    streams[index] = Stream(epochs(datasets[index], used))
                 places = np.flatnonzero(piece == index)
                 numbers[places] = streams[index].take(len(places)) + bounds[index]
             yield numbers
@@ -216,8 +216,8 @@ class Mixture:
             check_limit(self.max_repeats, asked, given, sizes, names, self.family)
 
 
-class _Stream:
-    """Numbers that come in pieces, taken in others."""
+class Stream:
+    """Numbers that come in pieces, taken in others, each as soon as it is complete."""
 
     def __init__(self, pieces: Iterator[Numbers]) -> None:
         self._pieces, self._left = pieces, np.zeros(0, np.int64)
