@@ -118,6 +118,19 @@ def test_a_group_is_repeated_up_to_its_share(folder: Path, tmp_path: Path) -> No
         assert abs(came[0] / came.sum() - share) < 0.03
 
 
+def test_a_megatron_list_weighs_the_sources_of_its_prefixes(tmp_path: Path) -> None:
+    names = ("books_text_document", "web_text_document")
+    write_tiny_dataset(tmp_path / "out", num_documents=60, group_names={"source": names, "length": ("short", "long")})
+    settings: Any = {"family": "source", "num_positions": 60, **SHUFFLED}
+    weights = ["45", "tokens/web_text_document", "55", "tokens/books_text_document"]
+    run = jd.create_schedule(tmp_path / "run", tmp_path / "out", weights=weights, **settings)
+    by_name = {"books_text_document": 55, "web_text_document": 45}
+    same = jd.create_schedule(tmp_path / "same", tmp_path / "out", weights=by_name, **settings)
+    np.testing.assert_array_equal(whole(run), whole(same))
+    came = jd.open_dataset(tmp_path / "out").characteristics.counts["source"][whole(run)].sum(axis=0)
+    np.testing.assert_allclose(came / came.sum(), [0.55, 0.45], atol=0.03)
+
+
 @pytest.mark.parametrize("joint", [False, True])
 def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> None:
     datasets, made = pair(folder), SHUFFLED if joint else {}

@@ -129,8 +129,8 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             if not files and config.format == "megatron" and _is_number(pattern):
                 raise UserError(
                     f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
-                    f"{part}; datasets have no weights here: leave the numbers out, and mix orderings of the datasets "
-                    "by weights afterwards with jax_diversity.blend (docs/megatron.md)."
+                    f"{part}; datasets have no weights here: leave the numbers out, and give the whole list to "
+                    "`jax-diversity schedule --family source --weights` afterwards (docs/megatron.md)."
                 )
             if not files:
                 raise UserError(f"Expected files at {part}, found none; check corpus.paths.")
