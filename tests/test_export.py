@@ -336,7 +336,7 @@ def test_exports_to_one_folder_come_one_after_another(tmp_path: Path, capsys: py
                 for sequences in orders.values()
             ]
             refused = [error for writer in both if (error := writer.exception()) is not None]
-            assert all("is being written by another process" in str(error) for error in refused)
+            assert all("is being written by this process" in str(error) for error in refused)
             assert len(refused) < 2
             name = names[json.loads((folder / "order.json").read_text())["ordering"]]
             found = read_as_maxtext(folder / "maxtext.yml")
@@ -347,9 +347,9 @@ def test_exports_to_one_folder_come_one_after_another(tmp_path: Path, capsys: py
             for to in ("npy", "olmo", "maxtext"):
                 status, shown = writers.submit(run, capsys, *out, "--to", to).result()
                 assert (status, len(shown.splitlines())) == (2, 1)
-                assert "is being written by another process" in shown
+                assert "is being written by this process" in shown
             writer = writers.submit(write_permutation, np.arange(3), folder / "order.npy")
-            with pytest.raises(UserError, match="is being written by another process"):
+            with pytest.raises(UserError, match="is being written by this process"):
                 writer.result()
     assert snapshot(folder) == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.folders import hold, is_locked, locked
 
 
 def test_writers_take_turns_and_leave_nothing(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_the_holder_may_hold_it_again_and_others_may_not(tmp_path: Path) -> None
     with hold(tmp_path), ThreadPoolExecutor(1) as other:
         with hold(tmp_path / "." / ".." / tmp_path.name):
             pass
-        with pytest.raises(UserError, match="is being written by another process"):
+        with pytest.raises(UserError, match=r"is being written by (this|another) process"):
             other.submit(hold_once, tmp_path).result()
     with ThreadPoolExecutor(1) as other:
         other.submit(hold_once, tmp_path).result()
@@ -80,3 +81,31 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     ):
         pass
     assert victim.read_text() == "precious"
+
+
+def test_a_forked_process_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
+    """The parent is killed, its child lives: the folder is free."""
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from jax_diversity.foundation.folders import is_locked, locked
+folder = Path({str(tmp_path / "held")!r})
+with locked(folder):
+    if os.fork() == 0:
+        assert is_locked(folder)  # by the parent
+        print("forked", flush=True)
+        time.sleep(60)
+    time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"forked\n"
+        assert is_locked(tmp_path / "held")
+        process.kill()
+        process.wait()
+        assert not is_locked(tmp_path / "held")
+        with locked(tmp_path / "held"):
+            assert is_locked(tmp_path / "held")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the child

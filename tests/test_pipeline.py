@@ -412,7 +412,7 @@ def test_verification_names_what_was_changed(corpus: Path, tmp_path: Path) -> No
 
 def test_two_builds_of_one_folder(corpus: Path, tmp_path: Path) -> None:
     config = tiny_config(corpus, tmp_path / "out")
-    with OutputFolder(config.out).lock(), pytest.raises(jd.UserError, match=f"another process .id {os.getpid()}"):
+    with OutputFolder(config.out).lock(), pytest.raises(jd.UserError, match=f"this process .id {os.getpid()}"):
         Build(config).run_all()
 
 

@@ -317,7 +317,7 @@ def test_files_that_were_damaged(folder: Path, tmp_path: Path) -> None:
 
 def test_two_writers_and_old_versions(folder: Path, tmp_path: Path) -> None:
     run = jd.create_schedule(tmp_path / "run", folder / "web")
-    with locked(tmp_path / "run"), pytest.raises(jd.UserError, match="another process"):
+    with locked(tmp_path / "run"), pytest.raises(jd.UserError, match="this process"):
         _in_thread(lambda: jd.skip_positions(run, 0, 1))
     jd.skip_positions(run, 0, 1)
     with pytest.raises(jd.UserError, match="version 1 to be the last of the schedule"):

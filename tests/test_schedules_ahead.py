@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.foundation.folders import is_locked
-from jax_diversity.schedule import background, making
+from jax_diversity.schedule import background, making, stored
 from tests.test_run_schedule import batches, whole
 from tests.tiny_dataset import write_tiny_dataset
 
@@ -144,6 +145,36 @@ run = jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num
         left.wait()
 
 
+def test_an_interrupt_ends_the_thread(folder: Path, tmp_path: Path) -> None:
+    program = f"""
+import time
+import jax_diversity as jd
+def slow(count):
+    print("at work", flush=True)
+    time.sleep(.1)
+jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num_epochs=500, background=True,
+                   method="uniform_shuffle", advance=slow)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in errors
+    assert not (tmp_path / "run" / "schedule.json").exists()
+
+
+def test_few_files_are_open_at_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_MOST_FILES", 2)
+    run = jd.create_schedule(tmp_path / "run", folder / "web", num_epochs=7)
+    assert len(run.content.parts) == 7
+    epochs = whole(run).reshape(7, SIZE)
+    assert len(run._files) == 2
+    for epoch in epochs:
+        assert sorted(epoch.tolist()) == list(range(SIZE))
+    np.testing.assert_array_equal(run.at(np.array([0, 6 * SIZE, 3 * SIZE])), epochs[[0, 6, 3], 0])
+
+
 def _make_and_die(path: str, dataset: str) -> None:
     import os
 
@@ -169,6 +200,8 @@ def test_a_kill_leaves_what_was_made(folder: Path, tmp_path: Path) -> None:
     assert len(left.at(np.arange(SIZE))) == SIZE
     with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
         left.at(np.array([SIZE]))
+    with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
+        jd.extend_schedule(left, num_epochs=1)  # its own hold of the folder is no sign of life
     whole_run = jd.extend_schedule(left, position=SIZE, num_epochs=1)
     expected = jd.create_schedule(tmp_path / "other", folder / "web", num_epochs=2)
     np.testing.assert_array_equal(whole(whole_run), whole(expected))

@@ -268,7 +268,7 @@ def test_one_process_trains_in_a_folder(dataset, tmp_path):
     (tmp_path / "run").mkdir()
     with hold(tmp_path / "run"), ThreadPoolExecutor(1) as other:
         training = other.submit(train, dataset, CONFIG, tmp_path / "run")
-        with pytest.raises(UserError, match=rf"run is being written by another process \(id {os.getpid()}\); wait"):
+        with pytest.raises(UserError, match=rf"run is being written by this process \(id {os.getpid()}\); wait"):
             training.result()
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 

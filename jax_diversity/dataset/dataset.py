@@ -94,6 +94,11 @@ class Dataset:
         return self.manifest["settings"]
 
     @property
+    def address(self) -> str:
+        """Where it lies: its folder, or its address on an object store."""
+        return str(self.root) if self.remote is None else self.remote.address
+
+    @property
     def batch_size(self) -> int | None:
         """The global batch size that it was built for; None where its settings name none."""
         return self.settings.get("batch_size")

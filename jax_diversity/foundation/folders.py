@@ -14,6 +14,16 @@ from jax_diversity.foundation.errors import UserError
 _NAME = ".lock"
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread holds."""
+_open_locks: set[int] = set()
+
+
+def _close_locks() -> None:
+    """In a process that was forked off: it would hold what its parent holds, also after the parent's end."""
+    while _open_locks:
+        os.close(_open_locks.pop())
+
+
+os.register_at_fork(after_in_child=_close_locks)
 
 
 def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
@@ -57,11 +67,13 @@ def locked(folder: Path) -> Iterator[None]:
     make_folder(folder)
     path = folder.resolve() / _NAME
     handle = _lock(path)
+    _open_locks.add(handle)
     try:
         yield
     finally:
         with suppress(OSError):  # a disk that fails: the lock must end all the same
             path.unlink()  # before the lock ends: the next holder's file has the same name
+        _open_locks.discard(handle)
         os.close(handle)
 
 
@@ -110,10 +122,8 @@ def _lock(path: Path) -> int:
         except BlockingIOError:
             holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
             os.close(handle)
-            raise UserError(
-                f"{path.parent} is being written by another process (id {holder}); wait for it or choose another "
-                "folder."
-            ) from None
+            who = f"{'this' if holder == str(os.getpid()) else 'another'} process (id {holder})"
+            raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
         # Its holder may have removed the file between the two calls: a lock on a file without a name is none.
         if os.fstat(handle).st_nlink:
             with suppress(OSError):  # the disk is full; the number only serves the message above

@@ -35,10 +35,14 @@ class Maker(threading.Thread, Generic[Made]):
     def first(self, steps: Generator[Made, None, None]) -> Made:
         """What the first of the steps makes; the others go on in the background."""
         self._steps = steps
-        _makers[self.root] = self
+        _makers[self.root.resolve()] = self
         atexit.register(self.stop)
         self.start()
-        self._first.wait()
+        try:
+            self._first.wait()
+        except BaseException:  # Ctrl-C: nobody would hold what goes on
+            self.stop()
+            raise
         if self._made is None:
             assert self.error is not None
             raise self.error
@@ -79,5 +83,5 @@ class Maker(threading.Thread, Generic[Made]):
 
 def error_of(root: Path) -> BaseException | None:
     """What ended the last work of this process at a schedule too early, if anything did."""
-    maker = _makers.get(root)
+    maker = _makers.get(root.resolve())
     return None if maker is None else maker.error

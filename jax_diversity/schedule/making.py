@@ -45,6 +45,8 @@ from jax_diversity.schema import Characteristics, Ordering
 Datasets = Sequence[str | Path | Dataset]
 _SHORTEST_PART = 1 << 16
 """Positions of a part at least: half a megabyte."""
+_MOST_POSITIONS = 2**37
+"""A terabyte of numbers."""
 
 
 def create_schedule(
@@ -171,7 +173,8 @@ def extend_schedule(
         num_epochs: the length of what follows, in epochs of all datasets.
         num_positions: the length of what follows, in sequences. Where neither is given, the run ends where it ended
             before, or after one more epoch if the position is its end.
-        weights: see `create_schedule`, of all datasets, earlier ones first; those before are not kept.
+        weights: see `create_schedule`, of all datasets, earlier ones first. Neither these nor the next five are kept
+            from the version before.
         family: see `create_schedule`.
         temperature: see `create_schedule`.
         max_repeats: see `create_schedule`; what came before the position counts.
@@ -210,10 +213,12 @@ def extend_schedule(
     root, kept = schedule.root, schedule.before(place)
 
     def steps() -> Generator[RunSchedule, None, None]:
+        # Before the folder is held: a part that is not made says so only while nobody holds it.
+        history = schedule.history(place)
         with locked(root):
             content = _unchanged(schedule)
             content = replace(content, datasets=(*content.datasets, *(_member(each, root) for each in added)))
-            pieces = orders.continued(schedule.history(place), opened, total, mixture)
+            pieces = orders.continued(history, opened, total, mixture)
             change = f"from position {place:,} on{mixture}"
             yield from _stored(root, content, kept, pieces, total, orders, change, opened, in_turn=background)
 
@@ -371,15 +376,18 @@ def _stored(
     length = epoch * -(-_SHORTEST_PART // epoch)
     lengths = [min(length, total - start) for start in range(0, total, length)]
     numbers = range(len(before), len(before) + len(lengths))
-    planned = [
-        Part(f"part-{number:06d}.npy", size, f"{key}-{number}") for number, size in zip(numbers, lengths, strict=True)
-    ]
+    planned: list[Part] = []
     slices = (Slice(number, 0, size) for number, size in zip(numbers, lengths, strict=True))
     version = Version((*kept, *slices), len(datasets), change, orders.seed)
     versions = (*content.versions, version)
-    stream = Stream(pieces)
+    ends, stream = np.cumsum([dataset.num_sequences for dataset in datasets]), Stream(pieces)
     for index, length in enumerate(lengths):
         part = stream.take(length)
+        if not planned:
+            # All that comes by one call has one length.
+            tokens = datasets[int(np.searchsorted(ends, part[0], side="right"))].sequence_length
+            for number, size in zip(numbers, lengths, strict=True):
+                planned.append(Part(f"part-{number:06d}.npy", size, tokens, f"{key}-{number}"))
         # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
         write_array(root / planned[index].file, part)
         planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
@@ -409,8 +417,7 @@ def _opened(datasets: str | Path | Dataset | Datasets) -> list[Dataset]:
 
 
 def _member(dataset: Dataset, root: Path) -> Member:
-    address = dataset.root if dataset.remote is None else dataset.remote.address
-    return Member(relative(address, root), dataset.fingerprint, dataset.num_sequences, dataset.sequence_length)
+    return Member(relative(dataset.address, root), dataset.fingerprint, dataset.num_sequences, dataset.sequence_length)
 
 
 def _length(datasets: Sequence[Dataset], num_epochs: float | None, num_positions: SupportsIndex | None) -> int:
@@ -422,9 +429,9 @@ def _length(datasets: Sequence[Dataset], num_epochs: float | None, num_positions
     if not size:
         raise UserError("Expected datasets with sequences, found none in any.")
     if num_positions is not None:
-        return whole_number("num_positions", num_positions, 1)
+        return whole_number("num_positions", num_positions, 1, _MOST_POSITIONS)
     epochs = 1 if num_epochs is None else weight("num_epochs", num_epochs)
-    if not 0 < epochs < 2**40:
+    if not 0 < epochs * size < _MOST_POSITIONS:
         raise UserError(f"Expected num_epochs above zero, found {num_epochs!r}.")
     if round(epochs * size) < 1:
         raise UserError(f"Expected num_epochs of at least one of {size} sequences, found {num_epochs!r}.")

@@ -123,8 +123,9 @@ class Mixture:
         sizes = _sizes(datasets)
         bounds = np.append(0, np.cumsum(sizes))
         of_history = np.searchsorted(bounds, history, side="right") - 1
-        epochs, rest = np.divmod(np.bincount(of_history, minlength=len(sizes)), np.maximum(sizes, 1))
-        if rest.any():
+        times = np.split(np.bincount(history, minlength=bounds[-1]), bounds[1:-1])
+        epochs = np.array([int(own.min()) if len(own) else 0 for own in times])
+        if any(np.ptp(own) for own in times if len(own)):
             raise UserError(
                 "Expected a position at which no dataset is within an epoch, found one within; extend the schedule "
                 "there, or give weights in place of consecutive."
@@ -277,7 +278,7 @@ def _sizes(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " dataset"]:
 
 
 def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
-    return distinct_ends([str(dataset.root) for dataset in datasets])
+    return distinct_ends([dataset.address for dataset in datasets])
 
 
 def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:

@@ -49,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of numbers of sequences.
+    """A file of numbers of sequences of one length.
 
     `key` is drawn when the part is planned; versions are told apart by it. `fingerprint` is the hash of the numbers,
     empty until they are made.
@@ -57,6 +57,7 @@ class Part:
 
     file: str
     num_positions: int
+    sequence_length: int
     key: str
     fingerprint: str = ""
 
@@ -124,6 +125,8 @@ class Content:
         write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
+_MOST_FILES = 32
+"""Parts that are open at once; each takes two of a process's files."""
 _WAIT = 0.05
 """Seconds between two looks at a schedule that is being made."""
 _LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
@@ -195,18 +198,11 @@ class RunSchedule:
     def lengths(self) -> tuple[tuple[int, int], ...]:
         """Where sequences of another length begin: (first position, L), from position 0 on.
 
-        Raises:
-            UserError: a part's file was changed.
-
         Example:
             >>> run.lengths  # sequences of 2,048 tokens, and of 8,192 from position 640,000 on
             ((0, 2048), (640000, 8192))
         """
-        known = {member.sequence_length for member in self.members}
-        if len(known) == 1:  # nearly always; no part is read
-            return ((0, known.pop()),)
-        dataset, _ = self.places(self._starts[:-1])  # all datasets of a slice have sequences of one length
-        lengths = [self.members[index].sequence_length for index in dataset.tolist()]
+        lengths = [self.content.parts[each.part].sequence_length for each in self._slices]
         pairs = list(zip(self._bounds, lengths, strict=False))
         return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
 
@@ -248,6 +244,8 @@ class RunSchedule:
     def _file(self, part: int) -> OrderingFile:
         if part not in self._files:
             about = self._made(part)
+            if len(self._files) == _MOST_FILES:  # the first that was opened: runs are read from their beginning on
+                del self._files[next(iter(self._files))]
             self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
         return self._files[part]
 
@@ -256,7 +254,10 @@ class RunSchedule:
         while not (about := self.content.parts[part]).fingerprint:
             # Asked before the file is read: what was made before the lock ended is in it.
             at_work = is_locked(self.root)
-            parts = Content.read(self.root / FILE).parts[: len(self.content.parts)]
+            found = Content.read(self.root / FILE)
+            if found.id != self.content.id:
+                raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
+            parts = found.parts[: len(self.content.parts)]
             self.content = replace(self.content, parts=parts)
             if parts[part].fingerprint:
                 continue

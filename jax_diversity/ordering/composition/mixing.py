@@ -46,7 +46,8 @@ def named_weights(
     Args:
         weights: name -> weight; or Megatron's list, each weight before its name (or path, of which the last part is
             taken where the whole is no name). A name may be a pattern such as `web-*`: the groups that it means, and
-            that no exact name means, share its weight in proportion to their tokens.
+            that no exact name means, share its weight in proportion to their tokens. A group that several patterns mean
+            has the weight of the first.
         names: of the groups.
         tokens: of the groups.
         family: what the groups are, for messages.
@@ -76,7 +77,12 @@ def named_weights(
             if own is None
             else [own]
         )
-        if not (meant := [index for index in meant if index not in taken]):
+        if meant and not (meant := [index for index in meant if index not in taken]):
+            raise UserError(
+                f"Expected a group of {family} for every name, found that all that {name!r} means have a weight by "
+                "another name; give the narrower patterns first."
+            )
+        if not meant:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             raise UserError(f"Expected weights to name groups of {family}, found {name!r}; there are {shown}.")
         taken.update(meant)
