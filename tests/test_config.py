@@ -12,11 +12,13 @@ import pytest
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import read_settings, settings_from_plain
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.pipeline.settings import BuildConfig, demo_config
+from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig, demo_config
 
 pytestmark = pytest.mark.core
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parent.parent / "configs"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+RECIPES = sorted((FOLDER / "preparation").glob("*.yaml"))
 
 
 def load(tmp_path: Path, text: str) -> BuildConfig:
@@ -32,8 +34,27 @@ def test_configurations_that_come_with_the_project(path: Path) -> None:
     assert first.startswith("# jax-diversity ")
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_recipes_of_preparation(path: Path) -> None:
+    """Each is a file of settings, and goes by its name."""
+    if "step: language" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("py3langid", reason="languages are told with the extra `language`")
+    config = load_corpus(read_settings(path, BuildConfig()))
+    config.check()
+    named = BuildConfig(preparation=PreparationConfig(recipe=path.stem))
+    assert named.preparation.listed() == config.preparation.steps
+    assert path.read_text(encoding="utf-8").startswith(
+        f"# jax-diversity build --config configs/preparation/{path.name}"
+    )
+
+
+def load_corpus(config: BuildConfig) -> BuildConfig:
+    return dataclasses.replace(config, corpus=dataclasses.replace(config.corpus, paths=("texts/*.jsonl.gz",)))
+
+
 def test_there_are_configurations() -> None:
     assert CONFIGS
+    assert RECIPES
 
 
 def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:

@@ -25,12 +25,13 @@ ROOT = PACKAGE.parent
 BASE = {"foundation", "schema", "token_store"}
 TEXT_STAGES = {"corpus", "tokenization", "embedding", "clustering"}
 STAGES = TEXT_STAGES | {"characteristics", "measures", "ordering", "packing", "records"}
-BUILT = BASE | STAGES | {"dataset"}
+BUILT = BASE | STAGES | {"dataset", "preparation"}
 ALLOWED = {
     "foundation": set(),
     "schema": {"foundation"},
     "token_store": {"foundation", "schema"},
     **dict.fromkeys(STAGES, BASE),
+    "preparation": BASE,  # what the stage `prepare` lets documents pass
     "dataset": BASE | STAGES,
     "schedule": BUILT,
     "loader": BUILT | {"schedule"},
@@ -115,13 +116,15 @@ def methods_tables() -> list[Methods]:
     from jax_diversity.embedding.base import METHODS as embedding
     from jax_diversity.ordering.base import METHODS as ordering
     from jax_diversity.packing.base import METHODS as packing
+    from jax_diversity.preparation.base import METHODS as preparation
 
-    return [packing, ordering, embedding, clustering]
+    return [packing, ordering, embedding, clustering, preparation]
 
 
 KNOWN_ELSEWHERE = {
     *("concat", "balance", "uniform_shuffle", "tfidf_svd", "kmeans"),  # defaults, and the names of orderings
     *("megatron", "pad", "greedy", "qwen3"),  # also a format, a way to end a sequence, a rule's and a model's name
+    *("words", "language", "python"),  # also a field, a family, and what code is written in
 }
 
 

@@ -60,7 +60,7 @@ def option_inputs() -> Iterator[Input]:
             continue
         for option, kind, _, _ in list_options(about.options):
             section = option.removeprefix("--").split(".")[0]
-            if verb in _VERBS[1:-1] and section not in (about.section, "windows"):
+            if verb in _VERBS[1:-1] and section not in (*about.sections, "windows"):
                 continue  # the other sections are those of another verb
             if verb == "build" and section in ("out", "train"):
                 continue

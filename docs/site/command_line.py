@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import typing
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ def page() -> str:
         if name == "demo":
             parts.append(f"Options: those of [`build`](#build), with other defaults:\n\n{_differences()}")
         else:
-            parts.append(_tables(name) if verb.section is None else _stage_tables(name, verb.section))
+            parts.append(_stage_tables(name, verb.sections) if verb.sections else _tables(name))
     return "\n".join(parts)
 
 
@@ -45,7 +46,7 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
     found: dict[str, list[Option]] = {"": []}
     for option, kind, held, meaning in list_options(verb.options):
         section, _, field = option[2:].rpartition(".")
-        if verb.section not in (None, section, field) and option != "--out":
+        if verb.sections and not {section.partition(".")[0], field} & {*verb.sections} and option != "--out":
             continue
         if not section.startswith("orders."):
             found.setdefault(section, []).append(Option(option, _kind(kind, held), _default(held), meaning))
@@ -68,6 +69,8 @@ def _kind(hint: Any, held: Any) -> str:
     choices = [choice for part in parts for choice in _choices(part)]
     if choices:
         return " · ".join(choices)
+    if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        return "a list, in YAML"
     if typing.get_origin(hint) is tuple:
         (element, *_) = typing.get_args(hint)
         parts = typing.get_args(element) if isinstance(element, types.UnionType) else (element,)
@@ -90,11 +93,12 @@ def _default(held: Any) -> str:
     return {True: "on", False: "off"}[held] if isinstance(held, bool) else f"`{held}`"
 
 
-def _stage_tables(name: str, section: str) -> str:
-    """The options that stand above the sections, and a link to the section, which `build` has too."""
+def _stage_tables(name: str, sections: Iterable[str]) -> str:
+    """The options that stand above the sections, and links to the sections, which `build` has too."""
     found = dict(options(name))
     own, of_run = found.pop(""), found.pop(RUN, None)
-    parts = [_rows(own) + (f"\nAnd those of [build: {section}](#build-{section}).\n" if found else "")]
+    links = " and ".join(f"[build: {section}](#build-{section})" for section in sections)
+    parts = [_rows(own) + (f"\nAnd those of {links}.\n" if found else "")]
     return "\n".join([*parts, *([f"### {name}: {RUN}\n\n{_rows(of_run)}"] if of_run else [])])
 
 

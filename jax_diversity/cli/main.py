@@ -33,7 +33,8 @@ from jax_diversity.cli.options import (
     VerifyOptions,
     parse_options,
 )
-from jax_diversity.cli.tables import build_table, methods_list, orderings_table, training_line
+from jax_diversity.cli.tables import build_table, funnel_table, methods_list, orderings_table, training_line
+from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.checks import folder_name
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
@@ -44,6 +45,7 @@ from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
 
 if TYPE_CHECKING:
+    from jax_diversity.pipeline.build import StageResult
     from jax_diversity.schedule.stored import RunSchedule
 
 _REFUSALS = {
@@ -70,15 +72,15 @@ _WITH_REPORT = ("build", "demo", "report")
 class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
-    Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `section` is
-    a stage's own part of the settings, the one that the help shows. `of_run` is what the verb does where `--schedule`
-    is given.
+    Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `sections`
+    are a stage's own parts of the settings, those that the help shows. `of_run` is what the verb does where
+    `--schedule` is given.
     """
 
     help: str
     run: Callable[..., None]
     options: Any
-    section: str | None = None
+    sections: tuple[str, ...] = ()
     stage: Stage | None = None
     of_run: Verb | None = None
 
@@ -178,7 +180,9 @@ def all_verbs() -> dict[str, Verb]:
         elif stage.verb == "order":  # one ordering's settings, not those of a whole build
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
-            verbs[stage.verb] = Verb(stage.help, partial(_run_stage, stage), BuildConfig(), stage.section, stage)
+            verbs[stage.verb] = Verb(
+                stage.help, partial(_run_stage, stage), BuildConfig(), (stage.section, *stage.also), stage
+            )
     page = Verb("Draw the page of a run: what it reads, and how balanced.", _run_schedule_report, RunReportOptions())
     verbs["report"] = replace(verbs["report"], of_run=page)
     look = "Show a batch and how good it is, or where a document is used."
@@ -208,8 +212,10 @@ def _run(name: str, arguments: list[str]) -> None:
         return
     # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
+    flags |= {"--dry-run"} if verb.stage is STAGES[0] else set()
     given = flags & set(arguments)
     arguments = [argument for argument in arguments if argument not in flags]
+    sample = _pop(arguments, "--sample") if "--dry-run" in given else None
     path = _pop(arguments, "--config")
     default = read_settings(path, verb.options) if path else verb.options
     # The first stage starts a dataset; of a later one the settings that the dataset's folder records are the defaults.
@@ -222,14 +228,20 @@ def _run(name: str, arguments: list[str]) -> None:
     text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"
     text += "\n  --quiet             no progress"
     text += "\n  --open              show the report in the browser" if "--open" in flags else ""
+    if "--dry-run" in flags:
+        text += "\n  --dry-run           show what the steps leave, write nothing"
+        text += "\n  --sample N          in a dry run: about N documents, of all files"
     if verb.of_run:
         text += f"\n  --schedule RUN      a run instead; `{name} --schedule RUN --help` lists more"
     hidden = []
-    if verb.section is not None:
-        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", verb.section)]
+    if verb.sections:
+        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
         text += "\n  any option of `jax-diversity build`, kept for the stage that it belongs to"
     config = parse_options(default, name, arguments, text + methods, hidden=hidden)
-    verb.run(config, Progress("--quiet" in given), "--open" in given)
+    if "--dry-run" in given:
+        _run_dry(config, Progress("--quiet" in given), sample)
+    else:
+        verb.run(config, Progress("--quiet" in given), "--open" in given)
 
 
 def _pop(arguments: list[str], option: str) -> str | None:
@@ -259,9 +271,44 @@ def _existing(out: str) -> str:
 def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: bool) -> None:
     from jax_diversity.pipeline.build import Build
 
-    show(build_table([Build(config, progress).run_stage(stage.name)]))
+    build = Build(config, progress)
+    results = [build.run_stage(stage.name)]
+    show(build_table(results))
+    _show_funnel(results, build.folder.root)
     if stage.verb in _WITH_REPORT:
         show_report(Path(config.out), opens)
+
+
+def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
+    """Show what preparation removed, where a stage did so now."""
+    for result in results:
+        if "preparation" in result.counts and not result.kept:
+            show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
+
+
+def _run_dry(config: BuildConfig, progress: Progress, sample: str | None) -> None:
+    """Let documents pass the steps of preparation, show what is left, write nothing."""
+    from jax_diversity.corpus.reading import input_size, read_documents, sample_documents
+    from jax_diversity.corpus.records import ReadReport
+
+    if sample is not None and not (sample.isascii() and sample.isdigit() and int(sample) > 0):
+        raise UserError(f"Expected --sample to be a whole number >= 1, found {sample}.")
+    config.check({"corpus", "preparation"})
+    chain = config.preparation.chain()
+    if chain is None:
+        raise UserError(
+            "Expected steps to try, found none; set preparation.steps in a file for --config, or pass "
+            "--preparation.recipe fineweb."
+        )
+    corpus, report = config.corpus, ReadReport()
+    with progress.task("try preparation", None if sample else input_size(corpus), "bytes") as advance:
+        if sample is None:
+            documents = read_documents(corpus, report, advance)
+        else:
+            documents = sample_documents(corpus, int(sample), report, advance)
+        for _ in chain.through(documents):
+            pass
+    show(funnel_table(chain.account()))
 
 
 def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: bool = False) -> None:
@@ -277,7 +324,9 @@ def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: 
 
         run = train_dataset(config.out, config.train, progress)
         results[-1] = build.run_stage("report")  # again, with the run's losses
-    show(f"{build_table(results)}\n\n{orderings_table(open_dataset(build.folder.root))}")
+    show(build_table(results))
+    _show_funnel(results, build.folder.root)
+    show(f"\n{orderings_table(open_dataset(build.folder.root))}")
     if run is not None:
         show(f"\n{training_line(run)}")
     show_report(build.folder.root, opens)

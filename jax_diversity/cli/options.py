@@ -263,6 +263,8 @@ def _in_words(kind: Any) -> str:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
+    if _lists_settings(kind):
+        return "a list in YAML"
     if origin is tuple:
         return f"values that are each {_in_words(parts[0])}"
     if origin is Literal:
@@ -274,6 +276,11 @@ def _in_words(kind: Any) -> str:
 def _is_nested(kind: Any) -> bool:
     """Whether settings hold values by names within values by names, which pairs of words cannot give."""
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
+
+
+def _lists_settings(kind: Any) -> bool:
+    """Whether settings are a list of dataclasses; an empty one has no elements whose options could be listed."""
+    return typing.get_origin(kind) is tuple and dataclasses.is_dataclass(typing.get_args(kind)[0])
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
@@ -310,7 +317,7 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
-            if _is_nested(kind):
+            if _is_nested(kind) or (value == () and _lists_settings(kind)):
                 kind = Annotated[Any, as_yaml(kind)]
             elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))

@@ -7,11 +7,12 @@ import io
 import os
 import sys
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.artifacts import read_json
+from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from jax_diversity.pipeline.build import StageResult
 
 
+_MOST_GROUPS = 20
+"""Sources and languages that the funnel lists."""
 _REPEATS = ("window", "repeats mean", "worst", "floor")
 
 
@@ -70,6 +73,44 @@ def orderings_table(dataset: Dataset) -> str:
     return "\n".join(["\n\n".join(tables), *drift, legend])
 
 
+def funnel_table(account: Mapping[str, Any]) -> str:
+    """What passed every step of preparation, what each rule removed, and what is left of each source and language."""
+    flow = plain_table("step", "documents", "words", "MB", "kept", numbers={"documents", "words", "MB", "kept"})
+    rules = plain_table("step", "rule", "removed", "share", numbers={"removed", "share"})
+    for index, step in enumerate(account["steps"]):
+        if index == 0:
+            flow.add_row("(read)", *_amounts(step, "in"), "")
+        flow.add_row(step["step"], *_amounts(step, "out"), _share(step["documents_out"], step["documents_in"]))
+        for rule, number in sorted(step["removed"].items(), key=lambda pair: -pair[1]):
+            rules.add_row(step["step"], rule, f"{number:,}", _share(number, step["documents_in"]))
+    tables = [flow, rules]
+    first, last = account["steps"][0]["step"], account["steps"][-1]["step"]
+    for kind in ("source", "language"):
+        table = plain_table(kind, "read", "kept", "share", numbers={"read", "kept", "share"})
+        read, kept = account[kind][first], account[kind][last]
+        for name in sorted(read, key=lambda name: -read[name]["documents_in"])[:_MOST_GROUPS]:
+            before, after = read[name]["documents_in"], kept.get(name, {"documents_out": 0})["documents_out"]
+            table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
+        tables.append(table)
+    found = [
+        f"{step['step']} found {', '.join(f'{number:,} {kind}' for kind, number in step['found'].items())}"
+        for step in account["steps"]
+        if step["found"]
+    ]
+    edited = [f"{step['step']} edited {step['edited']:,} documents" for step in account["steps"] if step["edited"]]
+    return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited])
+
+
+def _amounts(step: Mapping[str, Any], side: str) -> tuple[str, str, str]:
+    figures = (step[f"{name}_{side}"] for name in ("documents", "words", "bytes"))
+    documents, words, size = figures
+    return f"{documents:,}", f"{words:,}", f"{size / 1e6:,.1f}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
 def methods_list(stage: Stage) -> str:
     """For the end of a help: every method of a stage, its options with their defaults, and its first sentence."""
     if not stage.methods:
@@ -79,7 +120,8 @@ def methods_list(stage: Stage) -> str:
     for name in sorted(methods):
         sentence, options = methods.describe(name)
         given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
-        lines.append(f"  {name}{f'  ({given})' if given else ''}")
+        head = f"{name}{f'  ({given})' if given else ''}"
+        lines += textwrap.wrap(head, width=80, initial_indent=2 * " ", subsequent_indent=8 * " ")
         lines += textwrap.wrap(sentence, width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from jax_diversity.corpus.array_record import read_array_records
@@ -35,10 +36,41 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 
     `report` is new; it counts. `advance` is told the stored bytes read, which sum up to about `input_size(config)`.
     """
+    yield from _documents(_read_sources(config, report, advance), config, report)
+
+
+def sample_documents(
+    config: CorpusConfig, number: int, report: ReadReport, advance: Advance = ignore
+) -> Iterator[Document]:
+    """The first documents of each file, as many of all files: about `number` together, never more.
+
+    Of more files than that, some at even distances are read. Arguments otherwise as for `read_documents`.
+    """
+    files = find_files(config)
+    num_sources = len(files) + (PYTHON_ENVIRONMENT in config.paths)
+    wanted = (
+        range(num_sources)
+        if num_sources <= number
+        else [number_of * num_sources // number for number_of in range(number)]
+    )
+    each = max(number // num_sources, 1)
+
+    def found() -> Found:
+        for index in wanted:
+            if index < len(files):
+                yield from islice(_read_file(files[index], config, advance), each)
+            else:
+                yield from islice(read_python_environment(config.max_bytes, advance), each)
+
+    yield from _documents(found(), config, report)
+
+
+def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
+    """The documents of what was read, each with an id of its own; the others are counted."""
     ids = IdRegistry()
     # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
     # runs only when its next value is asked for.
-    for place, found in _read_sources(config, report, advance):
+    for place, found in readings:
         try:
             text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
         except UnicodeEncodeError as error:

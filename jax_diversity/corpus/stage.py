@@ -1,4 +1,4 @@
-"""The stage `prepare`: read the corpus, store its documents."""
+"""The stage `prepare`: read the corpus, let its documents pass the steps of preparation, store what is kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.artifacts import CACHE, write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
+_DOCUMENTS = "documents"
 # Counts of records that are no documents.
 _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8")
 
@@ -20,17 +21,25 @@ def prepare(context: Context, partial: Path) -> Counts:
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
+    chain = context.config.preparation.chain()  # None: no step is listed
+    folder = partial / _DOCUMENTS
     report = ReadReport()  # filled while the documents are written: no list of them is ever made
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
-        stored = write_documents(read_documents(config, report, advance), partial, config.file_bytes)
+        documents = read_documents(config, report, advance)
+        if chain is not None:
+            documents = chain.through(documents, partial / "preparation")
+        stored = write_documents(documents, folder, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
-    write_array(partial / "duplicate_groups.npy", DocumentStore.of_folder(partial).group_duplicates())
-    return dataclasses.asdict(report) | dataclasses.asdict(stored)
+    write_array(folder / "duplicate_groups.npy", DocumentStore.of_folder(folder).group_duplicates())
+    counts = dataclasses.asdict(report) | dataclasses.asdict(stored)
+    return counts if chain is None else counts | chain.counts()
 
 
 def summary(counts: Counts) -> str:
     """What was read."""
     text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
+    if "preparation" in counts:
+        text += f", of {counts['preparation']['num_documents_read']:,} read"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text
@@ -41,17 +50,19 @@ def _corpus_fingerprint(context: Context) -> str:
 
     cache = context.root / CACHE / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    return input_fingerprint(context.config.corpus, cache)
+    return context.config.preparation.fingerprint_with(input_fingerprint(context.config.corpus, cache))
 
 
 PREPARE = Stage(
     "prepare",
-    help="Read a corpus and store its documents.",
+    help="Read a corpus, filter it and store its documents.",
     section="corpus",
-    destination="documents",
+    destination="",  # documents/, and preparation/ where steps are listed
     run=prepare,
     summary=summary,
-    settings=lambda config: {"corpus": dataclasses.asdict(config.corpus)},
+    settings=lambda config: {"corpus": dataclasses.asdict(config.corpus)} | config.preparation.made_of(),
     outside=_corpus_fingerprint,
     packages=("pyarrow",),
+    methods="preparation.base",
+    also=("preparation",),
 )

@@ -369,7 +369,8 @@ class OutputFolder:
         """Put a finished partial folder in place and enter it in the manifest.
 
         While files are replaced the stage has no entry in the manifest: a kill in between leaves none that is wrong.
-        `entry` is what the manifest keeps besides the files; `owns_folder` removes all other files at the destination.
+        `entry` is what the manifest keeps besides the files; `owns_folder` removes all other files in the
+        folders of the stage's files.
         """
         names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
         files = {}
@@ -390,7 +391,12 @@ class OutputFolder:
         # Files of the previous artifact that the new one lacks: there may be fewer files of documents now.
         stale = {self.root / name for name in previous}
         if owns_folder:
-            stale |= {path for path in target.rglob("*") if path.is_file()}
+            stale |= {
+                path
+                for folder in {(target / name).parent for name in names}
+                for path in folder.rglob("*")
+                if path.is_file()
+            }
         for path in stale - {self.root / name for name in files}:
             path.unlink(missing_ok=True)
         for folder in {(target / name).parent for name in names}:

@@ -70,7 +70,8 @@ class Stage:
             dataset's stage was made with; None where it takes nothing from other datasets. A stage that does counts
             `features`, a fingerprint of what others take.
         resumable: whether finished files of a run that was cut off may be kept.
-        owns_folder: whether the destination holds this stage's files alone.
+        owns_folder: whether the folders of its files hold this stage's files alone.
+        also: further sections of settings that it reads.
         packages: the libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; none where it has none.
         version: raised when the same settings make another result.
@@ -89,6 +90,7 @@ class Stage:
     adopt: Callable[[Any, Any], Any] | None = None
     resumable: bool = False
     owns_folder: bool = True
+    also: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     methods: str = ""
     version: int = 1

@@ -132,7 +132,7 @@ class Build:
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
-        self._settings.check({stage.section for stage in stages} | {"train"})
+        self._settings.check({section for stage in stages for section in (stage.section, *stage.also)} | {"train"})
         with self.folder.lock():
             # As they were given: another dataset that they name may change. Without `out`: a dataset may be moved, and
             # its manifest stays the same.

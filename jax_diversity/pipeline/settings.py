@@ -16,6 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.preparation.settings import PreparationConfig
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
 
@@ -28,6 +29,7 @@ __all__ = [
     "EmbeddingConfig",
     "OrderConfig",
     "PackingConfig",
+    "PreparationConfig",
     "RecordsConfig",
     "TokenizerConfig",
     "TrainConfig",
@@ -52,6 +54,7 @@ class BuildConfig:
     """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
     is learnt from them. Settings of these come from there."""
     corpus: CorpusConfig = CorpusConfig()
+    preparation: PreparationConfig = PreparationConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     cluster: ClusterConfig = ClusterConfig()
@@ -83,6 +86,8 @@ class BuildConfig:
                 continue
             further = {RecordsConfig: [names], TokenizerConfig: [self.features_from is None]}
             cast(Any, settings).check(*further.get(type(settings), []))
+        if "preparation" in (sections or ("preparation",)):
+            self.preparation.check_corpus(self.corpus.format)
         # Another dataset's tokenizer is known from its stage on.
         if self.features_from is None or "tokenizer" in (sections or ()):
             self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)

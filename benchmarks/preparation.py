@@ -1,0 +1,183 @@
+"""Steps of preparation: documents a second on one core, what they remove, and the ratio to datatrove.
+
+    python benchmarks/preparation.py FILES.jsonl.gz ... [--peer-documents 1000] [--write]
+
+Seconds are the processor's, since others may use the machine. Every step gets all documents, which are in memory
+already, and splits their words itself; `filters` are the four rules of FineWeb's recipe one behind another, which
+split them once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4') where it is installed, on some documents
+spread over all files, which the step gets as well for the ratio: with its default word tokenizer (spaCy), and with the
+words and sentences of this package, which shows what the rules alone cost. `equal_verdicts` is the share of documents
+that both keep or both remove.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import results_file
+
+from jax_diversity.preparation.chain import Chain
+from jax_diversity.preparation.text import split_sentences, split_words
+from jax_diversity.schema import Document
+
+Steps = Sequence[tuple[str, Mapping[str, Any]]]
+FILTERS: Steps = (
+    ("repetition", {}),
+    ("gopher", {}),
+    ("c4", {"terminal_punctuation": False}),
+    ("fineweb", {}),
+)
+CASES: dict[str, Steps] = {
+    "words": [("words", {})],
+    "repetition": [("repetition", {})],
+    "gopher": [("gopher", {})],
+    "c4": [("c4", {})],
+    "fineweb": [("fineweb", {})],
+    "filters": FILTERS,
+    "exact_duplicates": [("exact_duplicates", {})],
+    "minhash": [("minhash", {})],
+    "personal_data": [("personal_data", {})],
+    "language": [("language", {})],
+}
+
+
+def read(paths: Sequence[str]) -> list[str]:
+    texts = []
+    for path in sorted(paths):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            texts += [json.loads(line)["text"] for line in file]
+    return texts
+
+
+def ours(steps: Steps, texts: Iterable[str]) -> tuple[float, set[int], Chain]:
+    """Seconds, the documents kept, and the chain with its account."""
+    chain = Chain(steps)
+    documents = [Document(str(index), text, "") for index, text in enumerate(texts)]
+    start = time.process_time()
+    kept = {int(document.id) for document in chain.through(documents)}
+    return time.process_time() - start, kept, chain
+
+
+def peers() -> dict[str, Callable[[str | Any], list[Any]]]:
+    """Of the steps that datatrove has: its own, made with a language or a word tokenizer."""
+    from datatrove.pipeline import filters  # type: ignore[import-not-found]
+
+    made: dict[str, Callable[[str | Any], list[Any]]] = {
+        "repetition": lambda words: [filters.GopherRepetitionFilter(language=words)],
+        "gopher": lambda words: [filters.GopherQualityFilter(language=words)],
+        "c4": lambda words: [filters.C4QualityFilter(language=words)],
+        "fineweb": lambda words: [filters.FineWebQualityFilter(language=words)],
+    }
+    without_marks = lambda words: [filters.C4QualityFilter(language=words, filter_no_terminal_punct=False)]  # noqa: E731
+    made["filters"] = lambda words: [
+        *made["repetition"](words),
+        *made["gopher"](words),
+        *without_marks(words),
+        *made["fineweb"](words),
+    ]
+    return made
+
+
+def same_words() -> Any:
+    """This package's words and sentences as datatrove takes them."""
+    from datatrove.utils.word_tokenizers import WordTokenizer  # type: ignore[import-not-found]
+
+    class SameWords(WordTokenizer):
+        def word_tokenize(self, text: str) -> list[str]:
+            return split_words(text)
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return split_sentences(text)
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            return [(0, 0)] * len(split_sentences(text))
+
+    return SameWords()
+
+
+def theirs(rules: Sequence[Any], texts: Sequence[str]) -> tuple[float, set[int]]:
+    """Seconds, and the documents kept; a document at which a rule fails is removed."""
+    from datatrove.data import Document as Theirs  # type: ignore[import-not-found]
+
+    start, kept = time.process_time(), set()
+    for index, text in enumerate(texts):
+        document = Theirs(text=text, id=str(index))
+        try:
+            if all(rule.filter(document) is True for rule in rules):
+                kept.add(index)
+        except ZeroDivisionError:
+            continue
+    return time.process_time() - start, kept
+
+
+def signatures(words: Any, texts: Sequence[str]) -> float:
+    """Seconds that datatrove's MinHash takes to sign, without its sorting and joining."""
+    import tempfile
+
+    from datatrove.pipeline.dedup.minhash import MinhashDedupSignature  # type: ignore[import-not-found]
+
+    signer = MinhashDedupSignature(tempfile.mkdtemp(), language=words)
+    start = time.process_time()
+    for text in texts:
+        shingles = signer.get_shingles(text)
+        if shingles.size:
+            signer.get_signature(shingles)
+    return time.process_time() - start
+
+
+def compare(name: str, steps: Steps, texts: Sequence[str], made: Mapping[str, Any]) -> dict[str, Any]:
+    """A step beside datatrove's, with its own words and with ours."""
+    seconds, kept, _ = ours(steps, texts)
+    found = {}
+    for words, tokenizer in (("spacy", "en"), ("same_words", same_words())):
+        if name == "minhash":
+            found[words] = {"speed_by_peer": round(signatures(tokenizer, texts) / seconds, 2)}
+            continue
+        other, left = theirs(made[name](tokenizer), texts)
+        equal = 1 - len(kept ^ left) / len(texts)
+        found[words] = {"speed_by_peer": round(other / seconds, 2), "equal_verdicts": round(equal, 4)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--peer-documents", type=int, default=1000)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/preparation.json")
+    options = parser.parse_args()
+    texts = read([str(path) for path in options.paths])
+    has_peer = find_spec("datatrove") is not None
+    made = peers() if has_peer else {}
+    some = texts[:: max(len(texts) // options.peer_documents, 1)]
+    steps: dict[str, Any] = {}
+    for name, listed in CASES.items():
+        if name == "language" and find_spec("py3langid") is None:
+            continue
+        seconds, kept, chain = ours(listed, texts)
+        removed = {f"{each['step']}.{rule}": n for each in chain.funnel() for rule, n in each["removed"].items()}
+        steps[name] = {
+            "seconds": round(seconds, 2),
+            "documents_per_second": round(len(texts) / seconds),
+            "kept": len(kept),
+            "removed": removed,
+            "found": chain.funnel()[-1]["found"],
+        }
+        if has_peer and (name in made or name == "minhash"):
+            steps[name]["peer"] = compare(name, listed, some, made)
+        print(name, json.dumps(steps[name]), flush=True)
+    if options.write:
+        packages = ["numpy", *(["datatrove", "spacy"] if has_peer else [])]
+        about = {"documents": len(texts), "megabytes": round(sum(len(text.encode()) for text in texts) / 1e6, 1)}
+        about |= {"peer_documents": len(some)} if has_peer else {}
+        results_file.write("preparation", {"environment": results_file.environment(*packages), **about, "steps": steps})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The contract of all steps: documents in, decisions out.
+
+A step is made by a function of its name, whose keyword parameters are its options. The function checks them and returns
+a `Step`: it takes candidates in the order in which they were read and gives back the same candidates in the same order.
+It may remove a candidate (`judge`), edit its `text`, set its `language` and add `scores`, which become fields of the
+stored document's metadata. A candidate that is removed already passes unchanged.
+
+Most steps look at one document at a time: `each` makes a step of their rules, and the chain runs them fused, in one
+pass. A step that looks at all documents has the keyword parameter `scratch`, a folder for what it cannot hold in memory
+(None: the system's). A step's module may have a function `identity` of the same options, which returns what else its
+decisions depend on, such as a library's version.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import filterfalse
+from typing import Any, NamedTuple
+
+from jax_diversity.foundation.methods import Methods
+from jax_diversity.preparation.text import SYMBOLS, split_words
+from jax_diversity.schema import Document
+
+METHODS = Methods(
+    "preparation step",
+    "jax_diversity.preparation",
+    {
+        "c4": "c4",
+        "exact_duplicates": "exact_duplicates",
+        "fineweb": "fineweb",
+        "gopher": "gopher",
+        "language": "language",
+        "minhash": "minhash",
+        "personal_data": "personal_data",
+        "python": "python",
+        "repetition": "repetition",
+        "words": "words",
+    },
+    contract=frozenset({"scratch"}),
+)
+"""Name -> module below this package. A new step is a function of this name in its module, and one line here."""
+
+
+class Measured(NamedTuple):
+    """What a rule measured of one document."""
+
+    rule: str
+    value: float
+    threshold: float
+    passes: bool
+
+
+def at_least(rule: str, value: float, threshold: float) -> Measured:
+    """A rule that removes what is below its threshold."""
+    return Measured(rule, value, threshold, value >= threshold)
+
+
+def at_most(rule: str, value: float, threshold: float) -> Measured:
+    """A rule that removes what is above its threshold."""
+    return Measured(rule, value, threshold, value <= threshold)
+
+
+class Removal(NamedTuple):
+    """Why a document is gone."""
+
+    step: str
+    rule: str
+    value: float
+    threshold: float
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A document on its way through the steps, and what they have found.
+
+    Attributes:
+        document: as it was read.
+        language: its language, which a step may set where the document names none.
+        scores: fields that its metadata gets.
+        measured: what the rules measured, by `step.rule`.
+        removed: why it is gone; None while it is kept.
+        duplicate_group: of documents that are duplicates of one another the same number, from the last step that
+            looked for them; None for a document without duplicates.
+        duplicate_of: the id of that group's document that is kept.
+        step: the step that looks at it now.
+        entered: its words and bytes when it came to that step.
+        found: what that step counts in it, by kind, such as addresses of e-mail.
+    """
+
+    document: Document
+    language: str | None
+    scores: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+    removed: Removal | None = None
+    duplicate_group: int | None = None
+    duplicate_of: str | None = None
+    step: str = ""
+    entered: tuple[int, int] = (0, 0)
+    found: Counter[str] = field(default_factory=Counter)
+    _text: str | None = None
+    _words: list[str] | None = None
+    _proper_words: list[str] | None = None
+    _size: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text as the steps before have left it."""
+        return self.document.text if self._text is None else self._text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        if text != self.text:
+            self._text, self._size = text, None
+            self.forget_words()
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether a step has changed the text."""
+        return self._text is not None
+
+    @property
+    def words(self) -> list[str]:
+        """The words and marks of the text, split once for all steps."""
+        if self._words is None:
+            self._words = split_words(self.text)
+        return self._words
+
+    @property
+    def proper_words(self) -> list[str]:
+        """The words that are not punctuation alone."""
+        if self._proper_words is None:
+            self._proper_words = list(filterfalse(SYMBOLS.issuperset, self.words))
+        return self._proper_words
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of words, without punctuation, and of UTF-8 bytes."""
+        if self._size is None:
+            text = self.text
+            self._size = len(self.proper_words), len(text) if text.isascii() else len(text.encode())
+        return self._size
+
+    def forget_words(self) -> None:
+        """Free the memory of the split words, which can be split again."""
+        self._words = self._proper_words = None
+
+    def judge(self, measured: Measured) -> bool:
+        """Note what a rule of the present step measured; False where it removes the document."""
+        self.measured[f"{self.step}.{measured.rule}"] = measured.value
+        if not measured.passes:
+            self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
+        return measured.passes
+
+    def finished(self) -> Document:
+        """The document to store."""
+        if self._text is None and not self.scores and self.language == self.document.language:
+            return self.document
+        metadata = {**self.document.metadata, **self.scores}
+        return replace(self.document, text=self.text, language=self.language, metadata=metadata)
+
+
+Step = Callable[[Iterable[Candidate]], Iterator[Candidate]]
+"""Takes candidates, gives the same back in the same order."""
+Rules = Callable[[Candidate], Iterator[Measured]]
+"""Measures one document, a rule after another; after the first that it does not pass it is not asked for more."""
+
+
+def each(rules: Rules) -> Step:
+    """The step that looks at one document at a time."""
+
+    def step(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        for candidate in candidates:
+            if candidate.removed is None:
+                text = candidate.text
+                # `text` is the object that is kept where nothing is edited: comparing them costs nothing.
+                if all(map(candidate.judge, rules(candidate))) and candidate.text is not text:
+                    _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
+            yield candidate
+
+    return step

@@ -1,0 +1,107 @@
+"""The settings of preparation: what happens to documents between reading and storing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
+
+if TYPE_CHECKING:
+    from jax_diversity.preparation.chain import Chain
+
+RECIPES = Path(__file__).parent / "recipes"
+"""The folder of the recipes: settings whose `preparation` lists the steps."""
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """One step."""
+
+    step: str = "words"
+    """The step's name; docs/preparation.md shows all, with what they remove."""
+    options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    """The step's own options, such as `least 50`; their defaults where not given."""
+
+
+@dataclass(frozen=True)
+class PreparationConfig:
+    """What happens to documents between reading and storing: nothing where neither steps nor recipe are given."""
+
+    steps: tuple[StepConfig, ...] = ()
+    """The steps, in their order."""
+    recipe: str | None = None
+    """The name of a list of steps in configs/preparation, such as `fineweb`, in place of `steps`."""
+
+    def check(self) -> None:
+        """Refuse unknown steps and recipes, and options that do not fit their step, with a `UserError`."""
+        if self.steps and self.recipe is not None:
+            raise UserError(
+                f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
+            )
+        self.chain()
+
+    def check_corpus(self, format: str) -> None:
+        """Refuse documents that have no text to look at, with a `UserError`."""
+        if format in ("megatron", "tokens") and self.listed():
+            raise UserError(
+                f"Expected a corpus of texts for the steps of preparation, found corpus.format {format}; leave "
+                "preparation out: it cannot look at tokens."
+            )
+
+    def listed(self) -> tuple[StepConfig, ...]:
+        """The steps that were given or that the recipe lists."""
+        return self.steps if self.recipe is None else _recipe_steps(self.recipe)
+
+    def made_of(self) -> dict[str, Any]:
+        """What the stored documents depend on, as plain values; nothing where no step is listed."""
+        from jax_diversity.preparation.base import METHODS
+
+        steps = [{"step": each.step, "options": METHODS.options(each.step) | each.options} for each in self.listed()]
+        for each in steps:
+            each["options"].pop("scratch", None)
+        return {"preparation": steps} if steps else {}
+
+    def fingerprint_with(self, corpus: str) -> str:
+        """The fingerprint of a corpus, together with all that the steps depend on besides their options."""
+        from jax_diversity.preparation.base import METHODS
+
+        identities = []
+        for each in self.listed():
+            module = import_module(f"{METHODS.package}.{METHODS[each.step]}")
+            if hasattr(module, "identity"):
+                identities.append([each.step, module.identity(**each.options)])
+        return fingerprint(corpus, identities) if identities else corpus
+
+    def chain(self) -> Chain | None:
+        """The steps, ready to run; None where none is listed."""
+        steps = self.listed()
+        if not steps:
+            return None
+        from jax_diversity.preparation.base import METHODS
+        from jax_diversity.preparation.chain import Chain
+
+        for index, each in enumerate(steps):
+            try:
+                METHODS.check_settings(each.step, each.options)
+                for name, value in each.options.items():
+                    if isinstance(value, float) and math.isnan(value):
+                        raise UserError(f"Expected the option {name!r} to be a number, found nan.")
+            except UserError as error:
+                raise UserError(f"preparation.steps[{index}]: {error}") from None
+        return Chain([(each.step, each.options) for each in steps])
+
+
+def _recipe_steps(name: str) -> tuple[StepConfig, ...]:
+    """The steps of a recipe; a `UserError` that lists all recipes if there is none of this name."""
+    known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    if name not in known:
+        near = did_you_mean(name, known)
+        raise UserError(f"Expected preparation.recipe to be one of {', '.join(known)}, found {quoted(name)}{near}")
+    plain = parse_yaml((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return settings_from_plain(PreparationConfig, plain["preparation"], f"{name}.yaml").steps
