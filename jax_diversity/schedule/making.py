@@ -135,7 +135,7 @@ def create_schedule(
             pieces = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
             content = Content(secrets.token_hex(16), members, (), ())
             change = f"created{mixture}"
-            yield from _stored(root, content, (), pieces, total, orders, change, opened, in_turn=background)
+            yield from _stored(root, content, (), pieces, total, orders, change, opened, as_made=background)
 
     return _made(root, steps(), orders, background)
 
@@ -220,7 +220,7 @@ def extend_schedule(
             content = replace(content, datasets=(*content.datasets, *(_member(each, root) for each in added)))
             pieces = orders.continued(history, opened, total, mixture)
             change = f"from position {place:,} on{mixture}"
-            yield from _stored(root, content, kept, pieces, total, orders, change, opened, in_turn=background)
+            yield from _stored(root, content, kept, pieces, total, orders, change, opened, as_made=background)
 
     return _made(root, steps(), orders, background)
 
@@ -367,9 +367,9 @@ def _stored(
     change: str,
     datasets: Sequence[Dataset],
     *,
-    in_turn: bool,
+    as_made: bool,
 ) -> Generator[RunSchedule, None, None]:
-    """Write parts of about an epoch, and the version that ends with them: with the first part, or with the last."""
+    """Write parts of about an epoch, and the version that they make: with the last part, or, `as_made`, with each."""
     change = f"{change}: {orders.method}, seed {orders.seed}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
@@ -391,7 +391,7 @@ def _stored(
         # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
         write_array(root / planned[index].file, part)
         planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
-        if in_turn or index == len(planned) - 1:
+        if as_made or index == len(planned) - 1:
             content = replace(content, parts=(*before, *planned), versions=versions)
             content.write(root)
             yield RunSchedule(root, content, len(versions), datasets)
