@@ -8,8 +8,9 @@ HYPOTHESIS_PROFILE=default.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Compiled programs are shared by the processes of a run, those that tests start included, and by later runs. JAX reads
@@ -63,3 +64,15 @@ def tiny_dataset(make_once: MakeFolder) -> Path:
         Build(tiny_config(write_corpus(folder / "corpus"), folder / "dataset")).run_all()
 
     return make_once("tiny", fill) / "dataset"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs() -> Iterator[None]:
+    """Forget compiled programs before they take all memory maps of a process: Linux allows 65,530, then XLA crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 20_000:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
