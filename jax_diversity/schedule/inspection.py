@@ -24,12 +24,15 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
 from jax_diversity.schedule.measuring import run_shares
-from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.schedule.stored import RunSchedule, times_before
 from jax_diversity.schema import Characteristics
 
 
 class Places(NamedTuple):
-    """Where the sequences at some positions come from: number of the dataset, sequence in it, epoch of the dataset."""
+    """Where the sequences at some positions come from: number of the dataset, sequence in it, and its epoch.
+
+    The epoch is how often the sequence came before. In a joint order, epochs of groups with other weights differ.
+    """
 
     dataset: Int64[np.ndarray, " row"]
     sequence: Int64[np.ndarray, " row"]
@@ -41,16 +44,12 @@ def places_before(run: RunSchedule, position: int) -> Places:
     slices, numbers = run.before(position), run.history(position)
     kept = ~np.repeat(np.array([each.skipped for each in slices], bool), [*map(len, slices)])
     dataset = np.searchsorted(run.offsets, numbers, side="right") - 1
-    epoch = np.zeros(len(numbers), np.int64)
-    for index, member in enumerate(run.members):
-        own = np.flatnonzero(dataset == index)
-        epoch[own] = np.arange(len(own)) // max(member.num_sequences, 1)
-    return Places(dataset[kept], (numbers - run.offsets[dataset])[kept], epoch[kept])
+    return Places(dataset[kept], (numbers - run.offsets[dataset])[kept], times_before(numbers)[kept])
 
 
 @dataclass(frozen=True)
 class RunRow(SequenceView):
-    """A row of a run's batch: also its position, its dataset (number and path) and that dataset's epoch."""
+    """A row of a run's batch: also its position, its dataset (number and path) and its sequence's epoch."""
 
     position: int
     dataset: int

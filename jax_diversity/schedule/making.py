@@ -39,6 +39,7 @@ from jax_diversity.schedule.stored import (
     Version,
     relative,
     schedule_folder,
+    times_before,
 )
 from jax_diversity.schema import Characteristics, Ordering
 
@@ -294,11 +295,8 @@ class _Orders:
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
         """The rest of the epoch that a dataset is in, which has given the sequences `used`, and the epochs after it."""
         # By how often each sequence came before: a joint order begins an epoch of some before the others' has ended.
-        times = np.bincount(used, minlength=dataset.num_sequences)
-        by_sequence = np.argsort(used, kind="stable")
-        before = np.empty(len(used), np.int64)
-        before[by_sequence] = np.arange(len(used)) - np.repeat(np.cumsum(times) - times, times)
-        epoch = int(times.min())
+        before = times_before(used)
+        epoch = int(np.bincount(used, minlength=dataset.num_sequences).min())
         previous = used[before == epoch - 1] if epoch else None
         while True:
             consumed = used[before == epoch]
