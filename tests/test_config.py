@@ -38,7 +38,7 @@ def test_configurations_that_come_with_the_project(path: Path) -> None:
 def test_recipes_of_preparation(path: Path) -> None:
     """Each is a file of settings, and goes by its name."""
     if "step: language" in path.read_text(encoding="utf-8"):
-        pytest.importorskip("py3langid", reason="languages are told with the extra `language`")
+        pytest.importorskip("py3langid", reason="languages are told with the extra `preparation`")
     config = load_corpus(read_settings(path, BuildConfig()))
     config.check()
     named = BuildConfig(preparation=PreparationConfig(recipe=path.stem))

@@ -551,7 +551,7 @@ def test_a_changed_function_runs_again(own: str, tmp_path: Path) -> None:
 
 # ---- Languages.
 def test_languages() -> None:
-    pytest.importorskip("py3langid", reason="languages are told with the extra `language`")
+    pytest.importorskip("py3langid", reason="languages are told with the extra `preparation`")
     texts = [
         "The committee met on Tuesday to discuss the new proposal, and everyone agreed that it was good.",
         "Der Ausschuss trat am Dienstag zusammen, um den neuen Vorschlag zu beraten, und alle stimmten zu.",
