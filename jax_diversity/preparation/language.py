@@ -22,7 +22,7 @@ def language(*, languages: str = "", probability: float = 0.65, characters: int 
     """
     whole_number("characters", characters, 1)
     if find_spec("py3langid") is None:
-        raise UserError("Expected the library py3langid for the step language; pip install 'jax-diversity[preparation]'.")
+        raise UserError("The step language needs the library py3langid; pip install 'jax-diversity[preparation]'.")
     wanted = languages.replace(",", " ").split()
     known = _identifier().labels if wanted else []
     for name in wanted:
