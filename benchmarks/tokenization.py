@@ -35,6 +35,7 @@ from jax_diversity.corpus.reading import read_documents
 from jax_diversity.corpus.records import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
+from jax_diversity.foundation.processes import num_cores
 from jax_diversity.tokenization import workers
 from jax_diversity.tokenization.factory import load_saved, make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
@@ -174,7 +175,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", help="JSONL files; none: the installed Python packages")
     parser.add_argument("--megabytes", type=float, default=64)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
-    parser.add_argument("--processes", type=int, default=workers.num_cores())
+    parser.add_argument("--processes", type=int, default=num_cores())
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="write results/tokenization.json")
     arguments = parser.parse_args()

@@ -27,6 +27,7 @@ from jax_diversity.dataset.inspection import Inspector
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.processes import num_cores
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.tokenization import tensorflow_text, workers
@@ -190,7 +191,7 @@ def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals)
 def test_small_corpora_and_single_files_start_no_processes() -> None:
     from jax_diversity.tokenization.stage import _num_processes
 
-    cores = workers.num_cores()
+    cores = num_cores()
     assert _num_processes(TokenizerConfig(), 2**20, 50) == 1
     assert _num_processes(TokenizerConfig(), 2**30, 1) == 1
     assert _num_processes(TokenizerConfig(), 2**40, 500) == cores

@@ -27,7 +27,7 @@ def prepare(context: Context, partial: Path) -> Counts:
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         documents = read_documents(config, report, advance)
         if chain is not None:
-            documents = chain.through(documents, partial / "preparation")
+            documents = chain.through(documents, partial / "preparation", context.progress.task)
         stored = write_documents(documents, folder, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
     write_array(folder / "duplicate_groups.npy", DocumentStore.of_folder(folder).group_duplicates())
@@ -64,5 +64,6 @@ PREPARE = Stage(
     outside=_corpus_fingerprint,
     packages=("pyarrow",),
     methods="preparation.base",
+    resumable=True,
     also=("preparation",),
 )

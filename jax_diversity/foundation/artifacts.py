@@ -127,6 +127,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, renamed to it when the block ends well and removed otherwise."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _flush(file)
+        os.rename(temporary, path)
+        _flush(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise
+
+
 def _open_temporary(path: Path) -> tuple[Path, int]:
     """A new, empty file beside `path` whose name nobody else has, and a descriptor that holds a lock on it."""
     while True:

@@ -1,27 +1,31 @@
 """The contract of all steps: documents in, decisions out.
 
 A step is made by a function of its name, whose keyword parameters are its options. The function checks them and returns
-a `Step`: it takes candidates in the order in which they were read and gives back the same candidates in the same order.
-It may remove a candidate (`judge`), edit its `text`, set its `language` and add `scores`, which become fields of the
-stored document's metadata. A candidate that is removed already passes unchanged.
+the step. Most steps look at one document at a time: they are `Rules`, a function that measures a document, may edit its
+`text`, set its `language` and add `scores`, which become fields of the stored document's metadata. The chain runs them
+fused, in one pass. A step that looks at all documents is a `Survey`: two passes, with a small artifact between them.
 
-Most steps look at one document at a time: `each` makes a step of their rules, and the chain runs them fused, in one
-pass. A step that looks at all documents has the keyword parameter `scratch`, a folder for what it cannot hold in memory
-(None: the system's). A step's module may have a function `identity` of the same options, which returns what else its
-decisions depend on, such as a library's version.
+A step's module may have two functions of the same options. `identity` returns what else the decisions depend on, such
+as the hash of a file. `learn` writes what the step needs to know before documents are read into the folder that is its
+first argument; the step gets that folder as the keyword parameter `learned`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.preparation.text import SYMBOLS, split_words
 from jax_diversity.schema import Document
+
+if TYPE_CHECKING:
+    from jax_diversity.preparation.notes import Notes
 
 METHODS = Methods(
     "preparation step",
@@ -38,9 +42,12 @@ METHODS = Methods(
         "repetition": "repetition",
         "words": "words",
     },
-    contract=frozenset({"scratch"}),
+    contract=frozenset({"learned"}),
 )
 """Name -> module below this package. A new step is a function of this name in its module, and one line here."""
+
+
+_SPACES_AND_OTHERS = bytes(ord(" ") if byte in b"\t\n\v\f\r " else ord("x") for byte in range(256))
 
 
 class Measured(NamedTuple):
@@ -87,6 +94,7 @@ class Candidate:
         step: the step that looks at it now.
         entered: its words and bytes when it came to that step.
         found: what that step counts in it, by kind, such as addresses of e-mail.
+        is_edited: whether a step has changed its text.
     """
 
     document: Document
@@ -99,6 +107,7 @@ class Candidate:
     step: str = ""
     entered: tuple[int, int] = (0, 0)
     found: Counter[str] = field(default_factory=Counter)
+    is_edited: bool = False
     _text: str | None = None
     _words: list[str] | None = None
     _proper_words: list[str] | None = None
@@ -112,13 +121,8 @@ class Candidate:
     @text.setter
     def text(self, text: str) -> None:
         if text != self.text:
-            self._text, self._size = text, None
+            self._text, self._size, self.is_edited = text, None, True
             self.forget_words()
-
-    @property
-    def is_edited(self) -> bool:
-        """Whether a step has changed the text."""
-        return self._text is not None
 
     @property
     def words(self) -> list[str]:
@@ -136,10 +140,12 @@ class Candidate:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Number of words, without punctuation, and of UTF-8 bytes."""
+        """Number of words, which are what spaces divide, and of UTF-8 bytes."""
         if self._size is None:
-            text = self.text
-            self._size = len(self.proper_words), len(text) if text.isascii() else len(text.encode())
+            # A surrogate without its other half, which a step may have made, is found where the document is stored.
+            text = self.text.encode(errors="surrogatepass")
+            marked = text.translate(_SPACES_AND_OTHERS)
+            self._size = marked.count(b" x") + marked.startswith(b"x"), len(text)
         return self._size
 
     def forget_words(self) -> None:
@@ -161,22 +167,27 @@ class Candidate:
         return replace(self.document, text=self.text, language=self.language, metadata=metadata)
 
 
-Step = Callable[[Iterable[Candidate]], Iterator[Candidate]]
-"""Takes candidates, gives the same back in the same order."""
 Rules = Callable[[Candidate], Iterator[Measured]]
 """Measures one document, a rule after another; after the first that it does not pass it is not asked for more."""
 
 
-def each(rules: Rules) -> Step:
-    """The step that looks at one document at a time."""
+class Survey(ABC):
+    """A step that looks at all documents.
 
-    def step(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        for candidate in candidates:
-            if candidate.removed is None:
-                text = candidate.text
-                # `text` is the object that is kept where nothing is edited: comparing them costs nothing.
-                if all(map(candidate.judge, rules(candidate))) and candidate.text is not text:
-                    _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
-            yield candidate
+    Documents are counted from 0 in the order of reading, those that earlier steps have removed left out.
+    """
 
-    return step
+    @abstractmethod
+    def note(self, candidate: Candidate) -> bytes:
+        """In the first pass: what is to be known of a document; empty where nothing is."""
+
+    @abstractmethod
+    def resolve(self, notes: Notes, folder: Path) -> None:
+        """Between the passes: make of all notes what the second pass needs, as files in a folder."""
+
+    @abstractmethod
+    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
+        """In the second pass: rules that measure a document, of which they get the number as well."""
+
+
+Step = Rules | Survey

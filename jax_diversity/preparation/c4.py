@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least, at_most
 from jax_diversity.preparation.text import split_sentences
 
 _ENDS = (".", "?", "!", '"', "'")
@@ -24,7 +24,7 @@ def c4(
     policy: bool = True,
     lorem_ipsum: bool = True,
     curly_brackets: bool = True,
-) -> Step:
+) -> Rules:
     """Removes lines that are no sentences, then documents with few sentences left, dummy text or code.
 
     A line goes that does not end a sentence (`terminal_punctuation`), has few words or a word of more than
@@ -61,4 +61,4 @@ def c4(
         yield at_least("least_sentences", num_sentences, least_sentences)
         candidate.text = "\n".join(kept).strip()
 
-    return each(rules)
+    return rules

@@ -1,90 +1,40 @@
-"""Steps one after another, and the account of what each of them let through.
-
-Documents pass all steps as they are read, one after another, so that memory does not grow with the corpus. Only a step
-that looks at all documents holds them back, on disk.
-"""
+"""A chain of steps: its passes over the documents, their accounts, and what is left."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from jax_diversity.foundation.artifacts import write_json
+from jax_diversity.foundation.artifacts import atomic_folder, read_json, write_json
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.processes import map_in_processes, num_cores
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.preparation.account import Account
 from jax_diversity.preparation.base import METHODS, Candidate
+from jax_diversity.preparation.notes import gather
+from jax_diversity.preparation.parts import read_part, split
+from jax_diversity.preparation.personal_data import masked
+from jax_diversity.preparation.phases import (
+    Phases,
+    labelled,
+    learned_folder,
+    notes_path,
+    part_path,
+    plan_folder,
+    run_phase,
+)
 from jax_diversity.schema import Document
 
-_FIGURES = ("documents_in", "words_in", "bytes_in", "documents_out", "words_out", "bytes_out")
-_Place = tuple[str, str]
-"""A source and a language; documents without one are of the language ``""."""
-
-
-class Flow:
-    """One step, and what went in and came out of it, by source and language."""
-
-    def __init__(self, label: str, name: str, options: Mapping[str, Any]) -> None:
-        self.label, self.name, self.options = label, name, options
-        METHODS.find(name)(**options)  # refuses wrong values before any document is read
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a new account."""
-        self._figures: dict[_Place, list[int]] = {}
-        self._removed: dict[_Place, Counter[str]] = {}
-        self.found = Counter[str]()
-        self.num_edited = 0
-
-    def through(self, candidates: Iterable[Candidate], scratch: Path | None) -> Iterator[Candidate]:
-        """Let candidates pass the step and count them."""
-        given = {"scratch": scratch} if METHODS.takes(self.name, "scratch") else {}
-        step = METHODS.find(self.name)(**self.options, **given)
-        for candidate in step(self._entering(candidates)):
-            # A candidate that was removed by an earlier step bears that step's name.
-            if candidate.step == self.label:
-                self._count(candidate)
-            yield candidate
-
-    def _entering(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        for candidate in candidates:
-            if candidate.removed is None:
-                candidate.step, candidate.entered = self.label, candidate.size
-                candidate.found.clear()
-            yield candidate
-
-    def _count(self, candidate: Candidate) -> None:
-        place = candidate.document.source, candidate.language or ""
-        words_in, bytes_in = candidate.entered
-        kept = candidate.removed is None
-        words_out, bytes_out = candidate.size if kept else (0, 0)
-        figures = (1, words_in, bytes_in, int(kept), words_out, bytes_out)
-        known = self._figures.setdefault(place, [0] * len(figures))
-        for index, figure in enumerate(figures):
-            known[index] += figure
-        if candidate.removed is not None:
-            self._removed.setdefault(place, Counter())[candidate.removed.rule] += 1
-        self.num_edited += kept and candidate.entered != candidate.size
-        self.found += candidate.found
-
-    def account(self, part: int | None = None) -> dict[str, Any]:
-        """Figures and removed documents by rule: of all, or by source (0) or language (1)."""
-        figures: dict[str, list[int]] = {}
-        removed: dict[str, Counter[str]] = {}
-        for place, values in self._figures.items():
-            key = "" if part is None else place[part]
-            figures[key] = [old + new for old, new in zip(figures.get(key, [0] * len(values)), values, strict=True)]
-            removed.setdefault(key, Counter()).update(self._removed.get(place, {}))
-        accounts = {
-            key: dict(zip(_FIGURES, values, strict=True)) | {"removed": dict(sorted(removed[key].items()))}
-            for key, values in sorted(figures.items())
-        }
-        if part is not None:
-            return accounts
-        empty = dict.fromkeys(_FIGURES, 0) | {"removed": {}}
-        more = {"step": self.label, "found": dict(sorted(self.found.items())), "edited": self.num_edited}
-        return accounts.get("", empty) | more
+Engine = Literal["processes", "ray"]
+Task = Callable[[str, int | None, str], AbstractContextManager[Advance]]
+"""Shows work: its name, its size and the unit."""
 
 
 class Chain:
@@ -92,6 +42,9 @@ class Chain:
 
     Args:
         steps: names and options, in their order.
+        engine: who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster.
+        num_processes: how many parts are worked on at a time; 0 takes as many as there are cores, and this process
+            alone where one part holds the whole corpus. The result is the same.
 
     Raises:
         UserError: an unknown step, or options that it does not take.
@@ -105,72 +58,168 @@ class Chain:
         {'words': 1}
     """
 
-    def __init__(self, steps: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        self.flows: list[Flow] = []
-        uses = Counter[str]()
+    def __init__(
+        self, steps: Sequence[tuple[str, Mapping[str, Any]]], engine: Engine = "processes", num_processes: int = 0
+    ) -> None:
         for index, (name, options) in enumerate(steps):
-            METHODS.check_name(name)
-            uses[name] += 1
             try:
-                self.flows.append(Flow(name if uses[name] == 1 else f"{name}_{uses[name]}", name, options))
+                METHODS.check_name(name)
+                spec = labelled([(name, options)])[0]
+                # Refuses wrong values before any document is read.
+                _ = spec.module.check(**options) if spec.learns else spec.make(Path())
             except UserError as error:
                 raise UserError(f"preparation.steps[{index}]: {error}") from None
-        self.num_read = self.num_kept = self.kept_bytes = 0
+        self._specs = labelled(steps)
+        self._engine, self._num_processes = engine, num_processes
+        self._forget()
 
-    def through(self, documents: Iterable[Document], folder: Path | None = None) -> Iterator[Document]:
+    def _forget(self) -> None:
+        self._accounts = [Account() for _ in self._specs]
+        self.num_read = self.num_kept = self.kept_bytes = self._num_parts = 0
+
+    def through(
+        self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
+    ) -> Iterator[Document]:
         """The documents that are kept, as the steps leave them, in the order of reading.
 
         Args:
-            documents: what was read.
-            folder: takes `decisions/*.parquet`, one row a document read, and `funnel.json`; None writes nothing.
+            documents: what was read; the same documents where a run that was cut off goes on.
+            folder: takes `decisions/*.parquet`, one row a document read, `funnel.json` and `examples.json`, and on the
+                way what is finished; None writes nothing there.
+            task: where passes after the first are shown.
 
         Raises:
-            UserError: no document is kept, and there is a folder to write to.
+            UserError: no document is kept, and there is a folder to write to; a worker process was killed.
         """
-        self.num_read = self.num_kept = self.kept_bytes = 0
-        candidates: Iterator[Candidate] = self._candidates(documents)
-        if folder is not None:
-            from jax_diversity.preparation.decisions import decisions_writer
+        self._forget()
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="preparation-") as work:
+                for candidate in self._passes(documents, Path(work), task):
+                    if self._is_kept(candidate):
+                        yield candidate.finished()
+            self._check_account()
+            return
+        from jax_diversity.preparation.decisions import decisions_writer
 
-            folder.mkdir(parents=True, exist_ok=True)
-            store = decisions_writer(folder / "decisions")
-        else:
-            store = nullcontext(lambda candidate: None)
-        for flow in self.flows:
-            flow.reset()
-            candidates = flow.through(candidates, folder)
-        with store as write:
-            for candidate in candidates:
+        work = folder.absolute() / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        with decisions_writer(folder / "decisions") as write:
+            for candidate in self._passes(documents, work, task):
                 write(candidate)
-                if candidate.removed is None:
-                    self.num_kept += 1
-                    self.kept_bytes += candidate.size[1]
+                if self._is_kept(candidate):
                     yield candidate.finished()
         self._check_account()
-        if folder is not None:
-            if not self.num_kept:
-                raise UserError(
-                    f"Expected the steps of preparation to keep a document, found that they removed all "
-                    f"{self.num_read} ({self._removed_in_words()}); look at `jax-diversity prepare --dry-run`."
-                )
-            write_json(folder / "funnel.json", self.account())
+        if not self.num_kept:
+            raise UserError(
+                f"Expected the steps of preparation to keep a document, found that they removed all {self.num_read} "
+                f"({self._removed_in_words()}); look at `jax-diversity prepare --dry-run`."
+            )
+        write_json(folder / "funnel.json", self.account())
+        write_json(folder / "examples.json", self.examples())
+        shutil.rmtree(work)
 
-    def _candidates(self, documents: Iterable[Document]) -> Iterator[Candidate]:
-        for document in documents:
-            self.num_read += 1
-            yield Candidate(document, document.language)
+    def _is_kept(self, candidate: Candidate) -> bool:
+        if candidate.removed is not None:
+            return False
+        self.num_kept += 1
+        self.kept_bytes += candidate.size[1]
+        return True
+
+    def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
+        """Let all parts pass all phases; gives what the last phase leaves of the documents."""
+        for spec in self._specs:
+            learned = learned_folder(work, spec.label)
+            if spec.learns and not learned.exists():
+                with atomic_folder(learned) as partial:
+                    spec.module.learn(partial, **spec.options)
+        phases = Phases(self._specs, work)
+        jobs = self._first_jobs(documents, phases, work)
+        for phase in range(phases.last + 1):
+            shown = nullcontext(ignore)
+            if phase > 0:
+                label = phases.survey_labels[phase - 1]
+                starts = self._resolve(phases, phase - 1, work)
+                jobs = ((phase, index, [], start) for index, start in enumerate(starts[:-1]))
+                shown = shown if task is None else task(f"prepare: {label}", self._num_parts, "parts")
+            with shown as advance:
+                for index in self._run(phases, work, jobs):
+                    advance(1)
+                    if phase == phases.last:
+                        accounts, candidates = read_part(part_path(work, phase, index))
+                        for known, of_part in zip(self._accounts, accounts, strict=True):
+                            known.merge(of_part)
+                        yield from candidates
+
+    def _first_jobs(self, documents: Iterable[Document], phases: Phases, work: Path) -> Iterator[tuple]:
+        # Documents are read again where a run goes on; those of parts that are finished need not be sent.
+        for index, part in enumerate(split(documents)):
+            self.num_read += len(part)
+            self._num_parts += 1
+            is_finished = any(part_path(work, phase, index).exists() for phase in range(phases.last + 1))
+            yield 0, index, [] if is_finished else part, 0
+
+    def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
+        """Let parts pass a phase; gives their numbers in order."""
+        first = [*islice(jobs, 2)]
+        jobs = chain(first, jobs)
+        specs = json.dumps(self._specs)
+        if self._engine == "ray":
+            from jax_diversity.foundation.ray_cluster import map_in_ray
+
+            return map_in_ray(run_phase, ((specs, work, *job) for job in jobs), self._num_processes)
+        num_processes = self._num_processes or num_cores()
+        if len(first) < 2 or num_processes == 1:
+            return (phases.run(*job) for job in jobs)
+        return map_in_processes(
+            run_phase,
+            ((specs, work, *job) for job in jobs),
+            num_processes,
+            what="preparing",
+            setting="preparation.num_processes",
+        )
+
+    def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
+        """Let a survey resolve its notes; the number of every part's first document in its count."""
+        plan = plan_folder(work, phases.survey_labels[phase])
+        paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
+        if not plan.exists():
+            with tempfile.TemporaryDirectory(dir=work) as scratch, atomic_folder(plan) as partial:
+                notes = gather(paths, Path(scratch))
+                phases.surveys[phase].resolve(notes, partial)
+                write_json(partial / "starts.json", notes.starts.tolist())
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return read_json(plan / "starts.json", "prepare")
 
     def funnel(self) -> list[dict[str, Any]]:
         """Of every step: documents, words and bytes in and out, documents removed by each rule, and what was found."""
-        return [flow.account() for flow in self.flows]
+        return [
+            {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
+        ]
 
     def account(self) -> dict[str, Any]:
         """The funnel, and that of every source and language."""
         parts = {
-            name: {flow.label: flow.account(part) for flow in self.flows}
+            name: {spec.label: account.by(part) for spec, account in zip(self._specs, self._accounts, strict=True)}
             for part, name in enumerate(("source", "language"))
         }
         return {"read": self.num_read, "kept": self.num_kept, "steps": self.funnel(), **parts}
+
+    def examples(self) -> dict[str, Any]:
+        """Up to ten removed documents a rule and edited ones a step, chosen by hash; personal data are masked.
+
+        `removed` by `step.rule` has their ids, what was measured, the threshold and how their text begins; `edited` by
+        step has lines, each with what it is: one that stayed (a space), went (-) or came (+).
+        """
+        removed, edited = {}, {}
+        for spec, account in zip(self._specs, self._accounts, strict=True):
+            for rule, examples in account.removed_examples().items():
+                removed[f"{spec.label}.{rule}"] = [each | {"text": masked(each["text"])} for each in examples]
+            if examples := account.edited_examples():
+                edited[spec.label] = [
+                    each | {"lines": [(sign, masked(line)) for sign, line in each["lines"]]} for each in examples
+                ]
+        return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:
         """For a stage's counts: the documents that are stored, and the funnel."""

@@ -1,65 +1,80 @@
-"""What the steps that look for duplicates have in common: two passes, with the signatures between them.
+"""What the steps that look for copies of whole documents have in common.
 
-The first pass notes a signature of every document and puts the documents on disk. Between the passes the signatures
-alone, which lie in memory, tell which documents belong together. The second pass takes the documents back in their
-order. Of a group the document that was read first is kept.
+In the first pass a document is signed. The signatures tell which documents belong together; of every group one is
+kept: of the sources that take precedence, then the one that was read first.
 """
 
 from __future__ import annotations
 
-import pickle
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 
-from jax_diversity.preparation.base import Candidate, at_most
+from jax_diversity.foundation.artifacts import read_json, write_json
+from jax_diversity.preparation.base import Candidate, Measured, Survey, at_most
+from jax_diversity.preparation.notes import Notes
+
+Sign = Callable[[Candidate], bytes]
+"""A document's signature, of always the same length; empty for a document that has no copies."""
+Join = Callable[[UInt8[np.ndarray, "signed byte"]], Int64[np.ndarray, " signed"]]
+"""A number for every signature: the same for documents that belong together."""
 
 
-def without_duplicates(
-    candidates: Iterable[Candidate],
-    sign: Callable[[Candidate], bytes | None],
-    join: Callable[[bytearray], Int64[np.ndarray, " signed"]],
-    *,
-    mark: bool,
-    scratch: Path | None,
-) -> Iterator[Candidate]:
-    """Remove all but the first document of every group of duplicates.
+class Duplicates(Survey):
+    """The survey that removes all but one document of every group, or marks the groups.
 
     Args:
-        candidates: removed ones pass.
-        sign: a document's signature, of always the same length; None for a document that is no duplicate of any.
-        join: the first document of the group of each, counted over those that have a signature, from all signatures
-            end to end.
-        mark: keep all, and give those of a group the field `STEP_group`.
-        scratch: a folder for the documents on their way.
+        sign: makes signatures.
+        join: groups them.
+        mark: whether all are kept, with the field `STEP_group`.
+        precedence: sources between spaces, the first one's documents are kept before those of the next; sources that
+            are not named come last.
     """
-    signatures = bytearray()
-    # The file has no name: it is gone when the process ends, however it ends.
-    with tempfile.TemporaryFile(dir=scratch) as spool:
-        for candidate in candidates:
-            signature = None if candidate.removed is not None else sign(candidate)
-            signatures += signature or b""
-            candidate.forget_words()  # they are several times as long as the text
-            pickle.dump((signature is not None, candidate), spool, pickle.HIGHEST_PROTOCOL)
-        size = spool.tell()
-        firsts = join(signatures)
-        signatures.clear()
-        counts = np.bincount(firsts, minlength=len(firsts))
-        groups: dict[int, tuple[int, str]] = {}  # first document -> the group's number, the document's id
-        index = 0
-        spool.seek(0)
-        while spool.tell() < size:
-            is_signed, candidate = pickle.load(spool)
-            if is_signed:
-                first = int(firsts[index])
-                if counts[first] > 1:
-                    known = groups.setdefault(first, (len(groups), candidate.document.id))
-                    candidate.duplicate_group, candidate.duplicate_of = known
-                    if mark:
-                        candidate.scores[f"{candidate.step}_group"] = candidate.duplicate_group
-                    candidate.judge(at_most("copies_before", int(index != first and not mark), 0))
-                index += 1
-            yield candidate
+
+    def __init__(self, sign: Sign, join: Join, *, mark: bool, precedence: str) -> None:
+        self._sign, self._join, self._mark = sign, join, mark
+        self._ranks = {source: rank for rank, source in enumerate(precedence.split())}
+
+    def note(self, candidate: Candidate) -> bytes:
+        """The signature."""
+        return self._sign(candidate)
+
+    def resolve(self, notes: Notes, folder: Path) -> None:
+        """Write every document's group (-1: it has no copies), the kept document of each, and their ids."""
+        signed = notes.noted
+        group = np.full(len(notes), -1)
+        kept = np.zeros(0, np.int64)
+        if len(signed):
+            _, joined, counts = np.unique(
+                self._join(notes.data.reshape(len(signed), -1)), return_inverse=True, return_counts=True
+            )
+            copies = np.flatnonzero(counts[joined] > 1)
+            # By group, and in it the one that is kept first.
+            ranks = [self._ranks.get(notes.sources[document], len(self._ranks)) for document in signed[copies]]
+            order = np.lexsort((copies, np.array(ranks), joined[copies]))
+            begins = np.diff(joined[copies][order], prepend=-1) != 0
+            kept = signed[copies[order[begins]]]
+            # Groups are numbered by the document that is kept.
+            kept_of = kept[np.cumsum(begins) - 1]
+            kept = np.sort(kept)
+            group[signed[copies[order]]] = np.searchsorted(kept, kept_of)
+        np.save(folder / "group.npy", group)
+        np.save(folder / "kept.npy", kept)
+        write_json(folder / "ids.json", notes.ids(kept))
+
+    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
+        """Documents of a group are told what it is; those that are not kept go."""
+        group, kept = np.load(folder / "group.npy", mmap_mode="r"), np.load(folder / "kept.npy")
+        ids = read_json(folder / "ids.json", "prepare")
+
+        def judge(candidate: Candidate, number: int) -> Iterator[Measured]:
+            of_document = int(group[number])
+            if of_document >= 0:
+                candidate.duplicate_group, candidate.duplicate_of = of_document, ids[of_document]
+                if self._mark:
+                    candidate.scores[f"{candidate.step}_group"] = of_document
+                yield at_most("duplicate", int(kept[of_document] != number and not self._mark), 0)
+
+        return judge

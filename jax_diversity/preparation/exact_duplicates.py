@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import xxhash
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 
-from jax_diversity.preparation.base import Candidate, Step
-from jax_diversity.preparation.duplicates import without_duplicates
+from jax_diversity.preparation.base import Candidate, Survey
+from jax_diversity.preparation.duplicates import Duplicates
+
+_SPACES = b"\t\n\v\f\r "
+_LOWER = bytes(range(256)).lower()
 
 
-def exact_duplicates(*, mark: bool = False, scratch: Path | None = None) -> Step:
-    """Keeps the first of the documents whose texts are equal but for case, spaces and forms of Unicode characters.
+def exact_duplicates(*, mark: bool = False, precedence: str = "") -> Survey:
+    """Keeps one of the documents whose texts are equal but for case, spaces and forms of Unicode characters.
 
-    `mark` removes none and gives those of a group the field `exact_duplicates_group`. Texts are compared by hashes of
-    128 bits.
+    It is the first one read, or one of the sources named first in `precedence`, such as `wikipedia web`. `mark`
+    removes none and gives those of a group the field `exact_duplicates_group`. Texts are compared by hashes of 128
+    bits.
     """
-
-    def step(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        return without_duplicates(candidates, _sign, _join, mark=mark, scratch=scratch)
-
-    return step
+    return Duplicates(_sign, _join, mark=mark, precedence=precedence)
 
 
 def _sign(candidate: Candidate) -> bytes:
     text = candidate.text
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return xxhash.xxh3_128_digest(" ".join(text.casefold().split()).encode())
+        text = unicodedata.normalize("NFKC", text).casefold()
+    # One pass over the bytes lowers ASCII letters and takes spaces out.
+    return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass").translate(_LOWER, _SPACES))
 
 
-def _join(signatures: bytearray) -> Int64[np.ndarray, " signed"]:
-    halves = np.frombuffer(bytes(signatures), np.uint64).reshape(-1, 2)
-    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: equal texts stay in the order of reading
+def _join(signatures: UInt8[np.ndarray, "signed 16"]) -> Int64[np.ndarray, " signed"]:
+    halves = np.ascontiguousarray(signatures).view(np.uint64)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
     is_new = np.diff(halves[order], axis=0, prepend=~halves[order[:1]]).any(axis=1)
-    firsts = np.empty(len(order), np.int64)
-    firsts[order] = order[is_new][np.cumsum(is_new) - 1]
-    return firsts
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(is_new)
+    return groups

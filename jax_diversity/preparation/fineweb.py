@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least, at_most
 from jax_diversity.preparation.repetition import duplicates
 from jax_diversity.preparation.text import TERMINALS
 
@@ -16,7 +16,7 @@ def fineweb(
     short_line: int = 30,
     most_duplicate_characters: float = 0.01,
     most_line_ends_per_word: float = 0.3,
-) -> Step:
+) -> Rules:
     """Removes lists and menus: few lines that end a sentence, many short ones, lines that come again, line ends.
 
     Lines that are blank do not count. A short line has at most `short_line` characters.
@@ -37,4 +37,4 @@ def fineweb(
         num_words = max(len(candidate.words), 1)
         yield at_most("most_line_ends_per_word", num_line_ends / num_words, most_line_ends_per_word)
 
-    return each(rules)
+    return rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least, at_most
 
 _STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 _ELLIPSES = ("...", "…")
@@ -22,7 +22,7 @@ def gopher(
     most_ellipsis_lines: float = 0.3,
     least_alphabetic_words: float = 0.8,
     least_stop_words: int = 2,
-) -> Step:
+) -> Rules:
     """Removes what does not look like prose: number and length of words, symbols, bullets, ellipses, stop words.
 
     Words of punctuation alone count as words in the ratios, but not in number and mean length. A share of lines or of
@@ -51,4 +51,4 @@ def gopher(
         yield at_least("least_alphabetic_words", num_alphabetic / num_words, least_alphabetic_words)
         yield at_least("least_stop_words", len(_STOP_WORDS.intersection(every)), least_stop_words)
 
-    return each(rules)
+    return rules

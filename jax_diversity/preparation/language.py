@@ -10,10 +10,10 @@ from typing import Any
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError, did_you_mean
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least
 
 
-def language(*, languages: str = "", probability: float = 0.65, characters: int = 4000) -> Step:
+def language(*, languages: str = "", probability: float = 0.65, characters: int = 4000) -> Rules:
     """Keeps documents whose most probable language has a probability of at least `probability`.
 
     With `languages`, such as `en de`, it must be one of these: the most probable of them counts. Documents get the
@@ -41,7 +41,7 @@ def language(*, languages: str = "", probability: float = 0.65, characters: int 
         candidate.language = candidate.language or name
         yield at_least("probability", share, probability)
 
-    return each(rules)
+    return rules
 
 
 def identity(**options: Any) -> str:

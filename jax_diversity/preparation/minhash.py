@@ -10,24 +10,29 @@ happens with a probability of 1 - (1 - s^r)^b.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from functools import cache
 
 import numpy as np
-import xxhash
-from jaxtyping import Int64, UInt32, UInt64
+from jaxtyping import Bool, Int64, UInt8, UInt32, UInt64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.preparation.base import Candidate, Step
-from jax_diversity.preparation.duplicates import without_duplicates
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.preparation.base import Candidate, Survey
+from jax_diversity.preparation.duplicates import Duplicates
 
 # A number is one word whatever its digits: pages that differ in their dates and prices are near duplicates.
-_WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W_]+")
+_NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
 _BLOCK = 1024
 """Runs of words that are hashed together: their values of all hash functions fit into a processor's cache."""
+_NEIGHBOURS = 16
+"""Documents of a bucket with which each of them is compared, where similarity is looked at."""
+_PAIRS = 100_000
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 
 def minhash(
@@ -35,33 +40,34 @@ def minhash(
     bands: int = 14,
     rows: int = 8,
     run: int = 5,
+    similarity: float = 0.0,
     seed: int = 0,
     mark: bool = False,
-    scratch: Path | None = None,
-) -> Step:
-    """Keeps the first of the documents that share most of their runs of `run` words.
+    precedence: str = "",
+) -> Survey:
+    """Keeps one of the documents that share most of their runs of `run` words.
 
     `bands` times `rows` hash functions: with 14 times 8, half of the pairs of similarity .68 are found, 92 % of
-    those of .8, .1 % of those of .3. Case, accents, punctuation and digits do not count; groups are joined
-    by any pair. Documents of fewer than `run` words have no duplicates. `mark` removes none and gives those of a group
+    those of .8, .1 % of those of .3. With `similarity`, pairs that are found must agree in such a share of all
+    functions: more bands of fewer rows then find more pairs, and no others. Case, accents, punctuation and digits do
+    not count; groups are joined by any pair. Documents of fewer than `run` words have no duplicates. The first one
+    read is kept, or one of the sources named first in `precedence`. `mark` removes none and gives those of a group
     the field `minhash_group`.
     """
     for name, value in (("bands", bands), ("rows", rows), ("run", run)):
         whole_number(name, value, 1, 10_000)
-    functions = _Functions(bands, rows, run, seed)
-
-    def step(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        return without_duplicates(candidates, functions.sign, functions.join, mark=mark, scratch=scratch)
-
-    return step
+    if not 0 <= similarity <= 1:
+        raise UserError(f"Expected similarity of 0 to 1, found {similarity}.")
+    functions = _Functions(bands, rows, run, similarity, seed)
+    return Duplicates(functions.sign, functions.join, mark=mark, precedence=precedence)
 
 
 class _Functions:
-    """The hash functions, and the signatures that they make: 64 bits a band."""
+    """The hash functions, and the signatures that they make: 64 bits a band, or where similarity is looked at, all."""
 
-    def __init__(self, bands: int, rows: int, run: int, seed: int) -> None:
+    def __init__(self, bands: int, rows: int, run: int, similarity: float, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self._bands, self._rows, self._run = bands, rows, run
+        self._bands, self._rows, self._similarity = bands, rows, similarity
         # Odd factors and summands modulo 2^32 (Dietzfelbinger et al. 1997): permutations of the 32-bit numbers, whose
         # upper bits, which decide the least, depend on all bits. Processors multiply eight of these at once.
         shape = (bands * rows, 1)
@@ -70,58 +76,118 @@ class _Functions:
         self._run_factors = rng.integers(0, 2**63, run, np.uint64) * np.uint64(2) + np.uint64(1)
         self._row_factors = rng.integers(0, 2**63, rows, np.uint64) * np.uint64(2) + np.uint64(1)
 
-    def sign(self, candidate: Candidate) -> bytes | None:
+    def sign(self, candidate: Candidate) -> bytes:
         runs = _runs(candidate.text, self._run_factors)
         if runs is None:
-            return None
+            return b""
         least = np.full(len(self._factors), 2**32 - 1, np.uint32)
         for start in range(0, len(runs), _BLOCK):
             values = runs[None, start : start + _BLOCK] * self._factors
             values += self._summands
             np.minimum(least, values.min(axis=1), out=least)
-        # Each band as one number, of a polynomial in odd factors; the last multiplication spreads it over 64 bits.
-        return _mixed(
-            (least.reshape(self._bands, self._rows).astype(np.uint64) * self._row_factors).sum(axis=1)
-        ).tobytes()
+        return least.tobytes() if self._similarity else self._banded(least[None]).tobytes()
 
-    def join(self, signatures: bytearray) -> Int64[np.ndarray, " signed"]:
-        bands = np.frombuffer(bytes(signatures), np.uint64).reshape(-1, self._bands)
-        number = len(bands)
-        if not number:
-            return np.empty(0, np.int64)
-        one, other = [], []
-        for band in bands.T:
+    def _banded(self, least: UInt32[np.ndarray, "document function"]) -> UInt64[np.ndarray, "document band"]:
+        """Each band as one number, of a polynomial in odd factors; the last multiplication spreads it over 64 bits."""
+        values = least.reshape(len(least), self._bands, self._rows).astype(np.uint64)
+        return _mixed((values * self._row_factors).sum(axis=2))
+
+    def join(self, signatures: UInt8[np.ndarray, "document byte"]) -> Int64[np.ndarray, " document"]:
+        number = len(signatures)
+        pairs = [np.empty((2, 0), np.int64)]
+        least = np.ascontiguousarray(signatures).view(np.uint32 if self._similarity else np.uint64)
+        for index in range(self._bands):
+            if self._similarity:
+                of_band = least[:, index * self._rows : (index + 1) * self._rows].astype(np.uint64)
+                band = _mixed((of_band * self._row_factors).sum(axis=1))
+            else:
+                band = least[:, index]
             order = np.argsort(band, kind="stable")
-            equal = np.flatnonzero(band[order][1:] == band[order][:-1])
-            one.append(order[equal])
-            other.append(order[equal + 1])
-        pairs = (np.concatenate(one), np.concatenate(other))
-        graph = coo_array((np.ones(len(pairs[0]), bool), pairs), (number, number))
-        _, groups = connected_components(graph, directed=False)
-        _, firsts = np.unique(groups, return_index=True)
-        return firsts[groups]
+            band = band[order]
+            for distance in range(1, min(_NEIGHBOURS if self._similarity else 1, number - 1) + 1):
+                equal = np.flatnonzero(band[distance:] == band[:-distance])
+                if not len(equal):
+                    break
+                found = np.stack([order[equal], order[equal + distance]])
+                pairs.append(found[:, self._are_similar(least, found)] if self._similarity else found)
+        one, other = np.concatenate(pairs, axis=1)
+        graph = coo_array((np.ones(len(one), bool), (one, other)), (number, number))
+        return connected_components(graph, directed=False)[1].astype(np.int64)
+
+    def _are_similar(
+        self, least: UInt32[np.ndarray, "document function"], pairs: Int64[np.ndarray, "2 pair"]
+    ) -> Bool[np.ndarray, " pair"]:
+        """Whether pairs agree in enough functions: their share estimates the Jaccard similarity."""
+        shares = [
+            (least[pairs[0, start : start + _PAIRS]] == least[pairs[1, start : start + _PAIRS]]).mean(axis=1)
+            for start in range(0, pairs.shape[1], _PAIRS)
+        ]
+        return np.concatenate(shares) >= self._similarity
 
 
 def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, " place"] | None:
     """A hash of each run of words; None for a text of fewer words than a run has."""
-    text = text.lower()
-    if not text.isascii():  # accents become characters of their own, which are no letters
-        text = unicodedata.normalize("NFD", text)
-        text = "".join(character for character in text if unicodedata.category(character) != "Mn")
-    words = _WORD.findall(text)
-    num_runs = len(words) - len(factors) + 1
+    text = _NUMBER.sub("0 ", text.lower())
+    if text.isascii():
+        codes, is_letter = np.frombuffer(text.encode(), np.uint8), _ascii_letters()
+    else:
+        # Accents become characters of their own, which are taken out.
+        text = _accents().sub("", unicodedata.normalize("NFD", text))
+        codes, is_letter = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _letters()
+    inside = is_letter[codes]
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+    starts, stops = edges[::2], edges[1::2]
+    num_runs = len(starts) - len(factors) + 1
     if num_runs < 1:
         return None
-    hashes = {word: xxhash.xxh3_64_intdigest(b"0" if word[0].isdigit() else word.encode()) for word in set(words)}
-    values = np.fromiter(map(hashes.__getitem__, words), np.uint64, len(words))
+    # A word is a polynomial of its letters, the difference of two prefix sums. To begin at the power 0, whatever its
+    # place, it is divided by the power at which it begins, which is a multiplication modulo 2^64.
+    powers, inverses = _powers(len(codes))
+    sums = np.zeros(len(codes) + 1, np.uint64)
+    np.cumsum(powers[: len(codes)] * (codes + np.uint64(1)), out=sums[1:])
+    words = _mixed((sums[stops] - sums[starts]) * inverses[starts])
     runs = np.zeros(num_runs, np.uint64)
     for offset, factor in enumerate(factors):
-        runs += values[offset : offset + num_runs] * factor
+        runs += words[offset : offset + num_runs] * factor
     return (_mixed(runs) >> np.uint64(32)).astype(np.uint32)
 
 
-def _mixed(values: UInt64[np.ndarray, " value"]) -> UInt64[np.ndarray, " value"]:
+def _mixed(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
     """The finaliser of MurmurHash3: every bit depends on all."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
+
+
+def _powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.ndarray, " power"]]:
+    """At least so many powers of the base and of its inverse."""
+    return _made_powers(max(1 << (number - 1).bit_length(), 1 << 16))
+
+
+@cache
+def _made_powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.ndarray, " power"]]:
+    powers = []
+    for base in (_BASE, _INVERSE):
+        factors = np.full(number, base)
+        factors[0] = 1
+        powers.append(np.cumprod(factors))
+    return powers[0], powers[1]
+
+
+@cache
+def _letters() -> Bool[np.ndarray, " code"]:
+    return np.fromiter((chr(code).isalnum() for code in range(sys.maxunicode + 1)), bool, sys.maxunicode + 1)
+
+
+@cache
+def _ascii_letters() -> Bool[np.ndarray, " code"]:
+    return np.array([chr(code).isalnum() for code in range(256)])
+
+
+@cache
+def _accents() -> re.Pattern:
+    """The characters that only change others (category Mn), as one class of ranges."""
+    codes = np.array([code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Mn"])
+    breaks = np.flatnonzero(np.diff(codes) > 1)
+    ranges = zip(codes[[0, *breaks + 1]], codes[[*breaks, -1]], strict=True)
+    return re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]")

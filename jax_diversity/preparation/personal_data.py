@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules
 
 # The local part as RFC 5322 writes it without quotes, then a domain of at least two labels.
 _EMAIL = re.compile(
@@ -34,7 +34,7 @@ def personal_data(
     ip: str = "<ip>",
     card: str = "<card>",
     private_addresses: bool = False,
-) -> Step:
+) -> Rules:
     """Replaces addresses of e-mail, addresses of machines (IP) and card numbers by what stands for them.
 
     An empty text leaves a kind alone. Card numbers need an issuer's first digits and a right checksum (Luhn). Addresses
@@ -57,7 +57,18 @@ def personal_data(
         candidate.text = text
         yield from ()
 
-    return each(rules)
+    return rules
+
+
+def masked(text: str) -> str:
+    """A text to show to a person: addresses and card numbers are replaced."""
+    for pattern, is_one, placeholder in (
+        (_EMAIL, lambda found: True, "<email>"),
+        (_IP, lambda found: _is_address(found, True), "<ip>"),
+        (_CARD, _is_card, "<card>"),
+    ):
+        text, _ = _replaced(text, pattern, is_one, placeholder)
+    return text
 
 
 def _replaced(text: str, pattern: re.Pattern, is_one: Callable[[str], bool], placeholder: str) -> tuple[str, int]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from jax_diversity.foundation.artifacts import file_hash
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least, at_most
 
 
-def python(*, function: str) -> Step:
+def python(*, function: str) -> Rules:
     """Asks a function of your own, `module:name`: of a module that Python finds, or that lies in the working folder.
 
     The function takes the document, with the text as the steps before have left it. It returns whether to keep it; or a
@@ -49,7 +49,7 @@ def python(*, function: str) -> Step:
                 )
             yield at_least("function", int(bool(answer)), 1)
 
-    return each(rules)
+    return rules
 
 
 def identity(*, function: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_most
 
 _PARAGRAPH_END = re.compile(r"\n{2,}")
 _LINE_END = re.compile(r"\n+")
@@ -29,7 +29,7 @@ def repetition(
     repeated_8: float = 0.12,
     repeated_9: float = 0.11,
     repeated_10: float = 0.1,
-) -> Step:
+) -> Rules:
     """Removes documents that repeat themselves in lines, paragraphs or runs of words.
 
     Every threshold is the largest share that is kept. `paragraphs` and `lines`: of those that have come before;
@@ -57,7 +57,7 @@ def repetition(
             else:
                 yield at_most(f"repeated_{n}", _repeated_characters(runs) / num_characters, repeated[n])
 
-    return each(rules)
+    return rules
 
 
 def duplicates(parts: list[str]) -> tuple[int, int]:

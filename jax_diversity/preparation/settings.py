@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 
@@ -37,6 +38,12 @@ class PreparationConfig:
     """The steps, in their order."""
     recipe: str | None = None
     """The name of a list of steps in configs/preparation, such as `fineweb`, in place of `steps`."""
+    engine: Literal["processes", "ray"] = "processes"
+    """Who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster, whose machines must
+    share the file system of `out`."""
+    num_processes: int = 0
+    """How many parts are worked on at a time; 0 takes as many as there are cores, or only this process where one part
+    of some megabytes holds the whole corpus. The result is the same."""
 
     def check(self) -> None:
         """Refuse unknown steps and recipes, and options that do not fit their step, with a `UserError`."""
@@ -44,6 +51,7 @@ class PreparationConfig:
             raise UserError(
                 f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
             )
+        at_least(0, "preparation", self, "num_processes")
         self.chain()
 
     def check_corpus(self, format: str) -> None:
@@ -63,8 +71,6 @@ class PreparationConfig:
         from jax_diversity.preparation.base import METHODS
 
         steps = [{"step": each.step, "options": METHODS.options(each.step) | each.options} for each in self.listed()]
-        for each in steps:
-            each["options"].pop("scratch", None)
         return {"preparation": steps} if steps else {}
 
     def fingerprint_with(self, corpus: str) -> str:
@@ -94,7 +100,7 @@ class PreparationConfig:
                         raise UserError(f"Expected the option {name!r} to be a number, found nan.")
             except UserError as error:
                 raise UserError(f"preparation.steps[{index}]: {error}") from None
-        return Chain([(each.step, each.options) for each in steps])
+        return Chain([(each.step, each.options) for each in steps], self.engine, self.num_processes)
 
 
 def _recipe_steps(name: str) -> tuple[StepConfig, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least
 
 
-def words(*, least: int = 50) -> Step:
+def words(*, least: int = 50) -> Rules:
     """Keeps documents of at least `least` words, punctuation not counted; the number becomes the field `words`.
 
     50 words: as in studies of packing that drop the short articles of WikiText (Merity et al. 2016).
@@ -17,4 +17,4 @@ def words(*, least: int = 50) -> Step:
         candidate.scores["words"] = num_words = len(candidate.proper_words)
         yield at_least("words", num_words, least)
 
-    return each(rules)
+    return rules

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.artifacts import file_hash, fingerprint
+from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.tokenization import workers
@@ -103,7 +104,7 @@ def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> 
     """Processes to work in; 1 is this one."""
     uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
     worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
-    wanted = config.num_processes or (workers.num_cores() if worthwhile else 1)
+    wanted = config.num_processes or (num_cores() if worthwhile else 1)
     return min(wanted, num_files)
 
 

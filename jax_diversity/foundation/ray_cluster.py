@@ -1,0 +1,58 @@
+"""Work shared among the machines of a Ray cluster: jobs in, results out in the order of the jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from jax_diversity.foundation.errors import UserError, in_one_line
+
+Result = TypeVar("Result")
+_JOBS_A_PROCESS = 3
+_RETRIES = 3
+
+
+def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes: int = 0) -> Iterator[Result]:
+    """The results of `work(*job)` in the order of the jobs, a few of which are taken ahead.
+
+    Args:
+        work: a function of a module that all machines have; it does no harm where it runs twice, since a task whose
+            machine is lost is run again.
+        jobs: arguments that can be pickled; taken as results are asked for.
+        num_processes: how many tasks run side by side; 0 takes as many as the cluster has cores.
+
+    Raises:
+        UserError: Ray is not installed, its cluster cannot be reached, or a task was lost several times.
+    """
+    if find_spec("ray") is None:
+        raise UserError("The engine ray needs the library ray; pip install 'jax-diversity[ray]'.")
+    import ray
+    from ray.exceptions import RayTaskError, WorkerCrashedError
+
+    if not ray.is_initialized():
+        try:
+            # The cluster that RAY_ADDRESS names, or one of this machine alone.
+            ray.init(log_to_driver=False, include_dashboard=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(f"Expected a Ray cluster, found none: {in_one_line(error)}.") from None
+    task: Any = ray.remote(max_retries=_RETRIES)(work)
+    most = _JOBS_A_PROCESS * (num_processes or int(ray.cluster_resources().get("CPU", 1)))
+    begun: deque = deque()
+    try:
+        for job in jobs:
+            begun.append(task.remote(*job))
+            if len(begun) >= most:
+                yield ray.get(begun.popleft())
+        while begun:
+            yield ray.get(begun.popleft())
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except WorkerCrashedError as error:
+        raise UserError(
+            f"Expected the tasks of Ray to live until they are done, found one lost {_RETRIES + 1} times "
+            f"({in_one_line(error)}); run the same again, which keeps what is finished."
+        ) from None
