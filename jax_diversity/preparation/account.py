@@ -58,7 +58,7 @@ class Account:
         else:
             self._removed.setdefault(place, Counter())[candidate.removed.rule] += 1
             self._show(candidate.removed.rule, candidate, before)
-        if candidate.found:
+        if candidate.has_found:
             self.found += candidate.found
 
     def _show(self, rule: str, candidate: Candidate, before: str) -> None:

@@ -93,7 +93,6 @@ class Candidate:
         duplicate_of: the id of that group's document that is kept.
         step: the step that looks at it now.
         entered: its words and bytes when it came to that step.
-        found: what that step counts in it, by kind, such as addresses of e-mail.
         is_edited: whether a step has changed its text.
     """
 
@@ -106,8 +105,8 @@ class Candidate:
     duplicate_of: str | None = None
     step: str = ""
     entered: tuple[int, int] = (0, 0)
-    found: Counter[str] = field(default_factory=Counter)
     is_edited: bool = False
+    _found: Counter[str] | None = None
     _text: str | None = None
     _words: list[str] | None = None
     _proper_words: list[str] | None = None
@@ -147,6 +146,22 @@ class Candidate:
             marked = text.translate(_SPACES_AND_OTHERS)
             self._size = marked.count(b" x") + marked.startswith(b"x"), len(text)
         return self._size
+
+    @property
+    def found(self) -> Counter[str]:
+        """What the present step counts in it, by kind, such as addresses of e-mail."""
+        if self._found is None:
+            self._found = Counter()
+        return self._found
+
+    @property
+    def has_found(self) -> bool:
+        """Whether the present step has counted anything."""
+        return bool(self._found)
+
+    def enter(self, step: str) -> None:
+        """Come to a step."""
+        self.step, self.entered, self._found = step, self.size, None
 
     def forget_words(self) -> None:
         """Free the memory of the split words, which can be split again."""

@@ -28,7 +28,10 @@ def exact_duplicates(*, mark: bool = False, precedence: str = "") -> Survey:
 def _sign(candidate: Candidate) -> bytes:
     text = candidate.text
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).casefold()
+        # Most texts are in this form: finding that out takes a third of the time.
+        if not unicodedata.is_normalized("NFKC", text):
+            text = unicodedata.normalize("NFKC", text)
+        text = text.casefold()
     # One pass over the bytes lowers ASCII letters and takes spaces out.
     return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass").translate(_LOWER, _SPACES))
 

@@ -9,7 +9,6 @@ happens with a probability of 1 - (1 - s^r)^b.
 
 from __future__ import annotations
 
-import re
 import sys
 import unicodedata
 from functools import cache
@@ -24,8 +23,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.preparation.base import Candidate, Survey
 from jax_diversity.preparation.duplicates import Duplicates
 
-# A number is one word whatever its digits: pages that differ in their dates and prices are near duplicates.
-_NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
+_LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
+"""Kinds of characters: a point or comma between digits is a part of a number."""
 _BLOCK = 1024
 """Runs of words that are hashed together: their values of all hash functions fit into a processor's cache."""
 _NEIGHBOURS = 16
@@ -127,14 +126,21 @@ class _Functions:
 
 def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, " place"] | None:
     """A hash of each run of words; None for a text of fewer words than a run has."""
-    text = _NUMBER.sub("0 ", text.lower())
+    text = text.lower()
     if text.isascii():
-        codes, is_letter = np.frombuffer(text.encode(), np.uint8), _ascii_letters()
+        codes = np.frombuffer(text.encode(), np.uint8)
+        kinds = _kinds()[codes]
     else:
         # Accents become characters of their own, which are taken out.
-        text = _accents().sub("", unicodedata.normalize("NFD", text))
-        codes, is_letter = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _letters()
-    inside = is_letter[codes]
+        text = unicodedata.normalize("NFD", text)
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        kinds = _kinds()[codes]
+        is_accent = kinds == _ACCENT
+        if is_accent.any():
+            codes, kinds = codes[~is_accent], kinds[~is_accent]
+    is_letter, is_digit = kinds == _LETTER, kinds == _DIGIT
+    inside = is_letter | is_digit
+    inside[1:-1] |= (kinds[1:-1] == _POINT) & is_digit[:-2] & is_digit[2:]
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     starts, stops = edges[::2], edges[1::2]
     num_runs = len(starts) - len(factors) + 1
@@ -145,7 +151,12 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
     powers, inverses = _powers(len(codes))
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(powers[: len(codes)] * (codes + np.uint64(1)), out=sums[1:])
-    words = _mixed((sums[stops] - sums[starts]) * inverses[starts])
+    words = (sums[stops] - sums[starts]) * inverses[starts]
+    # A number is one word whatever its digits: pages that differ in their dates and prices are near duplicates.
+    num_letters = np.zeros(len(codes) + 1, np.int32)
+    np.cumsum(is_letter, out=num_letters[1:])
+    words[num_letters[stops] == num_letters[starts]] = 0
+    words = _mixed(words)
     runs = np.zeros(num_runs, np.uint64)
     for offset, factor in enumerate(factors):
         runs += words[offset : offset + num_runs] * factor
@@ -175,19 +186,14 @@ def _made_powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.n
 
 
 @cache
-def _letters() -> Bool[np.ndarray, " code"]:
-    return np.fromiter((chr(code).isalnum() for code in range(sys.maxunicode + 1)), bool, sys.maxunicode + 1)
-
-
-@cache
-def _ascii_letters() -> Bool[np.ndarray, " code"]:
-    return np.array([chr(code).isalnum() for code in range(256)])
-
-
-@cache
-def _accents() -> re.Pattern:
-    """The characters that only change others (category Mn), as one class of ranges."""
-    codes = np.array([code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Mn"])
-    breaks = np.flatnonzero(np.diff(codes) > 1)
-    ranges = zip(codes[[0, *breaks + 1]], codes[[*breaks, -1]], strict=True)
-    return re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]")
+def _kinds() -> UInt8[np.ndarray, " code"]:
+    """What every character is to words; others are 0."""
+    kinds = np.zeros(sys.maxunicode + 1, np.uint8)
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        if character.isalnum():
+            kinds[code] = _DIGIT if character.isdecimal() else _LETTER
+        elif unicodedata.category(character) == "Mn":
+            kinds[code] = _ACCENT
+    kinds[[ord("."), ord(",")]] = _POINT
+    return kinds

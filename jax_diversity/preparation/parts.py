@@ -7,7 +7,6 @@ parts that are finished.
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,14 @@ def _row(candidate: Candidate) -> tuple[Any, ...]:
     document, removed = candidate.document, candidate.removed
     labels = (document.id, document.source, document.language, document.title)
     found = (dict(candidate.scores), candidate.measured, candidate.duplicate_group, candidate.duplicate_of)
-    place = (candidate.language, candidate.step, candidate.entered, candidate.is_edited)
+    place = (candidate.language, candidate.step, candidate.entered, candidate.is_edited, candidate.size)
     if removed is not None:
         return (*labels, "", {}, tuple(removed), *found, *place)
     return (*labels, candidate.text, dict(document.metadata), None, *found, *place)
 
 
 def _candidate(row: tuple[Any, ...]) -> Candidate:
-    id, source, language, title, text, metadata, removed, *found, now, step, entered, is_edited = row
+    id, source, language, title, text, metadata, removed, *found, now, step, entered, is_edited, size = row
     scores, measured, group, duplicate_of = found
     return Candidate(
         Document(id, text, source, language, title, metadata),
@@ -79,6 +78,6 @@ def _candidate(row: tuple[Any, ...]) -> Candidate:
         duplicate_of,
         step,
         entered,
-        Counter(),
-        is_edited,
+        is_edited=is_edited,
+        _size=size,
     )

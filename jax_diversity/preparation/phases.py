@@ -146,10 +146,10 @@ class Phases:
             for label, rules, account in steps:
                 if candidate.removed is not None:
                     break
-                _enter(candidate, label)
+                candidate.enter(label)
                 _judge(candidate, rules(candidate), account)  # type: ignore[operator]
             if survey is not None and notes is not None and candidate.removed is None:
-                _enter(candidate, self._specs[stop].label)
+                candidate.enter(self._specs[stop].label)
                 notes.add(candidate, survey.note(candidate))
             candidate.forget_words()
 
@@ -159,11 +159,6 @@ class Phases:
             plan = plan_folder(self._work, self.survey_labels[phase - 1]) if phase else None
             self._judging = phase, None if plan is None else self.surveys[phase - 1].rules(plan)
         return self._judging[1]
-
-
-def _enter(candidate: Candidate, label: str) -> None:
-    candidate.step, candidate.entered = label, candidate.size
-    candidate.found.clear()
 
 
 def _judge(candidate: Candidate, rules: Iterator[Measured], account: Account) -> None:
