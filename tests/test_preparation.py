@@ -343,12 +343,11 @@ def test_odd_texts_do_no_harm(step: str) -> None:
         assert result == verdict(step, text)
 
 
-def test_verdicts_equal_datatrove() -> None:
-    filters = pytest.importorskip("datatrove.pipeline.filters", reason="the library that many use for these rules")
-    from datatrove.data import Document as Theirs  # type: ignore[import-not-found]
-    from datatrove.utils.word_tokenizers import WordTokenizer  # type: ignore[import-not-found]
+def same_words() -> Any:
+    """This package's words and sentences, as datatrove takes them."""
+    from datatrove.utils.word_tokenizers import WordTokenizer
 
-    class Ours(WordTokenizer):
+    class SameWords(WordTokenizer):
         def word_tokenize(self, text: str) -> list[str]:
             return split_words(text)
 
@@ -358,11 +357,18 @@ def test_verdicts_equal_datatrove() -> None:
         def span_tokenize(self, text: str) -> list[tuple[int, int]]:
             return [(0, 0)] * len(split_sentences(text))
 
+    return SameWords()
+
+
+def test_verdicts_equal_datatrove() -> None:
+    from datatrove.data import Document as Theirs
+    from datatrove.pipeline import filters
+
     theirs = {
-        "gopher": filters.GopherQualityFilter(language=Ours()),
-        "repetition": filters.GopherRepetitionFilter(language=Ours()),
-        "c4": filters.C4QualityFilter(language=Ours()),
-        "fineweb": filters.FineWebQualityFilter(language=Ours()),
+        "gopher": filters.GopherQualityFilter(language=same_words()),
+        "repetition": filters.GopherRepetitionFilter(language=same_words()),
+        "c4": filters.C4QualityFilter(language=same_words()),
+        "fineweb": filters.FineWebQualityFilter(language=same_words()),
     }
     for text, (step, rules) in itertools.product(made_texts(300), theirs.items()):
         document = Theirs(text=text, id="a")
@@ -382,7 +388,7 @@ def test_exact_duplicates_after_normalisation() -> None:
 
 def near_copies(rng: np.random.Generator, share: float) -> tuple[list[str], list[int]]:
     """Texts of 300 words and, behind them, a copy of each with a share of its words changed; the copies' originals."""
-    vocabulary = np.array([f"word{index}x" for index in range(5000)])
+    vocabulary = np.array(["".join(letters) for letters in itertools.product("abcdefgh", repeat=4)])
     originals = [rng.choice(vocabulary, 300) for _ in range(100)]
     copies = [np.where(rng.random(300) < share, rng.choice(vocabulary, 300), words) for words in originals]
     return [" ".join(words) for words in (*originals, *copies)], list(range(100))
@@ -398,6 +404,33 @@ def test_minhash_finds_what_shares_most_of_its_words() -> None:
     # Words that were changed everywhere leave nothing in common.
     texts, _ = near_copies(np.random.default_rng(4), 0.5)
     assert len(through([("minhash", {})], texts)[0]) == 200
+
+
+def test_groups_equal_datatrove(tmp_path: Path) -> None:
+    """Of copies that share most of their runs: nearer to the threshold two sets of hash functions differ by chance."""
+    from datatrove.data import Document as Theirs
+    from datatrove.pipeline.dedup import minhash
+    from datatrove.utils.hashing import HashConfig
+
+    rng = np.random.default_rng(8)
+    texts = [*near_copies(rng, 0.005)[0], *near_copies(rng, 0.3)[0]]
+    names = {name: str(tmp_path / name) for name in ("signatures", "buckets", "clusters")}
+    documents = [Theirs(text=text, id=str(index)) for index, text in enumerate(texts)]
+    config = minhash.MinhashConfig(hash_config=HashConfig(hash_fc="sha1"))  # its xxhash wants an older library
+    minhash.MinhashDedupSignature(names["signatures"], config, same_words()).run(iter(documents))
+    for bucket in range(14):
+        minhash.MinhashDedupBuckets(names["signatures"], names["buckets"], config=config).run(
+            rank=bucket, world_size=14
+        )
+    minhash.MinhashDedupCluster(names["buckets"], names["clusters"], config=config).run()
+    theirs = {int(each.id) for each in minhash.MinhashDedupFilter(names["clusters"]).run(iter(documents))}
+    ours = {int(document.id[1:]) for document in through([("minhash", {})], texts)[0]}
+    assert len(ours) < 0.8 * len(texts)
+    # Either of two copies may be kept.
+    groups = [
+        [len(kept & {place, place + 100}) for place in (*range(100), *range(200, 300))] for kept in (ours, theirs)
+    ]
+    assert np.mean(np.equal(*groups)) >= 0.98
 
 
 def test_minhash_joins_by_similarity_as_the_curve_says() -> None:
