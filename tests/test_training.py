@@ -26,7 +26,7 @@ from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.checkpoint_files import find_checkpoints, read_checkpoint, verify_training
 from jax_diversity.lab.metrics import JsonLinesWriter, read_log
-from jax_diversity.lab.model import Gpt, summed_cross_entropy
+from jax_diversity.lab.model import Gpt, Positions, attend, distance_bias, segment_mask, summed_cross_entropy
 from jax_diversity.lab.run import count_parameters, train, train_dataset
 from jax_diversity.lab.settings import TrainConfig
 from tests.tiny_dataset import write_tiny_dataset
@@ -378,12 +378,13 @@ def test_a_run_without_validation_sequences(tmp_path):
     assert run.validation_loss is None
 
 
-def make_model() -> Gpt:
-    return Gpt(vocab_size=50, width=16, num_layers=2, num_heads=2, seed=1)
+def make_model(positions: Positions = "rotary") -> Gpt:
+    return Gpt(vocab_size=50, width=16, num_layers=2, num_heads=2, seed=1, positions=positions)
 
 
-def test_a_token_sees_its_own_segment_up_to_itself():
-    model = make_model()
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_a_token_sees_its_own_segment_up_to_itself(positions):
+    model = make_model(positions)
     segmentation = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0, 0]])
     position = jnp.array([[0, 1, 2, 3, 0, 1, 2, 0, 0]])
     inputs = jax.random.randint(jax.random.key(0), (1, 9), 1, 50)
@@ -397,12 +398,29 @@ def test_a_token_sees_its_own_segment_up_to_itself():
         assert moved.tolist() == expected
 
 
-def test_a_segment_is_computed_as_if_alone():
-    model = make_model()
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_a_segment_is_computed_as_if_alone(positions):
+    model = make_model(positions)
     inputs = jax.random.randint(jax.random.key(0), (1, 9), 1, 50)
     packed = model(inputs, jnp.array([[1] * 4 + [2] * 5]), jnp.array([[0, 1, 2, 3, 0, 1, 2, 3, 4]]))
     alone = model(inputs[:, 4:], jnp.ones((1, 5), int), jnp.arange(5)[None])
     np.testing.assert_allclose(packed[:, 4:], alone, atol=1e-5)
+
+
+def test_linear_biases_equal_a_slow_reference():
+    """Scores token by token, as Press et al. 2022 write them: q k / sqrt(d) - m (i - j)."""
+    keys = jax.random.split(jax.random.key(2), 3)
+    query, key, value = (jax.random.normal(one, (1, 6, 4, 3)) for one in keys)
+    segmentation, position = np.array([[1, 1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 3, 0, 1]])
+    bias = distance_bias(jnp.asarray(position), 4)
+    found = attend(query, key, value, segment_mask(jnp.asarray(segmentation)), bias)
+    for head, token in np.ndindex(4, 6):
+        seen = [place for place in range(token + 1) if segmentation[0, place] == segmentation[0, token]]
+        slope = [1 / 4, 1 / 16, 1 / 64, 1 / 256][head]
+        scores = [query[0, token, head] @ key[0, place, head] / np.sqrt(3) - slope * (token - place) for place in seen]
+        shares = np.exp(scores) / np.exp(scores).sum()
+        expected = sum(share * value[0, place, head] for share, place in zip(shares, seen, strict=True))
+        np.testing.assert_allclose(found[0, token, head], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_tokens", [7, 1024, 2500])

@@ -156,7 +156,7 @@ def train(
     )
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
     settings["vocab_size"] = dataset.vocab_size
-    shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed")}
+    shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed", "positions")}
     model = Gpt(**shape)
     schedule = _schedule(config)
     optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)

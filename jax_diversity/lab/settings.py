@@ -31,6 +31,8 @@ class TrainConfig:
     """Attention heads."""
     width: int = 128
     """Model width."""
+    positions: Literal["rotary", "alibi"] = "rotary"
+    """How attention knows where tokens are: rotary angles, or linear biases of the distance (ALiBi)."""
     learning_rate: float = 3e-3
     """Peak of the cosine schedule."""
     warmup_steps: int = 20
@@ -58,6 +60,7 @@ class TrainConfig:
         for name in ("num_steps", "batch_size", "num_layers", "width", "warmup_steps", "validation_batches"):
             if getattr(self, name) > _MOST:
                 raise UserError(f"Expected train.{name} <= {_MOST}, found {getattr(self, name)}.")
+        one_of("train.positions", self.positions, ("rotary", "alibi"))
         for name in self.metrics:
             one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):

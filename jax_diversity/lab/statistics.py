@@ -106,7 +106,7 @@ def _p_value(differences: Float[np.ndarray, " pair"]) -> float:
         return 1.0
     if np.ptp(differences) == 0:
         return 0.0
-    return float(stats.ttest_1samp(differences, 0)[1])
+    return float(np.asarray(stats.ttest_1samp(differences, 0))[1])
 
 
 def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
