@@ -1,4 +1,4 @@
-"""Which files a corpus consists of, and how their bytes are read: local or remote, plain, .gz or .zst."""
+"""Which files a corpus consists of, and how their bytes are read: local or remote, plain, .gz, .bz2 or .zst."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 MAX_DOCUMENT_BYTES = 2**30
 """Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
 
-_COMPRESSIONS = (".gz", ".zst")
+_COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
+# enwiki-20240101-pages-articles-multistream1.xml-p1p41242; stats.stackexchange.com/Posts.xml.
+_MEDIAWIKI = re.compile(r"pages-(?:articles|meta-current).*\.xml(?:-p\d+p\d+)?$", re.IGNORECASE)
+_STACK_EXCHANGE = re.compile(r"(?:^|-)posts\.xml$", re.IGNORECASE)
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
 
@@ -51,8 +54,13 @@ class InputFile:
         return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
 
     @property
-    def format(self) -> Literal["jsonl", "parquet", "text"]:
-        """The format by the name's ending; text for unknown ones."""
+    def format(self) -> Literal["jsonl", "parquet", "text", "mediawiki", "stack_exchange"]:
+        """The format by the name; text for unknown ones."""
+        base = PurePosixPath(without_compression(self.name)).name
+        if _MEDIAWIKI.search(base):
+            return "mediawiki"
+        if _STACK_EXCHANGE.search(base):
+            return "stack_exchange"
         ending = PurePosixPath(without_compression(self.name)).suffix.lower()
         if ending in (".jsonl", ".ndjson", ".json"):
             return "jsonl"
@@ -78,6 +86,11 @@ class InputFile:
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
         """The stored bytes and, decompressed by the file's ending, its content; faults are `UserError`s."""
+        if self.name.endswith(".7z"):
+            raise UserError(
+                f"Expected a plain file, .gz, .bz2 or .zst, found the 7z archive {self.address}; unpack it with "
+                f"`7z x {PurePosixPath(self.address).name}`, and name the files that it holds."
+            )
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
                 if not stored.read(1):  # the decompressors accept a file of no bytes as one without content
@@ -87,9 +100,11 @@ class InputFile:
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
-            elif self.name.endswith(".zst"):
-                # pyarrow's stream raises where a frame is cut off; that of the zstandard package just ends.
-                with pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd") as content:
+            elif self.name.endswith((".bz2", ".zst")):
+                # pyarrow's streams raise where a frame is cut off, or where what follows one is none. That of the
+                # package zstandard just ends, and Python's own for bz2 leaves out what follows.
+                kind = "bz2" if self.name.endswith(".bz2") else "zstd"
+                with pa.CompressedInputStream(pa.PythonFile(stored, "r"), kind) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)
             else:
                 yield stored, stored

@@ -16,11 +16,13 @@ from jax_diversity.corpus.array_record import read_array_records
 from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
+from jax_diversity.corpus.mediawiki import read_mediawiki
 from jax_diversity.corpus.megatron import read_megatron
 from jax_diversity.corpus.parquet import read_parquet
 from jax_diversity.corpus.python_environment import find_packages, read_python_environment, select_documents
 from jax_diversity.corpus.records import TEXT, TOKENS, Found, Place, Problem, ReadReport, TokenDocument
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.corpus.stack_exchange import read_stack_exchange
 from jax_diversity.corpus.text import read_text
 from jax_diversity.foundation.artifacts import HashMemory, fingerprint
 from jax_diversity.foundation.errors import UserError
@@ -155,6 +157,10 @@ def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found
         return read_jsonl(file, config, advance, form)
     if kind == "parquet":
         return read_parquet(file, config, advance, form)
+    if form is TEXT and kind == "mediawiki":
+        return read_mediawiki(file, advance)
+    if form is TEXT and kind == "stack_exchange":
+        return read_stack_exchange(file, advance)
     if form is TOKENS:
         raise UserError(
             f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; "

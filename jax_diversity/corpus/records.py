@@ -8,13 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+from xml.etree.ElementTree import ParseError
 
 import numpy as np
 from jaxtyping import Int32
 
 from jax_diversity.corpus.files import InputFile
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.foundation.errors import UserError, shortened
+from jax_diversity.foundation.errors import UserError, in_one_line, shortened
 from jax_diversity.schema import Document
 
 MAX_PROBLEMS = 20
@@ -50,6 +51,15 @@ class Problem(NamedTuple):
         """The problem of bytes that are no UTF-8, or of a string that cannot be written as UTF-8."""
         unit = "byte" if isinstance(error, UnicodeDecodeError) else "character"
         return cls("num_invalid_utf8", f"no valid UTF-8: {error.reason} at {unit} {error.start + 1}")
+
+    @classmethod
+    def of_xml(cls, content: bytes, error: ParseError) -> Problem:
+        """The problem of bytes that are no XML."""
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as no_utf8:
+            return cls.of_unicode(no_utf8)
+        return cls("num_broken_records", f"no XML: {in_one_line(error)}")
 
 
 @dataclass
