@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 from jax_diversity.foundation.errors import UserError, in_one_line
 
 MAX_DOCUMENT_BYTES = 2**30
@@ -28,9 +28,14 @@ MAX_DOCUMENT_BYTES = 2**30
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
-# enwiki-20240101-pages-articles-multistream1.xml-p1p41242; stats.stackexchange.com/Posts.xml.
-_MEDIAWIKI = re.compile(r"pages-(?:articles|meta-current).*\.xml(?:-p\d+p\d+)?$", re.IGNORECASE)
-_STACK_EXCHANGE = re.compile(r"(?:^|-)posts\.xml$", re.IGNORECASE)
+_NAMES: dict[TextFormat, re.Pattern] = {
+    # enwiki-20240101-pages-articles-multistream1.xml-p1p41242; stats.stackexchange.com/Posts.xml.
+    "mediawiki": re.compile(r"pages-(?:articles|meta-current).*\.xml(?:-p\d+p\d+)?$", re.IGNORECASE),
+    "stack_exchange": re.compile(r"(?:^|-)posts\.xml$", re.IGNORECASE),
+    "latex": re.compile(r"\.tex$", re.IGNORECASE),
+    "jsonl": re.compile(r"\.(?:jsonl|ndjson|json)$", re.IGNORECASE),
+    "parquet": re.compile(r"\.(?:parquet|pq)$", re.IGNORECASE),
+}
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
 
@@ -54,17 +59,19 @@ class InputFile:
         return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
 
     @property
-    def format(self) -> Literal["jsonl", "parquet", "text", "mediawiki", "stack_exchange"]:
+    def folder(self) -> str:
+        """The name of its folder, which is the source of files that hold one document each."""
+        path = os.path.abspath(self.address) if self.filesystem is None else self.address.partition("://")[2]
+        return valid_name(PurePosixPath(path).parent.name) or self.stem
+
+    @property
+    def format(self) -> TextFormat:
         """The format by the name; text for unknown ones."""
         base = PurePosixPath(without_compression(self.name)).name
-        if _MEDIAWIKI.search(base):
-            return "mediawiki"
-        if _STACK_EXCHANGE.search(base):
-            return "stack_exchange"
-        ending = PurePosixPath(without_compression(self.name)).suffix.lower()
-        if ending in (".jsonl", ".ndjson", ".json"):
-            return "jsonl"
-        return "parquet" if ending in (".parquet", ".pq") else "text"
+        for name, pattern in _NAMES.items():
+            if pattern.search(base):
+                return name
+        return "text"
 
     @property
     def stores_array_records(self) -> bool:

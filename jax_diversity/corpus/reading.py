@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from jax_diversity.corpus.array_record import read_array_records
 from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
+from jax_diversity.corpus.latex import read_latex
 from jax_diversity.corpus.mediawiki import read_mediawiki
 from jax_diversity.corpus.megatron import read_megatron
 from jax_diversity.corpus.parquet import read_parquet
@@ -29,6 +30,13 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
+_READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
+    "latex": read_latex,
+    "mediawiki": read_mediawiki,
+    "stack_exchange": read_stack_exchange,
+    "text": read_text,
+}
+"""The readers of files that have no fields to name."""
 _TOKEN_BYTES = 4  # of a token that came with its document, as it is stored
 _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 
@@ -157,16 +165,12 @@ def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found
         return read_jsonl(file, config, advance, form)
     if kind == "parquet":
         return read_parquet(file, config, advance, form)
-    if form is TEXT and kind == "mediawiki":
-        return read_mediawiki(file, advance)
-    if form is TEXT and kind == "stack_exchange":
-        return read_stack_exchange(file, advance)
     if form is TOKENS:
         raise UserError(
             f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; "
             "rename it to what it is, or set corpus.format."
         )
-    return read_text(file, advance)
+    return _READERS[kind](file, advance)
 
 
 def _is_empty(document: Document) -> bool:

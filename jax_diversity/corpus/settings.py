@@ -11,6 +11,9 @@ from jax_diversity.foundation.errors import UserError
 PYTHON_ENVIRONMENT = "python-environment"
 """The word in `paths` for the installed Python packages."""
 
+TextFormat = Literal["jsonl", "parquet", "text", "latex", "mediawiki", "stack_exchange"]
+Format = Literal["auto", TextFormat, "megatron", "tokens"]
+
 
 @dataclass(frozen=True)
 class CorpusConfig:
@@ -19,11 +22,11 @@ class CorpusConfig:
     paths: tuple[str, ...] = ()
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
-    format: Literal["auto", "jsonl", "parquet", "text", "mediawiki", "stack_exchange", "megatron", "tokens"] = "auto"
-    """What the files are; `auto` goes by their names. `mediawiki`: XML dumps of wikis; `stack_exchange`: Posts.xml
-    of a site; both give raw text, for the steps of preparation of these names. `megatron`: prefixes of .bin and .idx
-    files, or globs of them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both
-    go with tokenizer.kind `stored`."""
+    format: Format = "auto"
+    """What the files are; `auto` goes by their names. Some give raw text for a step of preparation of the same name:
+    `latex` (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis), `stack_exchange` (a site's
+    Posts.xml). `megatron`: prefixes of .bin and .idx files, or globs of them; `tokens`: JSONL, Parquet or ArrayRecord
+    files that hold token ids in `tokens_field`. Both go with tokenizer.kind `stored`."""
     text_field: str = "text"
     """The field that holds a document's text."""
     id_field: str | None = "id"

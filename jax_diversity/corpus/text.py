@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import PurePosixPath
 
-from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
+from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
 from jax_diversity.corpus.records import Found, Place, Problem
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -37,8 +36,6 @@ def read_text(file: InputFile, advance: Advance) -> Found:
         yield place, Problem.of_unicode(error)
         return
     language = _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(file.name)).suffix.lower())
-    path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
-    # The source is the file's folder: with a source for each file, every document would be a group of its own.
-    source = valid_name(PurePosixPath(path).parent.name) or file.stem
     code = f"code:{language}" if language else None
-    yield place, Document(id=place.name, text=text, source=source, language=code, title=file.name)
+    # The source is the file's folder: with a source for each file, every document would be a group of its own.
+    yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)

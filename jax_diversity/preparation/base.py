@@ -36,6 +36,7 @@ METHODS = Methods(
         "fineweb": "fineweb",
         "gopher": "gopher",
         "language": "language",
+        "latex": "latex",
         "mediawiki": "mediawiki",
         "minhash": "minhash",
         "personal_data": "personal_data",

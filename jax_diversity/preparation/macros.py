@@ -1,0 +1,281 @@
+r"""Macros of TeX that a text defines, put in place where it uses them.
+
+The text is read from beginning to end, as TeX does: a macro means what was defined last before its use. What a macro
+stands for is read again, since it may hold macros. Groups do not end a definition. Macros that compute (with `\if` and
+the like), that have delimited parameters, or whose definition leads back to themselves are left as they are.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from functools import cached_property
+from typing import NamedTuple
+
+_COMMAND = re.compile(r"\\(?:(?:long|global|protected|outer)\s*\\)*([a-zA-Z]+|[^a-zA-Z])", re.DOTALL)
+_NEW = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+)(?![a-zA-Z@]))\s*(?:\[\s*(\d)\s*\])?")
+_DEF = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])((?:#\d)*)\s*(?=\{)")
+_LET = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])\s*=?\s*\\([a-zA-Z@]+)")
+_NAMED = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)|\\([a-zA-Z]+))")
+_DEFINING = {
+    **dict.fromkeys(("newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"), _NEW),
+    "DeclareMathOperator": _NEW,
+    **dict.fromkeys(("def", "gdef", "edef", "xdef"), _DEF),
+    "let": _LET,
+}
+# What makes the structure of a document stays, also where its author has given it another look.
+_STRUCTURE = {
+    *("begin", "end", "part", "chapter", "section", "subsection", "subsubsection", "paragraph", "appendix", "item"),
+    *("maketitle", "abstract", "caption", "label", "ref", "cite", "bibliography", "input", "include", "par", "relax"),
+    *("documentclass", "documentstyle", "usepackage"),
+    *_DEFINING,
+}
+_COMPUTES = re.compile(
+    r"\\(?:[a-zA-Z]*@|(?:if(?!f(?![a-zA-Z]))[a-zA-Z]*|else|fi|csname|expandafter|futurelet|noexpand|catcode|loop|the"
+    r"|advance|begingroup|endgroup)(?![a-zA-Z]))"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BRACKET = re.compile(r"\\.|[{\]]", re.DOTALL)
+_PARAMETER = re.compile(r"#(#|\d)")
+_SPACE = re.compile(r"[ \t]*(?:\n(?![ \t]*\n)[ \t]*)?")
+_LINE_END = re.compile(r"[ \t]*\n")
+_XSPACE = re.compile(r"\\xspace(?![a-zA-Z])(?:\{\})?")
+_ENDS_IN_COMMAND = re.compile(r"\\[a-zA-Z]+\Z")
+_MOST_LEVELS = 10
+_MOST_COMMANDS = 300
+_LONGEST_OPTION = 300
+
+
+class _Macro(NamedTuple):
+    num_parameters: int
+    default: str | None  # of the first parameter, which is then an option in brackets
+    body: str
+    commands: frozenset[str]  # in the body
+
+
+class _Frame:
+    """A text that is read: the document's, what a macro stands for, or an argument."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+
+    @cached_property
+    def closing(self) -> dict[int, int]:
+        """The place of every opening brace -> that of its closing one."""
+        opened: list[int] = []
+        pairs = {}
+        for match in _BRACE.finditer(self.text):
+            if match[0] == "{":
+                opened.append(match.start())
+            elif match[0] == "}" and opened:
+                pairs[opened.pop()] = match.start()
+        return pairs
+
+    def skip_space(self) -> str:
+        """Go to the next character, which is returned; an empty text at the end and before a paragraph's end."""
+        self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
+        return self.text[self.position : self.position + 1].strip("\n")
+
+    def argument(self) -> slice | None:
+        """Read a group in braces, a command or a character: its place, None where there is none."""
+        start, mark = self.position, self.skip_space()
+        if mark == "{":
+            end = self.closing.get(self.position)
+            if end is not None:
+                found = slice(self.position + 1, end)
+                self.position = end + 1
+                return found
+        elif mark == "\\" and (match := _COMMAND.match(self.text, self.position)):
+            self.position = match.end()
+            return slice(match.start(), match.end())
+        elif mark not in ("", "}", "\0"):
+            self.position += 1
+            return slice(self.position - 1, self.position)
+        self.position = start
+        return None
+
+    def option(self) -> str | None:
+        """Read what is in brackets; None where there are none."""
+        start = self.position
+        if self.skip_space() == "[":
+            place = first = self.position + 1
+            last = self.text.rfind("]", first, first + _LONGEST_OPTION) + 1
+            while match := _BRACKET.search(self.text, place, last):
+                if match[0] == "]":
+                    self.position = match.end()
+                    return self.text[first : match.start()]
+                place = self.closing.get(match.start(), len(self.text)) + 1 if match[0] == "{" else match.end()
+        self.position = start
+        return None
+
+
+def expand_macros(text: str) -> tuple[str, Counter[str]]:
+    r"""Put macros in place, and take out their definitions.
+
+    Returns:
+        The text, and how many uses of macros were put in place (`macros`), how many were left since arguments were
+        missing or the text would have become too long (`macros_left`), and how many definitions were left since they
+        lead back to themselves (`recursive_macros`).
+
+    Example:
+        >>> expand_macros(r"\newcommand{\norm}[1]{\lVert #1 \rVert}\def\R{\mathbb{R}} $\norm{x} \in \R$")
+        (' $\\lVert x \\rVert \\in \\mathbb{R}$', Counter({'macros': 2}))
+    """
+    if not any(f"\\{name}" in text for name in _DEFINING):
+        return text, Counter()
+    expansion = _Expansion(4 * len(text) + 20_000)
+    return expansion.of(text), expansion.counts
+
+
+class _Expansion:
+    """The macros that are known at a place of the text, and how much they may still add to it."""
+
+    def __init__(self, most_characters: int) -> None:
+        self.counts = Counter[str]()
+        self._left = most_characters
+        self._macros: dict[str, _Macro] = {}  # none of which leads back to itself
+
+    def of(self, text: str, level: int = 0) -> str:
+        """The text without definitions, and with all macros put in place."""
+        parts: list[str] = []
+        frames = [_Frame(text)]
+        while frames:
+            frame = frames[-1]
+            match = self._next(frame)
+            if match is None:
+                _append(parts, frame.text[frame.position :])
+                frames.pop()
+                continue
+            _append(parts, frame.text[frame.position : match.start()])
+            name, frame.position = match[1], match.end()
+            if name in _DEFINING:
+                if not self._define(frame, name):
+                    parts.append(match[0])
+                elif (not parts or parts[-1].endswith("\n")) and (end := _LINE_END.match(frame.text, frame.position)):
+                    frame.position = end.end()  # the definition had the line for itself
+                continue
+            body = self._body(frames, name, level)
+            if body is None:
+                self.counts["macros_left"] += 1
+                _append(parts, match[0])
+            else:
+                self.counts["macros"] += 1
+                frames.append(_Frame(body))
+        return "".join(parts)
+
+    def _next(self, frame: _Frame) -> re.Match | None:
+        """The next command that is a macro or defines one."""
+        for match in _COMMAND.finditer(frame.text, frame.position):
+            if match[1] in self._macros or match[1] in _DEFINING:
+                return match
+        return None
+
+    def _body(self, frames: list[_Frame], name: str, level: int) -> str | None:
+        """What a macro stands for, with the arguments that follow it; None where it is left as it is."""
+        if level > _MOST_LEVELS or self._left < 0:
+            return None
+        macro = self._macros[name]
+        while len(frames) > 1 and frames[-1].position == len(frames[-1].text):
+            frames.pop()  # its arguments may follow the macro whose body ends with it
+        frame, arguments, places = frames[-1], list[str](), list[slice]()
+        start = frame.position
+        if macro.num_parameters and macro.default is not None:
+            option = frame.option()
+            arguments.append(macro.default if option is None else option)
+        for _ in range(macro.num_parameters - len(arguments)):
+            place = frame.argument()
+            if place is None:
+                frame.position = start
+                return None
+            places.append(place)
+        if not macro.num_parameters and frame.text.startswith("{}", frame.position):
+            frame.position += 2
+        arguments += [frame.text[place] for place in places]
+        arguments = [self.of(each, level + 1) if "\\" in each else each for each in arguments]
+        uses = [macro.body.count(f"#{which}") for which in range(1, len(arguments) + 1)]
+        self._left -= len(macro.body) + sum(map(operator.mul, uses, map(len, arguments))) + 1
+        if self._left < 0:
+            frame.position = start
+            return None
+        return _filled(macro.body, arguments) if arguments else macro.body
+
+    def _define(self, frame: _Frame, by: str) -> bool:
+        """Read a definition; False, and nothing is read, where it is none that can be put in place."""
+        start = frame.position
+        match = _DEFINING[by].match(frame.text, start)
+        named = match or _NAMED.match(frame.text, start)
+        if named is None:
+            return False
+        name = named[1] or named[2]
+        known = self._macros.pop(name, None)
+        if match is None:
+            return False
+        frame.position = match.end()
+        if by == "let":
+            same = self._macros.get(match[2]) or _Macro(0, None, f"\\{match[2]}", frozenset((match[2],)))
+            if match[2] in ("relax", "undefined"):
+                return True
+            return "@" not in match[2] and self._learn(name, same)
+        default = None
+        if _DEFINING[by] is _DEF:
+            num_parameters = match[2].count("#")
+        else:
+            num_parameters = int(match[3] or 0)
+            default = frame.option() if num_parameters else None
+        place = frame.argument()
+        body = frame.text[place] if place is not None else ""
+        if place is None or _COMPUTES.search(body):
+            frame.position = start
+            return False
+        if by == "DeclareMathOperator":
+            star = "*" if frame.text.startswith("*", start) else ""
+            body = f"\\operatorname{star}{{{body}}}"
+        if by == "providecommand" and known is not None:
+            self._macros[name] = known
+            return True
+        body = _XSPACE.sub("", body)
+        commands = frozenset(_COMMAND.findall(body))
+        if not self._learn(name, _Macro(num_parameters, default, body, commands)):
+            frame.position = start
+            return False
+        return True
+
+    def _learn(self, name: str, macro: _Macro) -> bool:
+        """Take a macro in; False where it leads back to itself, or over more macros than any author writes."""
+        waiting, seen = list(macro.commands), set(macro.commands)
+        while waiting and name not in seen and len(seen) < _MOST_COMMANDS:
+            further = self._macros.get(waiting.pop())
+            if further is not None:
+                new = further.commands - seen
+                seen |= new
+                waiting += new
+        if name in seen or name in _STRUCTURE or len(seen) >= _MOST_COMMANDS:
+            self.counts["recursive_macros"] += name in seen
+            return False
+        self._macros[name] = macro
+        return True
+
+
+def _filled(body: str, arguments: list[str]) -> str:
+    """A body with its arguments."""
+    parts: list[str] = []
+    last = 0
+    for match in _PARAMETER.finditer(body):
+        _append(parts, body[last : match.start()])
+        which = match[1]
+        if which == "#":
+            _append(parts, "#")
+        elif 0 < int(which) <= len(arguments):
+            _append(parts, arguments[int(which) - 1])
+        last = match.end()
+    _append(parts, body[last:])
+    return "".join(parts)
+
+
+def _append(parts: list[str], part: str) -> None:
+    """Add a part: a letter at its beginning is no part of a command that the parts before end with."""
+    if part:
+        if parts and part[0].isalpha() and _ENDS_IN_COMMAND.search(parts[-1][-40:]):
+            part = f" {part}"
+        parts.append(part)
