@@ -35,6 +35,7 @@ METHODS = Methods(
         "exact_duplicates": "exact_duplicates",
         "fineweb": "fineweb",
         "gopher": "gopher",
+        "gutenberg": "gutenberg",
         "language": "language",
         "latex": "latex",
         "mediawiki": "mediawiki",
