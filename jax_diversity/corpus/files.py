@@ -32,6 +32,8 @@ _NAMES: dict[TextFormat, re.Pattern] = {
     # enwiki-20240101-pages-articles-multistream1.xml-p1p41242; stats.stackexchange.com/Posts.xml.
     "mediawiki": re.compile(r"pages-(?:articles|meta-current).*\.xml(?:-p\d+p\d+)?$", re.IGNORECASE),
     "stack_exchange": re.compile(r"(?:^|-)posts\.xml$", re.IGNORECASE),
+    "warc": re.compile(r"\.(?:warc|wet)$", re.IGNORECASE),
+    "html": re.compile(r"\.(?:html?|xhtml)$", re.IGNORECASE),
     "latex": re.compile(r"\.tex$", re.IGNORECASE),
     "jsonl": re.compile(r"\.(?:jsonl|ndjson|json)$", re.IGNORECASE),
     "parquet": re.compile(r"\.(?:parquet|pq)$", re.IGNORECASE),

@@ -25,16 +25,19 @@ from jax_diversity.corpus.records import TEXT, TOKENS, Found, Place, Problem, Re
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.stack_exchange import read_stack_exchange
 from jax_diversity.corpus.text import read_text
+from jax_diversity.corpus.web import read_html, read_warc
 from jax_diversity.foundation.artifacts import HashMemory, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
 _READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
+    "html": read_html,
     "latex": read_latex,
     "mediawiki": read_mediawiki,
     "stack_exchange": read_stack_exchange,
     "text": read_text,
+    "warc": read_warc,
 }
 """The readers of files that have no fields to name."""
 _TOKEN_BYTES = 4  # of a token that came with its document, as it is stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from jax_diversity.preparation.base import Candidate, Measured, Step, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules
 
 # A header ends with the line that begins the book, in books of before 2003 with the small print; titles may take lines.
 _MARK = re.compile(
@@ -24,7 +24,7 @@ _CREDITS = re.compile(
 _LONGEST_HEADER = 50_000
 
 
-def gutenberg() -> Step:
+def gutenberg() -> Rules:
     """Removes what Project Gutenberg adds to a book: header, names of volunteers, licence.
 
     The book is what is between the lines that mark its beginning and its end; of several books in a text, all are
@@ -51,4 +51,4 @@ def gutenberg() -> Step:
         candidate.text = "\n\n".join(filter(None, map(str.strip, books)))
         yield from ()  # an empty one is removed
 
-    return each(rules)
+    return rules

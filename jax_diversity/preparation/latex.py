@@ -49,7 +49,7 @@ def latex(*, abstract: bool = False, appendix: bool = True, always: bool = False
         if always or candidate.document.metadata.get("media_type") == MEDIA_TYPE:
             text, quoted = _without_comments(candidate.text)
             text, counts = expand_macros(text)
-            candidate.found += counts
+            candidate.found.update(counts)
             text = _without_bibliography(_body(text, abstract, candidate))
             if not appendix and (match := _APPENDIX.search(text)):
                 text = text[: match.start()]
