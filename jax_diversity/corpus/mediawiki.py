@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 from xml.etree import ElementTree
 
@@ -116,10 +116,13 @@ def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:
     revision = page.findall("revision")[-1:] or [page]
     found = {name: (revision[0].findtext(name) or "").strip() for name in ("id", "timestamp", "format")}
     number, title = (page.findtext("id") or "").strip(), page.findtext("title")
-    metadata: dict[str, Any] = {"media_type": found["format"] or "text/x-wiki", "timestamp": found["timestamp"]}
-    metadata["revision"] = int(found["id"]) if found["id"].isdecimal() else None
-    if wiki.pages and title:
-        metadata["url"] = wiki.pages + quote(title.replace(" ", "_"), safe="/:(),'!~*;@")
+    url = wiki.pages + quote(title.replace(" ", "_"), safe="/:(),'!~*;@") if wiki.pages and title else None
+    metadata = {
+        "media_type": found["format"] or "text/x-wiki",
+        "timestamp": found["timestamp"],
+        "revision": int(found["id"]) if found["id"].isdecimal() else None,
+        "url": url,
+    }
     return Document(
         id=f"{wiki.name}:{number}" if number else place.name,
         text=revision[0].findtext("text") or "",

@@ -49,9 +49,9 @@ _WORDS = {
     **dict.fromkeys(("lang", "transl", "transliteration"), -1),
 }
 _SIGNS = {
-    **dict.fromkeys(("ndash", "\u2013", "en dash"), "\u2013"),
+    **dict.fromkeys(("ndash", "\u2013", "en dash", "endash"), "\u2013"),
     **dict.fromkeys(("snd", "spnd", "spaced ndash", "dash"), " \u2013 "),
-    **dict.fromkeys(("mdash", "\u2014", "em dash"), "\u2014"),
+    **dict.fromkeys(("mdash", "\u2014", "em dash", "emdash", "mdashb"), "\u2014"),
     **dict.fromkeys(("nbsp", "spaces", "-"), " "),
     **{"'": "'", "!": "|", "=": "=", "pipe": "|"},
 }
@@ -67,7 +67,7 @@ _MEDIA = re.compile(r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[gav]|mp3
 _OTHER_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*$|simple$")
 
 # ---- Formatting.
-_BREAKS = "br hr p div li ul ol dl dd dt blockquote center poem tr h1 h2 h3 h4 h5 h6"
+_BREAKS = "br hr p pre div li ul ol dl dd dt blockquote center poem tr h1 h2 h3 h4 h5 h6"
 _INLINE = (
     "b i u s em strong small big sub sup span font tt code kbd samp var cite q abbr dfn del ins mark bdi bdo ruby rb "
     "rt rp noinclude onlyinclude nowiki time data a strike wbr section ref td th tbody caption"
@@ -82,10 +82,12 @@ _ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;])", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ODD_TAG = re.compile("<[a-zA-Z/!]")
+_EMPTY_LINES = re.compile(r"\n{3,}")
 _RULE = re.compile("-{4,}")
 _HOLES = (
     (re.compile(r"\[\s*\]|\([\s,;:/|\u2013-]*\)"), ""),
     (re.compile(r"(?<=\S)[ \t]{2,}"), " "),
+    (re.compile(r"([,;:])(?: ?[,;])+"), r"\1"),
     (re.compile(r"\( ?[,;:][ ,;:]*"), "("),
     (re.compile(r"(?<![ ,;:])[ ,;:]++\)"), ")"),
     (re.compile(r"(?<=\S) (?=[,.](?:\s|$))"), ""),
@@ -129,8 +131,8 @@ def mediawiki(*, languages: str = "", appendices: bool = False, formulas: bool =
         except Exception:  # whatever the parser raises, the page has a row that says so
             yield at_most("parser_failed", 1, 0)
             return
-        text = _in_lines(text)
-        candidate.text = _PLACE.sub(lambda place: _content(aside, place), text).strip()
+        text = _PLACE.sub(lambda place: _content(aside, place), _in_lines(text))
+        candidate.text = _EMPTY_LINES.sub("\n\n", text).strip()
 
     return rules
 

@@ -23,7 +23,6 @@ _LARGEST = """
     codegolf.stackexchange.com mathematica.stackexchange.com security.stackexchange.com drupal.stackexchange.com
     salesforce.stackexchange.com sharepoint.stackexchange.com
 """
-_NONE_SO_LOW = -(10**9)
 _ANSWER = re.compile(r'\n<article data-score="(-?\d+)">\n')
 _BULLET = re.compile(r"^(\s*)• ", re.MULTILINE)
 
@@ -32,8 +31,8 @@ def stack_exchange(
     *,
     sites: str = "largest",
     least_answers: int = 0,
-    least_score: int = _NONE_SO_LOW,
-    least_answer_score: int = _NONE_SO_LOW,
+    least_score: int = -1_000_000,
+    least_answer_score: int = -1_000_000,
     question: str = "Q: ",
     answer: str = "A: ",
     always: bool = False,
