@@ -398,7 +398,7 @@ def test_a_page_at_which_the_parser_fails_is_counted(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("step", "library"), [("mediawiki", "mwparserfromhell"), ("stack_exchange", "resiliparse")])
 def test_an_absent_library_is_told(monkeypatch: pytest.MonkeyPatch, step: str, library: str) -> None:
     monkeypatch.setattr(f"jax_diversity.preparation.{step}.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"Expected the library {library} for the step {step}; pip install"):
+    with pytest.raises(UserError, match=rf"The step {step} needs the library {library}; pip install"):
         Chain([(step, {})])
 
 

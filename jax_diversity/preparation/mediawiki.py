@@ -105,7 +105,7 @@ def mediawiki(*, languages: str = "", appendices: bool = False, formulas: bool =
     """
     if find_spec("mwparserfromhell") is None:
         raise UserError(
-            "Expected the library mwparserfromhell for the step mediawiki; pip install 'jax-diversity[preparation]'."
+            "The step mediawiki needs the library mwparserfromhell; pip install 'jax-diversity[preparation]'."
         )
     wanted = frozenset(languages.replace(",", " ").lower().split())
 

@@ -47,7 +47,7 @@ def stack_exchange(
     """
     if find_spec("resiliparse") is None:
         raise UserError(
-            "Expected the library resiliparse for the step stack_exchange; pip install 'jax-diversity[preparation]'."
+            "The step stack_exchange needs the library resiliparse; pip install 'jax-diversity[preparation]'."
         )
     wanted = frozenset((_LARGEST if sites == "largest" else sites).replace(",", " ").lower().split())
 
