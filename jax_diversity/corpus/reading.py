@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from jax_diversity.corpus.array_record import read_array_records
+from jax_diversity.corpus.code import Licences, read_code
 from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.jsonl import read_jsonl
@@ -69,9 +70,10 @@ def sample_documents(
     each = max(number // num_sources, 1)
 
     def found() -> Found:
+        licences = Licences()
         for index in wanted:
             if index < len(files):
-                yield from islice(_read_file(files[index], config, advance), each)
+                yield from islice(_read_file(files[index], config, licences, advance), each)
             else:
                 yield from islice(read_python_environment(config.max_bytes, advance), each)
 
@@ -127,12 +129,14 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
     small JSON file that remembers content hashes by path, size and time of change.
     """
     memory = HashMemory(cache)  # hashing takes as long as reading: only files that have changed are read again
-    files = []
+    files, licences = [], Licences()
     for file in find_files(config):
         with reading_faults(file):
             size = file.size()
             content = memory.hash(file.address) if file.filesystem is None else _remote_tag(file)
         files.append([file.name, size, content])
+        if config.format == "code":  # licence files need not be among the files that are read
+            files[-1].append(licences.of(file))
         advance(size)
     memory.save()
     packages = []
@@ -143,8 +147,9 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
 
 
 def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Found:
+    licences = Licences()
     for file in find_files(config):
-        for place, found in _read_file(file, config, advance):
+        for place, found in _read_file(file, config, licences, advance):
             read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
             # Only a document is checked: records that are skipped do not count towards the limit.
             if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
@@ -156,7 +161,7 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
         yield from read_python_environment(remaining, advance)
 
 
-def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
+def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advance: Advance) -> Found:
     kind, form = (file.format if config.format == "auto" else config.format), TEXT
     if kind == "megatron":
         return read_megatron(file, advance)
@@ -173,6 +178,8 @@ def _read_file(file: InputFile, config: CorpusConfig, advance: Advance) -> Found
             f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; "
             "rename it to what it is, or set corpus.format."
         )
+    if kind == "code":
+        return read_code(file, licences, advance)
     return _READERS[kind](file, advance)
 
 

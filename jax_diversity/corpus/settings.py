@@ -12,7 +12,7 @@ PYTHON_ENVIRONMENT = "python-environment"
 """The word in `paths` for the installed Python packages."""
 
 TextFormat = Literal["jsonl", "parquet", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
-Format = Literal["auto", TextFormat, "megatron", "tokens"]
+Format = Literal["auto", TextFormat, "code", "megatron", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class CorpusConfig:
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
     format: Format = "auto"
-    """What the files are; `auto` goes by their names. Some give raw text for a step of preparation: `html` and `warc`
-    (crawls) for the step html, `latex` (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis) and
-    `stack_exchange` (a site's Posts.xml) for the steps of these names. `megatron`: prefixes of .bin and .idx files, or
-    globs of them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
-    tokenizer.kind `stored`."""
+    """What the files are; `auto` goes by their names. `code`: files of text, each with its licence in the field
+    `licence`. Some give raw text for a step of preparation: `html` and `warc` (crawls) for the step html, `latex`
+    (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis) and `stack_exchange` (a site's
+    Posts.xml) for the steps of these names. `megatron`: prefixes of .bin and .idx files, or globs of them; `tokens`:
+    JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with tokenizer.kind `stored`."""
     text_field: str = "text"
     """The field that holds a document's text."""
     id_field: str | None = "id"

@@ -35,7 +35,16 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     except UnicodeDecodeError as error:
         yield place, Problem.of_unicode(error)
         return
-    language = _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(file.name)).suffix.lower())
+    language = _programming_language(file.name)
     code = f"code:{language}" if language else None
     # The source is the file's folder: with a source for each file, every document would be a group of its own.
     yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a file is source code by its ending."""
+    return _programming_language(name) is not None
+
+
+def _programming_language(name: str) -> str | None:
+    return _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(name)).suffix.lower())

@@ -33,6 +33,7 @@ METHODS = Methods(
     {
         "addresses": "addresses",
         "c4": "c4",
+        "code": "code",
         "exact_duplicates": "exact_duplicates",
         "fineweb": "fineweb",
         "gopher": "gopher",
@@ -41,6 +42,7 @@ METHODS = Methods(
         "language": "language",
         "latex": "latex",
         "line_corrections": "line_corrections",
+        "licence": "licence",
         "mediawiki": "mediawiki",
         "minhash": "minhash",
         "personal_data": "personal_data",

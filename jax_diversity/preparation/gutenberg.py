@@ -44,7 +44,7 @@ def gutenberg() -> Rules:
                 candidate.found["footers"] += 1
                 books.append(text[start : match.start()])
                 start = None
-        if not candidate.found:
+        if not candidate.has_found:
             return
         if start is not None:
             books.append(text[start:])
