@@ -34,12 +34,13 @@ def code(
     headers: bool = False,
     always: bool = False,
 ) -> Rules:
-    """Removes source files of long lines or few letters and digits, generated ones, and notices at their beginning.
+    """Removes source files of long lines, of few letters and digits, generated ones; and notices at their beginning.
 
-    Lines are measured by mean and longest; letters and digits by their share of the characters. A file counts as
-    generated if one of its first ten lines says so, or if it is named as minified. Comments at the beginning that hold
-    a notice of copyright or licence are cut out, but not the lines that name interpreter and encoding. `generated` and
-    `headers` turn these rules off. Documents whose language is no `code:` pass, unless `always`.
+    Lines are measured by mean and longest, letters and digits by their share of the characters. A file counts as
+    generated if one of its first ten lines says so, or if its name says that it is minified. Comments at the beginning
+    that hold a notice of copyright or licence are cut out, but not the lines that name interpreter and encoding.
+    `generated` and `headers` keep what these rules remove. Documents whose language is no `code:` pass, unless
+    `always`.
     """
 
     def rules(candidate: Candidate) -> Iterator[Measured]:
