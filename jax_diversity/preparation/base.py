@@ -43,12 +43,16 @@ METHODS = Methods(
         "latex": "latex",
         "line_corrections": "line_corrections",
         "licence": "licence",
+        "lines": "lines",
         "mediawiki": "mediawiki",
         "minhash": "minhash",
         "personal_data": "personal_data",
         "python": "python",
         "repetition": "repetition",
+        "semantic": "semantic",
+        "sentences": "sentences",
         "stack_exchange": "stack_exchange",
+        "substrings": "substrings",
         "words": "words",
     },
     contract=frozenset({"learned"}),
@@ -57,6 +61,19 @@ METHODS = Methods(
 
 
 _SPACES_AND_OTHERS = bytes(ord(" ") if byte in b"\t\n\v\f\r " else ord("x") for byte in range(256))
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """A text's number of words, which are what spaces divide, and of UTF-8 bytes.
+
+    Example:
+        >>> size_of("It costs 3.50 \\N{EURO SIGN}")
+        (4, 17)
+    """
+    # A surrogate without its other half, which a step may have made, is found where the document is stored.
+    encoded = text.encode(errors="surrogatepass")
+    marked = encoded.translate(_SPACES_AND_OTHERS)
+    return marked.count(b" x") + marked.startswith(b"x"), len(encoded)
 
 
 class Measured(NamedTuple):
@@ -150,10 +167,7 @@ class Candidate:
     def size(self) -> tuple[int, int]:
         """Number of words, which are what spaces divide, and of UTF-8 bytes."""
         if self._size is None:
-            # A surrogate without its other half, which a step may have made, is found where the document is stored.
-            text = self.text.encode(errors="surrogatepass")
-            marked = text.translate(_SPACES_AND_OTHERS)
-            self._size = marked.count(b" x") + marked.startswith(b"x"), len(text)
+            self._size = size_of(self.text)
         return self._size
 
     @property

@@ -1,11 +1,13 @@
 """What the steps that look for copies of whole documents have in common.
 
-In the first pass a document is signed. The signatures tell which documents belong together; of every group one is
-kept: of the sources that take precedence, then the one that was read first.
+Documents are put into groups; of every group one is kept, which belongs to the first of the sources that take
+precedence. In the first pass of `exact_duplicates` and `minhash` a document is signed, and the signatures tell which
+documents belong together.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,44 +24,34 @@ Join = Callable[[UInt8[np.ndarray, "signed byte"]], Int64[np.ndarray, " signed"]
 """A number for every signature: the same for documents that belong together."""
 
 
-class Duplicates(Survey):
-    """The survey that removes all but one document of every group, or marks the groups.
+class Groups(Survey):
+    """A survey that removes all but one document of every group, or marks the groups.
 
     Args:
-        sign: makes signatures.
-        join: groups them.
         mark: whether all are kept, with the field `STEP_group`.
         precedence: sources between spaces, the first one's documents are kept before those of the next; sources that
             are not named come last.
     """
 
-    def __init__(self, sign: Sign, join: Join, *, mark: bool, precedence: str) -> None:
-        self._sign, self._join, self._mark = sign, join, mark
-        self._ranks = {source: rank for rank, source in enumerate(precedence.split())}
+    def __init__(self, *, mark: bool, precedence: str) -> None:
+        self._mark, self._precedence = mark, precedence
 
-    def note(self, candidate: Candidate) -> bytes:
-        """The signature."""
-        return self._sign(candidate)
+    @abstractmethod
+    def kept(self, notes: Notes, ranks: Int64[np.ndarray, " noted"]) -> Int64[np.ndarray, " noted"]:
+        """Of every noted document the one that is kept of its group, which is itself where it is alone.
+
+        `ranks` are those of the documents' sources: of a group one of the lowest rank is kept.
+        """
 
     def resolve(self, notes: Notes, folder: Path) -> None:
         """Write every document's group (-1: it has no copies), the kept document of each, and their ids."""
-        signed = notes.noted
+        noted = notes.noted
+        kept_of = self.kept(notes, notes.ranks(self._precedence)[noted])
+        has_copies = np.bincount(kept_of, minlength=len(notes))[kept_of] > 1
+        # Groups are numbered by the document that is kept.
+        kept, groups = np.unique(kept_of[has_copies], return_inverse=True)
         group = np.full(len(notes), -1)
-        kept = np.zeros(0, np.int64)
-        if len(signed):
-            _, joined, counts = np.unique(
-                self._join(notes.data.reshape(len(signed), -1)), return_inverse=True, return_counts=True
-            )
-            copies = np.flatnonzero(counts[joined] > 1)
-            # By group, and in it the one that is kept first.
-            ranks = [self._ranks.get(notes.sources[document], len(self._ranks)) for document in signed[copies]]
-            order = np.lexsort((copies, np.array(ranks), joined[copies]))
-            begins = np.diff(joined[copies][order], prepend=-1) != 0
-            kept = signed[copies[order[begins]]]
-            # Groups are numbered by the document that is kept.
-            kept_of = kept[np.cumsum(begins) - 1]
-            kept = np.sort(kept)
-            group[signed[copies[order]]] = np.searchsorted(kept, kept_of)
+        group[noted[has_copies]] = groups
         np.save(folder / "group.npy", group)
         np.save(folder / "kept.npy", kept)
         write_json(folder / "ids.json", notes.ids(kept))
@@ -78,3 +70,34 @@ class Duplicates(Survey):
                 yield at_most("duplicate", int(kept[of_document] != number and not self._mark), 0)
 
         return judge
+
+
+class Duplicates(Groups):
+    """The groups of documents whose signatures belong together; of each the one that was read first is kept.
+
+    Args:
+        sign: makes signatures.
+        join: groups them.
+        mark: whether all are kept.
+        precedence: sources whose documents are kept before others.
+    """
+
+    def __init__(self, sign: Sign, join: Join, *, mark: bool, precedence: str) -> None:
+        super().__init__(mark=mark, precedence=precedence)
+        self._sign, self._join = sign, join
+
+    def note(self, candidate: Candidate) -> bytes:
+        """The signature."""
+        return self._sign(candidate)
+
+    def kept(self, notes: Notes, ranks: Int64[np.ndarray, " signed"]) -> Int64[np.ndarray, " signed"]:
+        """The first one of each group, by rank and then in the order of reading."""
+        signed = notes.noted
+        if not len(signed):
+            return signed
+        joined = self._join(notes.data.reshape(len(signed), -1))
+        order = np.lexsort((ranks, joined))
+        begins = np.diff(joined[order], prepend=joined[order[0]] - 1) != 0
+        kept = np.empty(len(signed), np.int64)
+        kept[order] = signed[order[begins]][np.cumsum(begins) - 1]
+        return kept

@@ -73,6 +73,11 @@ class Notes:
         """The documents whose notes are not empty."""
         return np.flatnonzero(self.lengths)
 
+    def ranks(self, precedence: str) -> Int64[np.ndarray, " document"]:
+        """The place of every document's source among some, named between spaces; those not named come last."""
+        places = {source: place for place, source in enumerate(precedence.split())}
+        return np.array([places.get(source, len(places)) for source in self.sources], np.int64)
+
     def ids(self, documents: Int64[np.ndarray, " chosen"]) -> list[str]:
         """The ids of some documents, whose numbers ascend; one part's ids are in memory at a time."""
         ids: list[str] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Iterable
 from itertools import pairwise
 
 _TERMINAL_RANGES = (
@@ -39,7 +40,16 @@ SYMBOLS = (
 # An address, or letters and digits with what joins them; points or dashes in a row; one mark. Close to the tokenizer
 # that is usual for these rules (spaCy's), so that thresholds mean the same; docs/log.md has the measurements.
 _WORD = re.compile(r"https?://\S+|\w+(?:['\u2019./@,:]\w+)*|\.+|-+|[^\w\s]")
-_SENTENCE_END = re.compile(rf"[{re.escape(''.join(sorted(TERMINALS)))}]+[\"'\u201d\u2019\xbb)\]]*(?=\s|$)")
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+
+
+def _sentence_end(terminals: Iterable[str]) -> re.Pattern:
+    return re.compile(rf"[{re.escape(''.join(sorted(terminals)))}]+[\"'\u201d\u2019\xbb)\]]*(?=\s|$)")
+
+
+# Python looks characters beyond the basic plane up one by one, in ten times the time: most texts have none.
+_SENTENCE_END = _sentence_end(mark for mark in TERMINALS if not _ASTRAL.match(mark))
+_ANY_SENTENCE_END = _sentence_end(TERMINALS)
 
 
 def split_words(text: str) -> list[str]:
@@ -52,6 +62,16 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where each of the words begins and ends.
+
+    Example:
+        >>> word_spans("It is.")
+        [(0, 2), (3, 5), (5, 6)]
+    """
+    return [match.span() for match in _WORD.finditer(text)]
+
+
 def split_sentences(text: str) -> list[str]:
     """The sentences of a text: each ends with a terminal mark and what closes it, before a space or at the end.
 
@@ -59,6 +79,7 @@ def split_sentences(text: str) -> list[str]:
         >>> split_sentences('He said "Stop." Then he left, at 3.50')
         ['He said "Stop."', 'Then he left, at 3.50']
     """
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    sentence_end = _SENTENCE_END if text.isascii() or not _ASTRAL.search(text) else _ANY_SENTENCE_END
+    ends = [match.end() for match in sentence_end.finditer(text)]
     parts = (text[start:end].strip() for start, end in pairwise([0, *ends, len(text)]))
     return [part for part in parts if part]
