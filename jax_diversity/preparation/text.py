@@ -83,3 +83,33 @@ def split_sentences(text: str) -> list[str]:
     ends = [match.end() for match in sentence_end.finditer(text)]
     parts = (text[start:end].strip() for start, end in pairwise([0, *ends, len(text)]))
     return [part for part in parts if part]
+
+
+# Scripts that put no spaces between words: Thai and Lao, Burmese, Khmer, kana, Han.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_PART = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
+_ZEROS = str.maketrans("123456789", "0" * 9)
+
+
+def cut_unspaced(words: list[str]) -> list[str]:
+    """The words; of scripts without spaces between words, every character is one.
+
+    Example:
+        >>> cut_unspaced(["你好", "world"])
+        ['你', '好', 'world']
+    """
+    whole = "".join(words)
+    if whole.isascii() or not _UNSPACED_CHARACTER.search(whole):
+        return words
+    return [part for word in words for part in _UNSPACED_PART.findall(word)]
+
+
+def plain_word(word: str) -> str:
+    """A word in lower case, each digit as 0: what statistics of words count as one.
+
+    Example:
+        >>> plain_word("In1984")
+        'in0000'
+    """
+    return word.lower().translate(_ZEROS)
