@@ -33,6 +33,8 @@ _UNKNOWN = 2
 _NUM_CHARACTERS = sys.maxunicode + 1
 _LARGEST = 1e9
 _MOST_REMEMBERED = 2**20
+_MOST_SPELLED = 20
+"""Characters of an unknown word that count: without a bound, one address outweighs a paragraph."""
 
 
 def perplexity(
@@ -99,7 +101,7 @@ def learn(
     _learn(folder / "words", texts, numbers, order)
     # Every word once: rare ones, as most unknown words are, are spelled like one another, frequent ones are odd.
     characters = _Numbers()
-    spelled = list(map(characters.of, numbers))
+    spelled = [characters.of(word[:_MOST_SPELLED]) for word in numbers]
     _learn(folder / "spelling", spelled, characters, order)
 
 
@@ -154,7 +156,7 @@ class _LanguageModel:
         words = sorted(words)
         if not words:
             return
-        plain = list(map(plain_word, words))
+        plain = [plain_word(word)[:_MOST_SPELLED] for word in words]
         # One text behind another: no n-gram reaches over a beginning, which itself is not counted.
         tokens = np.fromiter(
             chain.from_iterable(
