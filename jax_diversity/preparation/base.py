@@ -7,7 +7,8 @@ fused, in one pass. A step that looks at all documents is a `Survey`: two passes
 
 A step's module may have two functions of the same options. `identity` returns what else the decisions depend on, such
 as the hash of a file. `learn` writes what the step needs to know before documents are read into the folder that is its
-first argument; the step gets that folder as the keyword parameter `learned`.
+first argument; the step gets that folder as the keyword parameter `learned`, and `check` of the same options refuses
+wrong ones before that. Files of the folder that the module names in `KEPT` stay in the dataset.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from jax_diversity.foundation.artifacts import atomic_folder, read_json, write_json
+from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.processes import map_in_processes, num_cores
 from jax_diversity.foundation.progress import Advance, ignore
@@ -116,7 +116,17 @@ class Chain:
             )
         write_json(folder / "funnel.json", self.account())
         write_json(folder / "examples.json", self.examples())
+        self._keep_learned(work, folder / "learned")
         shutil.rmtree(work)
+
+    def _keep_learned(self, work: Path, folder: Path) -> None:
+        """Keep the files that a step's module names in `KEPT` of what it has learned."""
+        for spec in self._specs:
+            for name in getattr(spec.module, "KEPT", ()):
+                path = learned_folder(work, spec.label) / name
+                if path.exists():
+                    (folder / spec.label).mkdir(parents=True, exist_ok=True)
+                    copy_file(path, folder / spec.label / name)
 
     def _is_kept(self, candidate: Candidate) -> bool:
         if candidate.removed is not None:

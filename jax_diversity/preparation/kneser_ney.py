@@ -1,8 +1,8 @@
 """A language model of n-grams: interpolated, modified Kneser-Ney smoothing (Chen and Goodman 1999, section 3.2).
 
-An n-gram is known by its prefix (one number) and its last token: what is looked up is exact. The n-grams of an order lie
-sorted by a hash that is a permutation of the 64-bit numbers, so that the hash's first bits say where in the table one
-is, and all n-grams of a text are found together.
+An n-gram is known by its prefix (one number) and its last token: what is looked up is exact. The n-grams of an order
+lie sorted by a hash that is a permutation of the 64-bit numbers, so that the hash's first bits say where in the table
+one is, and all n-grams of a text are found together.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class _Table:
         hashes: sorted; of prefix and last token.
         starts: of every value of the hash's first bits, the first n-gram with these.
         log_probability: of the last token after the others.
-        log_back_off: as a context: what the probability after the shorter context is multiplied by, for tokens that have
-            not come after this one.
+        log_back_off: as a context: what the probability after the shorter context is multiplied by, for tokens that
+            have not come after this one.
     """
 
     hashes: UInt64[np.ndarray, " ngram"]
@@ -88,21 +88,21 @@ class NgramModel:
             back_off = table.log_back_off
         return result
 
-    def save(self, folder: Path) -> None:
-        """Write the model's arrays."""
-        for name, array in self._arrays().items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    def save(self, folder: Path, name: str) -> None:
+        """Write the model's arrays, in files whose names begin with `name`."""
+        for part, array in self._arrays().items():
+            np.save(folder / f"{name}_{part}.npy", array, allow_pickle=False)
 
     @classmethod
-    def load(cls, folder: Path) -> NgramModel:
+    def load(cls, folder: Path, name: str) -> NgramModel:
         """A model as it was saved; processes that load it share its memory."""
 
-        def array(name: str) -> Any:
-            return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+        def array(part: str) -> Any:
+            return np.asarray(np.load(folder / f"{name}_{part}.npy", mmap_mode="r", allow_pickle=False))
 
         tables = []
-        while (folder / f"hashes_{len(tables)}.npy").is_file():
-            tables.append(_Table(**{name: array(f"{name}_{len(tables)}") for name in _Table.__dataclass_fields__}))
+        while (folder / f"{name}_hashes_{len(tables)}.npy").is_file():
+            tables.append(_Table(**{part: array(f"{part}_{len(tables)}") for part in _Table.__dataclass_fields__}))
         return cls(array("log_unigram"), array("log_back_off"), tuple(tables))
 
     def _arrays(self) -> dict[str, np.ndarray]:

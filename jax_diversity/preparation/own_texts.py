@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,7 +90,7 @@ def _faults(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _content(path: Path) -> Iterator[IO[bytes]]:
+def _content(path: Path) -> Iterator[Any]:
     with path.open("rb") as stored:
         if path.name.endswith(".gz"):
             with gzip.GzipFile(fileobj=stored) as content:

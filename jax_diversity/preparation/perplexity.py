@@ -1,4 +1,4 @@
-"""How likely a document is to a language model that was trained on texts of the user's choice (Wenzek et al. 2020, CCNet).
+"""How likely a document is to a language model of the user's own texts (CCNet; Wenzek et al. 2020, LREC).
 
 The model is of words, which the chain has split already. It is open: words that come once in the reference stand for
 all that it does not have, and such a word also costs its spelling, under a model of the characters of words. So
@@ -9,10 +9,10 @@ character is a word.
 
 from __future__ import annotations
 
-import json
 import math
+import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.artifacts import write_json
+from jax_diversity.foundation.artifacts import read_json, write_json
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, at_most, each
+from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.preparation.base import Candidate, Measured, Rules, Survey, at_least, at_most
 from jax_diversity.preparation.kneser_ney import BEGIN, END, NgramModel, train
+from jax_diversity.preparation.notes import Notes
 from jax_diversity.preparation.own_texts import find_texts, read_texts, texts_hash
 from jax_diversity.preparation.text import cut_unspaced, plain_word, split_words
 
@@ -32,6 +33,7 @@ _UNKNOWN = 2
 """The token of what is not in a vocabulary; those that are come behind it."""
 _NUM_CHARACTERS = sys.maxunicode + 1
 _LARGEST = 1e9
+_THIRDS = ("head", "middle", "tail")
 _MOST_REMEMBERED = 2**20
 _MOST_SPELLED = 20
 """Characters of an unknown word that count: without a bound, one address outweighs a paragraph."""
@@ -45,36 +47,90 @@ def perplexity(
     languages: str = "",
     least: float = 0.0,
     most: float = _LARGEST,
-    learned: Path | None = None,
-) -> Step:
+    thirds: str = "",
+    learned: Path,
+) -> Rules | Survey:
     """Keeps documents whose perplexity is from `least` to `most` under a model of n-grams of the files `reference`.
 
     The perplexity is that of a word, e to the mean negative log-probability, 1e9 at most; it becomes the field
     `perplexity`. The first `reference_words` words of the reference are learned, in n-grams of up to `order`. With
-    `languages`, such as `en de`, documents of other languages pass without being measured.
+    `languages`, such as `en de`, documents of other languages pass without being measured. `thirds`, such as
+    `head middle`, compares all documents of a language, and keeps those of these thirds: the head has the lowest
+    perplexities, then come middle and tail. The third becomes the field `perplexity_third`.
     """
-    _check(reference, order, reference_words)
+    check(reference=reference, order=order, reference_words=reference_words, thirds=thirds)
     wanted = languages.replace(",", " ").split()
-    if learned is None:
-        return each(lambda candidate: iter(()))
     model = _LanguageModel(learned)
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    def measure(candidate: Candidate) -> float | None:
         if wanted and candidate.language not in wanted:
-            return
+            return None
         words = cut_unspaced(candidate.words)
         mean = model.log_probability(words) / (len(words) + 1)
-        value = round(math.exp(min(-mean, math.log(_LARGEST))), 2)
-        candidate.scores["perplexity"] = value
-        yield at_least("least", value, least)
-        yield at_most("most", value, most)
+        candidate.scores["perplexity"] = value = round(math.exp(min(-mean, math.log(_LARGEST))), 2)
+        return value
 
-    return each(rules)
+    def rules(candidate: Candidate) -> Iterator[Measured]:
+        value = measure(candidate)
+        if value is not None:
+            yield at_least("least", value, least)
+            yield at_most("most", value, most)
+
+    return _Thirds(measure, least, most, thirds.split()) if thirds else rules
 
 
-def _check(reference: str, order: int, reference_words: int) -> None:
+class _Thirds(Survey):
+    """The thirds of the documents of every language, by their perplexities."""
+
+    def __init__(
+        self, measure: Callable[[Candidate], float | None], least: float, most: float, kept: Sequence[str]
+    ) -> None:
+        self._measure, self._least, self._most, self._kept = measure, least, most, kept
+
+    def note(self, candidate: Candidate) -> bytes:
+        """The perplexity."""
+        value = self._measure(candidate)
+        return b"" if value is None else struct.pack("<d", value)
+
+    def resolve(self, notes: Notes, folder: Path) -> None:
+        """Write the bounds of every language: where its middle and its tail begin."""
+        values = notes.data.view("<f8")
+        by_language: dict[str, list[float]] = {}
+        for document, value in zip(notes.noted.tolist(), values.tolist(), strict=True):
+            if self._least <= value <= self._most:
+                by_language.setdefault(notes.languages[document] or "", []).append(value)
+        bounds = {
+            language: [found[-(-len(found) * share // 3) - 1] for share in (1, 2)]
+            for language, found in ((language, sorted(found)) for language, found in by_language.items())
+        }
+        write_json(folder / "bounds.json", bounds)
+
+    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
+        """Documents of other thirds go."""
+        bounds = read_json(folder / "bounds.json", "prepare")
+
+        def judge(candidate: Candidate, number: int) -> Iterator[Measured]:
+            value = candidate.scores.get("perplexity")
+            if value is None:
+                return
+            yield at_least("least", value, self._least)
+            yield at_most("most", value, self._most)
+            upper = bounds[candidate.language or ""]
+            place = sum(value > bound for bound in upper)
+            candidate.scores["perplexity_third"] = third = _THIRDS[place]
+            yield Measured(third, value, [0, *upper][place], third in self._kept)
+
+        return judge
+
+
+def check(
+    *, reference: str, order: int = 5, reference_words: int = 10_000_000, thirds: str = "", **options: Any
+) -> None:
+    """Refuse wrong options and absent files."""
     whole_number("order", order, 1, 10)
     whole_number("reference_words", reference_words, 1)
+    if not set(thirds.split()) <= set(_THIRDS):
+        raise UserError(f"Expected the option 'thirds' to be some of {' '.join(_THIRDS)}, found {quoted(thirds)}.")
     find_texts("reference", reference)
 
 
@@ -83,11 +139,13 @@ def identity(*, reference: str, **options: Any) -> list[str]:
     return texts_hash("reference", reference)
 
 
-def learn(
-    folder: Path, *, reference: str, order: int = 5, reference_words: int = 10_000_000, **options: Any
-) -> None:
-    """Train the models of words and of their spelling, and write them to a folder."""
-    _check(reference, order, reference_words)
+def learn(folder: Path, *, reference: str, order: int = 5, reference_words: int = 10_000_000, **options: Any) -> None:
+    """Train the models of words and of their spelling, and write them to a folder.
+
+    Raises:
+        UserError: a reference without a word.
+    """
+    check(reference=reference, order=order, reference_words=reference_words)
     numbers = _Numbers()
     texts, num_words = [], 0
     for text in read_texts("reference", reference):
@@ -98,11 +156,10 @@ def learn(
             break
     if not num_words:
         raise UserError(f"Expected words in the files of the option 'reference', found none in {reference}.")
-    _learn(folder / "words", texts, numbers, order)
+    _learn(folder, "words", texts, numbers, order)
     # Every word once: rare ones, as most unknown words are, are spelled like one another, frequent ones are odd.
     characters = _Numbers()
-    spelled = [characters.of(word[:_MOST_SPELLED]) for word in numbers]
-    _learn(folder / "spelling", spelled, characters, order)
+    _learn(folder, "spelling", [characters.of(word[:_MOST_SPELLED]) for word in numbers], characters, order)
 
 
 class _Numbers(dict[str, int]):
@@ -117,22 +174,23 @@ class _Numbers(dict[str, int]):
         return np.fromiter(map(self.__getitem__, symbols), np.int64, len(symbols))
 
 
-def _learn(folder: Path, texts: Sequence[Int64[np.ndarray, " symbol"]], numbers: _Numbers, order: int) -> None:
+def _learn(
+    folder: Path, name: str, texts: Sequence[Int64[np.ndarray, " symbol"]], numbers: _Numbers, order: int
+) -> None:
     """Train a model in which all symbols that come once are the unknown one."""
     known = np.bincount(np.concatenate(texts), minlength=len(numbers)) > 1
     tokens = np.where(known, _UNKNOWN + np.cumsum(known), _UNKNOWN)
     framed = [np.concatenate([[BEGIN], tokens[text], [END]]) for text in texts]
-    folder.mkdir(parents=True)
-    train(framed, _UNKNOWN + 1 + int(known.sum()), order).save(folder)
-    write_json(folder / "vocabulary.json", [symbol for symbol, number in numbers.items() if known[number]])
+    train(framed, _UNKNOWN + 1 + int(known.sum()), order).save(folder, name)
+    write_json(folder / f"{name}.json", [symbol for symbol, number in numbers.items() if known[number]])
 
 
 class _LanguageModel:
     """The models of words and of their spelling."""
 
     def __init__(self, folder: Path) -> None:
-        self._words, self._word_tokens = _load(folder / "words")
-        self._characters, self._character_tokens = _load(folder / "spelling")
+        self._words, self._word_tokens = _load(folder, "words")
+        self._characters, self._character_tokens = _load(folder, "spelling")
         self._tokens = dict[str, int]()
         self._spelling = dict[str, float]()
 
@@ -170,6 +228,6 @@ class _LanguageModel:
         self._spelling.update(zip(words, np.add.reduceat(costs, starts).tolist(), strict=True))
 
 
-def _load(folder: Path) -> tuple[NgramModel, dict[str, int]]:
-    symbols = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
-    return NgramModel.load(folder), {symbol: token for token, symbol in enumerate(symbols, start=_UNKNOWN + 1)}
+def _load(folder: Path, name: str) -> tuple[NgramModel, dict[str, int]]:
+    symbols = read_json(folder / f"{name}.json", "prepare")
+    return NgramModel.load(folder, name), {symbol: token for token, symbol in enumerate(symbols, start=_UNKNOWN + 1)}

@@ -1,13 +1,12 @@
 """A classifier that was trained on the user's own good and bad texts.
 
-Logistic regression on the words and the pairs of neighbouring words that a text holds, hashed into a million features,
-as GPT-3's filter of the Common Crawl (Brown et al. 2020, arXiv:2005.14165, appendix A) and Skywork's, which asks whether
-Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341, section 2.1).
+Logistic regression on the words and the pairs of neighbouring words that a text holds, hashed into a million features.
+GPT-3's filter of the Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A), and Skywork's,
+which asks whether Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -20,15 +19,18 @@ import numpy as np
 import xxhash
 from jaxtyping import Float32, Int32
 
-from jax_diversity.foundation.artifacts import atomic_path, file_hash
+from jax_diversity.foundation.artifacts import atomic_path, copy_file, write_json
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_least, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_least
 from jax_diversity.preparation.own_texts import find_texts, read_texts, texts_hash
 from jax_diversity.preparation.text import cut_unspaced, plain_word, split_words
 
 MODEL = "quality.npz"
 """The file that `learn` writes; the option `model` takes it on another machine."""
+_ABOUT = "quality.json"
+KEPT = (MODEL, _ABOUT)
+"""Files that stay in the dataset, in `preparation/learned`."""
 
 _NUM_FEATURES = 2**20
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -46,8 +48,8 @@ def quality(
     pareto: float = 0.0,
     field: str = "quality",
     examples: int = 100_000,
-    learned: Path | None = None,
-) -> Step:
+    learned: Path,
+) -> Rules:
     """Keeps documents that look like your texts in the files `good`, not like those in `bad`.
 
     The field `quality`, or another name in `field`, gets the probability that the text is good, if good and bad
@@ -56,17 +58,8 @@ def quality(
     low probability stay; the draw hangs on the document's id alone. At most `examples` texts of each kind are learned,
     chosen by a hash. `model` is a file that was learned before, in place of `good` and `bad`.
     """
-    _check(good, bad, model, examples)
-    if not field.isidentifier():
-        raise UserError(f"Expected field to be a name of letters, digits and underscores, found {quoted(field)}.")
-    if not pareto >= 0:
-        raise UserError(f"Expected pareto >= 0, found {pareto}.")
-    if model:
-        classifier = _Classifier.load(Path(model).expanduser())
-    elif learned is not None:
-        classifier = _Classifier.load(learned / MODEL)
-    else:
-        return each(lambda candidate: iter(()))
+    check(good=good, bad=bad, model=model, pareto=pareto, field=field, examples=examples)
+    classifier = _Classifier.load(learned / MODEL)
 
     def rules(candidate: Candidate) -> Iterator[Measured]:
         probability = classifier.probability(candidate.words)
@@ -76,27 +69,44 @@ def quality(
         else:
             yield at_least("probability", probability, least)
 
-    return each(rules)
+    return rules
 
 
-def _check(good: str, bad: str, model: str, examples: int) -> None:
-    if bool(model) == bool(good) or bool(model) == bool(bad):
+def check(
+    *,
+    good: str = "",
+    bad: str = "",
+    model: str = "",
+    pareto: float = 0.0,
+    field: str = "quality",
+    examples: int = 100_000,
+    **options: Any,
+) -> None:
+    """Refuse wrong options, absent files, and a model that is none."""
+    if [bool(model), bool(good), bool(bad)] not in ([True, False, False], [False, True, True]):
         raise UserError(
             "Expected the options 'good' and 'bad' of the step quality, or 'model' alone, found "
             f"good {quoted(good)}, bad {quoted(bad)} and model {quoted(model)}."
         )
+    if not field.isidentifier():
+        raise UserError(f"Expected the option 'field' to be a name such as toxicity, found {quoted(field)}.")
+    if not (pareto >= 0 and math.isfinite(pareto)):
+        raise UserError(f"Expected the option 'pareto' to be a number >= 0, found {pareto}.")
     whole_number("examples", examples, _FEWEST)
-    if good:
+    if model:
+        _Classifier.load(Path(model).expanduser())
+    else:
         find_texts("good", good)
         find_texts("bad", bad)
 
 
 def identity(*, good: str = "", bad: str = "", model: str = "", **options: Any) -> list[Any]:
     """The hashes of the files' bytes."""
-    if model:
-        _Classifier.load(Path(model).expanduser())
-        return [file_hash(Path(model).expanduser())]
-    return [texts_hash("good", good), texts_hash("bad", bad)]
+    return [
+        texts_hash(option, patterns)
+        for option, patterns in (("good", good), ("bad", bad), ("model", model))
+        if patterns
+    ]
 
 
 def pareto_draw(id: str, shape: float) -> float:
@@ -110,14 +120,15 @@ def learn(
 ) -> None:
     """Train the classifier on four fifths of the texts, measure it on the others, and write it to a folder.
 
-    `quality.npz` holds the weights and, in `about`, the numbers of texts and the accuracy on those held out: the
-    mean of the shares of good and of bad ones that are told right.
+    `quality.json` has the numbers of texts and the accuracy on those held out: the mean of the shares of good and of
+    bad ones that are told right.
 
     Raises:
         UserError: few texts, texts that are both good and bad, or good and bad ones that cannot be told apart.
     """
-    _check(good, bad, model, examples)
+    check(good=good, bad=bad, model=model, examples=examples)
     if model:
+        copy_file(Path(model).expanduser(), folder / MODEL)
         return
     texts = {name: _distinct(name, patterns, examples) for name, patterns in (("good", good), ("bad", bad))}
     both = texts["good"].keys() & texts["bad"].keys()
@@ -147,7 +158,8 @@ def learn(
             f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of those held out told right, "
             f"half of them by chance ({about['good']} good, {about['bad']} bad); give more texts, or others."
         )
-    classifier.save(folder / MODEL, about)
+    classifier.save(folder / MODEL)
+    write_json(folder / _ABOUT, about)
 
 
 def _distinct(option: str, patterns: str, number: int) -> dict[int, str]:
@@ -193,7 +205,7 @@ class _Classifier:
         score = self._offset + float(self._weights[features].sum(dtype=np.float64)) / math.sqrt(max(len(features), 1))
         return round(1 / (1 + math.exp(-max(min(score, 50), -50))), 4)
 
-    def save(self, path: Path, about: dict[str, Any]) -> None:
+    def save(self, path: Path) -> None:
         """Write it as NumPy arrays."""
         features = np.flatnonzero(self._weights).astype(np.int32)
         with atomic_path(path) as partial, partial.open("wb") as file:
@@ -202,7 +214,6 @@ class _Classifier:
                 features=features,
                 weights=self._weights[features],
                 offset=np.float64(self._offset),
-                about=np.array(json.dumps(about)),
             )
 
     @classmethod

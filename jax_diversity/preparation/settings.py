@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +38,9 @@ class PreparationConfig:
     """The steps, in their order."""
     recipe: str | None = None
     """The name of a list of steps in configs/preparation, such as `fineweb`, in place of `steps`."""
+    options: dict[str, int | float | bool | str] = field(default_factory=dict)
+    """Options in place of those that the steps have, as STEP.OPTION, such as `perplexity.reference wiki.txt`. A step's
+    second use is STEP_2."""
     engine: Literal["processes", "ray"] = "processes"
     """Who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster, whose machines must
     share the file system of `out`."""
@@ -63,8 +66,25 @@ class PreparationConfig:
             )
 
     def listed(self) -> tuple[StepConfig, ...]:
-        """The steps that were given or that the recipe lists."""
-        return self.steps if self.recipe is None else _recipe_steps(self.recipe)
+        """The steps that were given or that the recipe lists, with the options that are given apart."""
+        steps = self.steps if self.recipe is None else _recipe_steps(self.recipe)
+        if not self.options:
+            return steps
+        from jax_diversity.preparation.phases import labelled
+
+        labels = [spec.label for spec in labelled([(each.step, each.options) for each in steps])]
+        given: dict[str, dict[str, int | float | bool | str]] = {label: {} for label in labels}
+        for key, value in self.options.items():
+            label, _, option = key.partition(".")
+            if label not in given or not option:
+                raise UserError(
+                    f"Expected preparation.options to be STEP.OPTION with a step of {', '.join(labels) or 'none'}, "
+                    f"found {quoted(key)}{did_you_mean(label, labels)}"
+                )
+            given[label][option] = value
+        return tuple(
+            replace(each, options=each.options | given[label]) for each, label in zip(steps, labels, strict=True)
+        )
 
     def made_of(self) -> dict[str, Any]:
         """What the stored documents depend on, as plain values; nothing where no step is listed."""
@@ -92,15 +112,23 @@ class PreparationConfig:
         from jax_diversity.preparation.base import METHODS
         from jax_diversity.preparation.chain import Chain
 
-        for index, each in enumerate(steps):
-            try:
-                METHODS.check_settings(each.step, each.options)
-                for name, value in each.options.items():
-                    if isinstance(value, float) and math.isnan(value):
-                        raise UserError(f"Expected the option {name!r} to be a number, found nan.")
-            except UserError as error:
-                raise UserError(f"preparation.steps[{index}]: {error}") from None
-        return Chain([(each.step, each.options) for each in steps], self.engine, self.num_processes)
+        try:
+            for index, each in enumerate(steps):
+                try:
+                    METHODS.check_settings(each.step, each.options)
+                    for name, value in each.options.items():
+                        if isinstance(value, float) and math.isnan(value):
+                            raise UserError(f"Expected the option {name!r} to be a number, found nan.")
+                except UserError as error:
+                    raise UserError(f"preparation.steps[{index}]: {error}") from None
+            return Chain([(each.step, each.options) for each in steps], self.engine, self.num_processes)
+        except UserError as error:
+            if self.recipe is None:
+                raise
+            raise UserError(
+                f"Recipe {self.recipe}: {str(error).removesuffix('.')}; options of a recipe's steps are given as "
+                "--preparation.options STEP.OPTION VALUE."
+            ) from None
 
 
 def _recipe_steps(name: str) -> tuple[StepConfig, ...]:

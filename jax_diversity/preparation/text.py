@@ -86,7 +86,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 # Scripts that put no spaces between words: Thai and Lao, Burmese, Khmer, kana, Han.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _UNSPACED_PART = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
 _ZEROS = str.maketrans("123456789", "0" * 9)

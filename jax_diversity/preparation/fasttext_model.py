@@ -1,0 +1,135 @@
+"""Language models of fastText (Joulin et al. 2017): `lid.176.bin`, `lid.176.ftz` or the user's own.
+
+The library reads a file without looking at its length: one that is cut off makes it hang or crash. So the file's parts
+are walked through before.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from jax_diversity.foundation.errors import UserError
+
+_MAGIC, _VERSIONS = 793712314, (11, 12)
+_SUPERVISED = 3
+_LABEL = "__label__"
+_MOST_BYTES_A_WORD = 2**16
+
+
+class FastText:
+    """A model that tells languages."""
+
+    def __init__(self, path: str) -> None:
+        if find_spec("fasttext") is None:
+            raise UserError(
+                "The option 'model' of the step language needs the library fasttext; pip install fasttext-predict."
+            )
+        import fasttext  # type: ignore[import-not-found]
+
+        self.labels = labels(Path(path).expanduser())
+        self._model: Any = fasttext.load_model(str(Path(path).expanduser())).f
+
+    def ranked(self, text: str, number: int) -> list[tuple[str, float]]:
+        """The most probable languages, the first one first; none for a text in which the model knows nothing."""
+        # Newlines end what the library reads; half a surrogate pair has no UTF-8.
+        line = " ".join(text.split()).encode(errors="replace").decode()
+        found = self._model.predict(f"{line}\n", number, 0.0, "strict")
+        return [(label.removeprefix(_LABEL), min(float(share), 1.0)) for share, label in found]
+
+
+@cache
+def fasttext_model(path: str) -> FastText:
+    """A model, loaded once in every process.
+
+    Raises:
+        UserError: an absent library, or a file that is no model of languages, or a damaged one.
+    """
+    return FastText(path)
+
+
+def labels(path: Path) -> list[str]:
+    """The labels of a model's file, whose parts all must be there.
+
+    Raises:
+        UserError: anything else.
+    """
+    try:
+        with path.open("rb") as file:
+            found = _walk(file)
+            size = path.stat().st_size
+            if file.tell() == size:
+                return found
+            what = f"{size} bytes where its parts take {file.tell()}"
+    except OSError as error:
+        what = error.strerror or str(error)
+    except (struct.error, ValueError) as error:
+        what = str(error) if isinstance(error, ValueError) else "a file that is cut off"
+    raise UserError(
+        f"Expected a supervised model of fastText, such as lid.176.bin, at {path}, found {what}; check the path."
+    )
+
+
+def _numbers(file: IO[bytes], form: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
+
+
+def _walk(file: IO[bytes]) -> list[str]:
+    magic, version = _numbers(file, "2i")
+    if magic != _MAGIC or version not in _VERSIONS:
+        raise ValueError("a file of another kind")
+    arguments = _numbers(file, "12id")
+    if arguments[7] != _SUPERVISED:
+        raise ValueError("a model of word vectors alone")
+    size, _, num_labels, _, num_kept = _numbers(file, "3i2q")
+    found = []
+    for _ in range(size):
+        word = _word(file)
+        _, kind = _numbers(file, "qb")
+        if kind == 1:
+            found.append(word.removeprefix(_LABEL))
+    if len(found) != num_labels or not found:
+        raise ValueError(f"{len(found)} labels")
+    file.seek(8 * max(num_kept, 0), 1)
+    (is_quantised,) = _numbers(file, "?")
+    _walk_matrix(file, is_quantised)
+    (output_is_quantised,) = _numbers(file, "?")
+    _walk_matrix(file, is_quantised and output_is_quantised)
+    return found
+
+
+def _word(file: IO[bytes]) -> str:
+    word = bytearray()
+    while (byte := file.read(1)) != b"\0":
+        if not byte or len(word) == _MOST_BYTES_A_WORD:
+            raise ValueError("a file that is cut off")
+        word += byte
+    return word.decode(errors="replace")
+
+
+def _walk_matrix(file: IO[bytes], is_quantised: bool) -> None:
+    if not is_quantised:
+        rows, columns = _numbers(file, "2q")
+        file.seek(_size(4 * rows * columns), 1)
+        return
+    (has_norms,) = _numbers(file, "?")
+    rows, _, num_codes = _numbers(file, "2qi")
+    file.seek(_size(num_codes), 1)
+    _walk_quantiser(file)
+    if has_norms:
+        file.seek(_size(rows), 1)
+        _walk_quantiser(file)
+
+
+def _walk_quantiser(file: IO[bytes]) -> None:
+    dimensions, *_ = _numbers(file, "4i")
+    file.seek(_size(4 * 256 * dimensions), 1)
+
+
+def _size(number: int) -> int:
+    if number < 0:
+        raise ValueError("a part of negative size")
+    return number
