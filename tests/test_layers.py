@@ -126,6 +126,7 @@ KNOWN_ELSEWHERE = {
     *("megatron", "pad", "greedy", "qwen3"),  # also a format, a way to end a sequence, a rule's and a model's name
     *("words", "language", "python"),  # also a field, a family, and what code is written in
     *("mediawiki", "stack_exchange"),  # also formats of a corpus
+    *("quality", "weight"),  # also a field, and a family's
 }
 
 

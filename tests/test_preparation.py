@@ -322,7 +322,10 @@ def test_c4_edits_lines() -> None:
     )
 
 
-@pytest.mark.parametrize("step", [name for name in METHODS if name not in ("python", "language")])
+NEED_OPTIONS = ("perplexity", "python", "quality", "weight")
+
+
+@pytest.mark.parametrize("step", [name for name in METHODS if name not in (*NEED_OPTIONS, "language")])
 def test_odd_texts_do_no_harm(step: str) -> None:
     for text in (
         "",

@@ -123,7 +123,7 @@ def _hashed(
     return values ^ (values >> np.uint64(33))
 
 
-def train(texts: Sequence[Int64[np.ndarray, " token"]], num_tokens: int, order: int) -> NgramModel:
+def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) -> NgramModel:
     """Train a model.
 
     Args:
@@ -172,7 +172,7 @@ class _Ngrams:
     counts: Int64[np.ndarray, " ngram"]
 
 
-def _count(texts: Sequence[Int64[np.ndarray, " token"]], num_tokens: int, order: int) -> list[_Ngrams]:
+def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) -> list[_Ngrams]:
     """The n-grams of every order from 1 on, and how often each comes."""
     tokens = np.concatenate(texts)
     lengths = np.array([len(text) for text in texts])

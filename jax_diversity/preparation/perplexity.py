@@ -32,7 +32,8 @@ from jax_diversity.preparation.text import cut_unspaced, plain_word, split_words
 _UNKNOWN = 2
 """The token of what is not in a vocabulary; those that are come behind it."""
 _NUM_CHARACTERS = sys.maxunicode + 1
-_LARGEST = 1e9
+_LARGEST = 1e300
+"""No text has as much: a word costs at most some 450 in natural logarithms."""
 _THIRDS = ("head", "middle", "tail")
 _MOST_REMEMBERED = 2**20
 _MOST_SPELLED = 20
@@ -52,11 +53,11 @@ def perplexity(
 ) -> Rules | Survey:
     """Keeps documents whose perplexity is from `least` to `most` under a model of n-grams of the files `reference`.
 
-    The perplexity is that of a word, e to the mean negative log-probability, 1e9 at most; it becomes the field
-    `perplexity`. The first `reference_words` words of the reference are learned, in n-grams of up to `order`. With
-    `languages`, such as `en de`, documents of other languages pass without being measured. `thirds`, such as
-    `head middle`, compares all documents of a language, and keeps those of these thirds: the head has the lowest
-    perplexities, then come middle and tail. The third becomes the field `perplexity_third`.
+    The perplexity is that of a word, e to the mean negative log-probability; it becomes the field `perplexity`. The
+    first `reference_words` words of the reference are learned, in n-grams of up to `order`. With `languages`, such as
+    `en de`, documents of other languages pass without being measured. `thirds`, such as `head middle`, compares all
+    documents of a language, and keeps those of these thirds: the head has the lowest perplexities, then come middle
+    and tail. The third becomes the field `perplexity_third`.
     """
     check(reference=reference, order=order, reference_words=reference_words, thirds=thirds)
     wanted = languages.replace(",", " ").split()
@@ -174,9 +175,7 @@ class _Numbers(dict[str, int]):
         return np.fromiter(map(self.__getitem__, symbols), np.int64, len(symbols))
 
 
-def _learn(
-    folder: Path, name: str, texts: Sequence[Int64[np.ndarray, " symbol"]], numbers: _Numbers, order: int
-) -> None:
+def _learn(folder: Path, name: str, texts: Sequence[Int64[np.ndarray, "_"]], numbers: _Numbers, order: int) -> None:
     """Train a model in which all symbols that come once are the unknown one."""
     known = np.bincount(np.concatenate(texts), minlength=len(numbers)) > 1
     tokens = np.where(known, _UNKNOWN + np.cumsum(known), _UNKNOWN)

@@ -168,7 +168,7 @@ def _distinct(option: str, patterns: str, number: int) -> dict[int, str]:
     return dict(nsmallest(number, hashes))
 
 
-def _train(features: Sequence[Int32[np.ndarray, " feature"]], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
+def _train(features: Sequence[Int32[np.ndarray, "_"]], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
     """A classifier, and its accuracy on the texts that are held out."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
@@ -246,7 +246,7 @@ class _Hashes(dict[str, int]):
     """The hash of every word, in any spelling: computed once, then remembered."""
 
     def __missing__(self, word: str) -> int:
-        self[word] = value = xxhash.xxh3_64_intdigest(plain_word(word).encode())
+        self[word] = value = xxhash.xxh3_64_intdigest(plain_word(word).encode(errors="surrogatepass"))
         return value
 
 

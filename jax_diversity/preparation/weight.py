@@ -65,7 +65,8 @@ def _parse(weights: str) -> dict[str, float]:
         known[name] = found
     if not known:
         raise UserError(
-            f"Expected the option 'weights' to be values with weights, as in wikipedia=3 web=1, found {quoted(weights)}."
+            "Expected the option 'weights' to be values with weights, as in wikipedia=3 web=1, found "
+            f"{quoted(weights)}."
         )
     return known
 
