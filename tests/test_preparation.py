@@ -322,7 +322,7 @@ def test_c4_edits_lines() -> None:
     )
 
 
-NEED_OPTIONS = ("perplexity", "python", "quality", "weight")
+NEED_OPTIONS = ("decontaminate", "perplexity", "python", "quality", "weight")
 
 
 @pytest.mark.parametrize("step", [name for name in METHODS if name not in (*NEED_OPTIONS, "language")])

@@ -13,7 +13,8 @@ from jax_diversity.preparation.replacing import Find, Span, by_pattern
 _FORMS = {
     "private_key": (
         "PRIVATE",
-        r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----[\s\S]{16,20000}?-----END [A-Z0-9 ]{0,30}-----",
+        r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----)[\s\S]){16,20000}"
+        r"-----END [A-Z0-9 ]{0,30}-----",
     ),
     "jwt": ("eyJ", r"(?<![\w-])eyJ[\w-]{8,2000}\.eyJ[\w-]{8,8000}\.[\w-]{16,1500}"),
     "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9])"),
@@ -40,7 +41,7 @@ _FORMS = {
     # user:password@host; a password of letters alone is mostly a word for one, as in examples.
     "url_password": (
         "://",
-        r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@<>{}$'\"]{0,64}:(?P<value>(?=[^@]*[^A-Za-z@])[^\s/@<>{}$'\":]{6,128})@[\w.\[-]",
+        r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@<>{}$'\"]{0,64}:(?P<value>(?=[A-Za-z]*[^A-Za-z@\s])[^\s/@<>{}$'\":]{6,128})@[\w.\[-]",
     ),
 }
 

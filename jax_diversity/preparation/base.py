@@ -35,6 +35,7 @@ METHODS = Methods(
         "addresses": "addresses",
         "c4": "c4",
         "code": "code",
+        "decontaminate": "decontaminate",
         "exact_duplicates": "exact_duplicates",
         "fineweb": "fineweb",
         "gopher": "gopher",

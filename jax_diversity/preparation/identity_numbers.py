@@ -6,7 +6,7 @@ A number whose form and checksum many other numbers share counts only where a wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from functools import lru_cache
 from itertools import cycle
@@ -14,13 +14,14 @@ from itertools import cycle
 from jax_diversity.preparation.replacing import Find, Span, before, by_pattern, holding
 
 # ---- Cards.
-_CARD = re.compile(r"\d(?<![\w.,-].)(?:\d{11,18}|\d{2,5}(?:[ -]\d{3,7}){2,4}(?:[ -]\d{1,3})?)(?![\w]|[.,-]\d)")
+_GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
+_MOST_GROUPS, _SHORTEST_CARD = 7, 12
 # First digits and lengths of the large issuers (ISO/IEC 7812): Visa, Mastercard, American Express, Diners, Discover,
 # JCB, UnionPay, Maestro.
 _ISSUER = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})$|5[1-5]\d{14}$|2(?:2[2-9]|[3-6]\d|7[01])\d{13}$|2720\d{12}$|3[47]\d{13}$"
     r"|3(?:0[0-5]|[689]\d)\d{11}$|6(?:011|5\d\d)\d{12}$|64[4-9]\d{13}$|35(?:2[89]|[3-8]\d)\d{12}$|62\d{14,17}$"
-    r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{8,15}$"
+    r"|(?:50(?:18|20|38)|6304|6390|6759|676[1-3])\d{8,15}$|(?:1800|2131)\d{11}$"
 )
 
 # ---- Accounts: the lengths of IBANs by country (SWIFT's registry).
@@ -60,8 +61,22 @@ _CHINESE_PROVINCES = re.compile("1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[
 
 
 def cards() -> Find:
-    """Card numbers: an issuer's first digits, and Luhn's checksum."""
-    return holding(_has_long_number, by_pattern(_CARD, lambda match: _is_card(_plain(match[0]))))
+    """Card numbers, in one run of digits or in groups: an issuer's first digits, and Luhn's checksum."""
+
+    def find(text: str) -> Iterator[Span]:
+        for run in _GROUPS.finditer(text):
+            if run.end() - run.start() < _SHORTEST_CARD:
+                continue
+            # Other numbers may stand before and after it; a row of many is of something else.
+            groups = [each.span() for each in re.finditer(r"\d+", run[0])]
+            first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
+            while first < len(groups):
+                last = next((last for last in range(len(groups), first, -1) if _is_card(run[0], groups[first:last])), 0)
+                if last:
+                    yield run.start() + groups[first][0], run.start() + groups[last - 1][1]
+                first = last or first + 1
+
+    return holding(_has_long_number, find)
 
 
 def ibans() -> Find:
@@ -99,15 +114,15 @@ def national_numbers() -> dict[str, Find]:
 
 
 # The lookbehind stands behind the first character: a pattern that begins with a class of characters is searched fast.
-_ALONE, _ENDS = r"(?<![\w.,/+-].)(?<!\d .)", r"(?![\w/]|[.,-]\d|-\w)"
-_LONG = re.compile(r"\d(?:[ .-]?\d){8}")
+_ALONE, _ENDS = r"(?<![\w.,/+-].)", r"(?![\w/]|[.,-]\d|-\w)"
+_LONG = re.compile(r"\d(?:[ .-]?\d){7}")
 _OF_DIGITS = frozenset(("BR", "CN", "DE", "FR", "IN", "PL", "US"))
 _ITALIAN = r"[\dLMNP-V]"
 
 
 @lru_cache(maxsize=1)
 def _has_long_number(text: str) -> bool:
-    """Whether there are nine digits, asked by many kinds of the same text."""
+    """Whether there are eight digits, asked by many kinds of the same text."""
     return _LONG.search(text) is not None
 
 
@@ -204,9 +219,12 @@ def _plain(number: str) -> str:
     return re.sub(r"[ .-]", "", number)
 
 
-def _is_card(digits: str) -> bool:
-    """Luhn: every second digit from the right is doubled."""
-    if not digits.isascii() or not _ISSUER.match(digits):
+def _is_card(text: str, groups: Sequence[Span]) -> bool:
+    """Groups as on cards, the issuer's first digits, and Luhn: every second digit from the right is doubled."""
+    sizes = [end - start for start, end in groups]
+    is_grouped = sizes in ([4, 6, 5], [4, 6, 4]) or (set(sizes[:-1]) <= {4} and (sizes[-1] <= 4 or len(sizes) == 1))
+    digits = "".join(text[start:end] for start, end in groups)
+    if not is_grouped or not digits.isascii() or not _ISSUER.match(digits):
         return False
     doubled = (int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits)))
     return sum(value - 9 * (value > 9) for value in doubled) % 10 == 0

@@ -17,8 +17,8 @@ from jax_diversity.preparation.identity_numbers import cards, ibans, national_nu
 from jax_diversity.preparation.replacing import Find, Span, before, by_pattern, holding, replaced
 from jax_diversity.preparation.telephone import telephone_numbers
 
-# The local part as RFC 5322 writes it without quotes, then a domain of at least two labels.
-_LOCAL = re.compile(r"[\w!#$%&*+/=?^`{|}~-]+(?:\.[\w!#$%&*+/=?^`{|}~-]+)*\Z")
+# The local part as it is used, which is less than RFC 5322 allows, then a domain of at least two labels.
+_LOCAL = re.compile(r"[\w!$%*+^~-]+(?:\.[\w!$%*+^~-]+)*\Z")
 _DOMAIN = re.compile(
     r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?!(?:png|jpe?g|gif|svg|webp|css|js)\b)[^\W\d_][\w-]{0,61}[^\W_](?!\()"
 )
@@ -34,7 +34,7 @@ _IP_6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:[0-9a-f]{1,4}|(?<=::))
 _TWO_COLONS = re.compile(r":[0-9A-Fa-f]{0,4}:")
 # What is numbered by four numbers, and words and marks after which four small numbers are an address nevertheless.
 _NUMBERED = re.compile(
-    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|version|ver|release|rev|kernel"
+    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|version|ver|v|release|rev|kernel"
     r"|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art|kapitel)\b|§)\W{0,3}\Z",
     re.IGNORECASE,
 )

@@ -56,7 +56,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
         spans = []
         if "+" in text:
             for match in _INTERNATIONAL.finditer(text):
-                spans += _matches(match, "ZZ", phonenumbers.Leniency.VALID)
+                spans += _longest(match)
         for match in _NUMBER.finditer(text):
             is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
             if is_long_enough and _LABEL.search(before(match, 40)) and not _YEARS.fullmatch(match[0]):
@@ -74,6 +74,19 @@ def _is_grouped(match: re.Match) -> bool:
     groups = re.findall(r"\d+", match[0])
     many = len(groups) > 2 or (match[0].startswith("0") and len(groups[0]) > 1)
     return many and sum(map(len, groups)) >= 8 and not _OTHER.fullmatch(match[0])
+
+
+def _longest(match: re.Match) -> list[Span]:
+    """The longest beginning that is in use as a number; what follows it may be another number."""
+    import phonenumbers
+
+    for end in [each.end() for each in re.finditer(r"\d+", match[0])][::-1]:
+        try:
+            if phonenumbers.is_valid_number(phonenumbers.parse(match[0][:end])):
+                return [(match.start(), match.start() + end)]
+        except phonenumbers.NumberParseException:
+            break
+    return []
 
 
 def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
