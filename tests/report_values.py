@@ -16,6 +16,7 @@ from jax_diversity.report.batches import difference_values, document_values
 from jax_diversity.report.corpus import cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import order_values, reference_values, verdict_values
 from jax_diversity.report.plain import as_json, clean_text
+from jax_diversity.report.preparation import preparation_values
 from jax_diversity.report.training import training_values
 from jax_diversity.report.values import with_summary
 from jax_diversity.report.words import families_sentence
@@ -33,6 +34,7 @@ HOSTILE = (
     "{{style}} $& %{x} `code`",
     "long " * 100_000,
 )
+_FIGURES = ("documents", "words", "bytes")
 BATCH_SIZE = 16
 PREPARED = dict.fromkeys(
     ("num_empty_documents", "num_without_text", "num_text_not_string", "num_invalid_utf8", "num_broken_records"), 0
@@ -80,6 +82,51 @@ def make_clusters(sizes: Sequence[int], text: Sequence[str] = ()) -> dict[str, A
         for index, size in enumerate(sizes)
     ]
     return cluster_values(clusters, np.array(sizes, np.int64), CLUSTERED, "tfidf_svd")
+
+
+def make_preparation(text: Sequence[str] = ()) -> dict[str, Any]:
+    """Three steps, two sources, a language from the second step on; a rule with examples, one without, an edit."""
+    names = list(text) or ["web", "words"]
+
+    def step(*documents: int, **more: Any) -> dict[str, Any]:
+        sides = zip(("in", "out"), documents, strict=True)
+        figures = {
+            f"{name}_{side}": n * times for side, n in sides for name, times in zip(_FIGURES, (1, 90, 500), strict=True)
+        }
+        return {**figures, "removed": {}, **more}
+
+    some, other = names[0], names[1]
+    steps = [
+        step(900, 800, step="words", removed={"words": 100}, found={}, edited=0),
+        step(800, 700, step="language", removed={"probability": 80, some: 20}, found={}, edited=0),
+        step(
+            700,
+            700,
+            step="personal_data",
+            found={f"{name} kind": 1 + n for n, name in enumerate(names * 15)},
+            edited=20,
+        ),
+    ]
+    by_source = {"words": {some: step(600, 500), other: step(300, 300)}}
+    by_source |= {"language": {some: step(500, 400), other: step(300, 300)}}
+    by_source |= {"personal_data": {some: step(400, 400), other: step(300, 300)}}
+    by_language = {
+        "words": {"": step(900, 800)},
+        "language": {some: step(800, 700)},
+        "personal_data": {some: step(700, 700)},
+    }
+    account = {"read": 900, "kept": 700, "steps": steps, "source": by_source, "language": by_language}
+    about = {"id": names[-1], "source": some, "language": other if text else "en"}
+    shown = "\n".join(["A line of the text.", *names, "", "Another one."])
+    lines = [[" ", "far"], [" ", "near"], ["-", names[0]], ["+", "<email>"], [" ", names[-1]], [" ", "far away"]]
+    examples = {
+        "removed": {
+            "words.words": [{**about, "value": 12.0, "threshold": 50.0, "text": shown}] * 3,
+            f"language.{some}": [{**about, "language": None, "value": 0.123456789, "threshold": 0.65, "text": shown}],
+        },
+        "edited": {"personal_data": [{**about, "lines": lines}]},
+    }
+    return preparation_values(account, examples)
 
 
 def make_batch(step: int, tv: float, text: Sequence[str] = ()) -> dict[str, Any]:
@@ -199,6 +246,7 @@ def make_values(
             "format_version": 2,
             "title": clean_text(text[0] if text else "A small corpus"),
             "corpus": corpus_values(documents, {**PREPARED, "text_bytes": 4000, "num_broken_records": 2}, 4),
+            "preparation": None if tiny else make_preparation(text),
             "clusters": make_clusters([4] if tiny else [int(5000 / (1 + rank)) for rank in range(70)], text),
             "packing": packing_values(counts, "concat", packed.segments, np.zeros(len(lengths), np.int32)),
             "ordering": ordering,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import random
@@ -11,12 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jax_diversity as jd
 from benchmarks import planted
+from jax_diversity.foundation.artifacts import file_hash, fingerprint
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.pipeline.build import Build
 from jax_diversity.preparation import personal_data
 from jax_diversity.preparation.chain import Chain
 from jax_diversity.preparation.settings import PreparationConfig, StepConfig
+from jax_diversity.report.preparation import preparation_values, stored_preparation
 from jax_diversity.schema import Document
+from tests.tiny_corpus import tiny_config, write_corpus
 
 phonenumbers = pytest.importorskip("phonenumbers", reason="telephone numbers are told with the extra `preparation`")
 
@@ -357,3 +363,104 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         found.append(through("decontaminate", [text], files=str(path))[1]["removed"])
     assert found == [{"share": 1}] * 2
     assert len(fingerprints) == 2
+
+
+# ---- The report's part.
+def account_of(*steps: dict, **places: dict) -> dict:
+    return {"read": 10, "kept": 5, "steps": list(steps), "source": {}, "language": {}, **places}
+
+
+def step_of(name: str, before: int, after: int, **more: object) -> dict:
+    figures = {f"{figure}_in": before for figure in ("documents", "words", "bytes")}
+    figures |= {f"{figure}_out": after for figure in ("documents", "words", "bytes")}
+    return {"step": name, **figures, "removed": {}, "found": {}, "edited": 0, **more}
+
+
+def test_the_funnel_of_every_place_has_a_number_a_step() -> None:
+    """Also of a source that a step removed whole, and of a language that a step told."""
+    source = {"a": {"x": step_of("a", 7, 6), "y": step_of("a", 3, 0)}, "b": {"x": step_of("b", 6, 5)}}
+    language = {"a": {"": step_of("a", 10, 6)}, "b": {"en": step_of("b", 6, 5)}}
+    steps = step_of("a", 10, 6, removed={"few": 1, "many": 3}), step_of("b", 6, 5, removed={"one": 1})
+    values = preparation_values(account_of(*steps, source=source, language=language), {})
+    left = {(place["kind"], place["name"]): place["documents"] for place in values["places"]}
+    assert left == {
+        ("all", ""): [10, 6, 5],
+        ("source", "x"): [7, 6, 5],
+        ("source", "y"): [3, 0, 0],
+        ("language", ""): [10, 6, 0],
+        ("language", "en"): [0, 0, 5],
+    }
+    assert [(rule["step"], rule["rule"], rule["removed"]) for rule in values["rules"]] == [
+        ("a", "many", 3),
+        ("a", "few", 1),
+        ("b", "one", 1),
+    ]
+    assert values["rules"][2]["share"] == round(1 / 6, 6)
+    assert not any(rule["examples"] for rule in values["rules"])
+
+
+def edits(*lines: tuple[str, str]) -> list[list[str]]:
+    steps = step_of("s", 5, 5, edited=3)
+    examples = {"edited": {"s": [{"id": "i", "source": "w", "lines": [[*line] for line in lines]}]}}
+    (step,) = preparation_values(account_of(steps), examples)["edited"]
+    return step["examples"][0]["lines"] if step["examples"] else []
+
+
+def test_edits_are_shown_as_differences() -> None:
+    context = [(" ", f"line {index}") for index in range(5)]
+    shown = [["…", ""], [" ", "line 4"], ["-", "menu"], ["+", "text"], [" ", "line 0"], ["…", ""]]
+    assert edits(*context, ("-", "menu"), ("+", "text"), *context) == shown
+    # Spaces and empty lines are no difference to look at.
+    assert edits(*context, ("-", ""), ("-", "a "), ("-", "b"), ("+", "a"), ("+", "b ")) == []
+    # Equal lines differed in personal data, which is masked in both.
+    assert edits(("-", "to <email>"), ("+", "to <email>")) == [["+", "to <email>"]]
+    # What differs is in sight, however far behind in its line.
+    (_, old), (_, new) = edits(("-", "word " * 300 + "here old"), ("+", "word " * 300 + "here new"))
+    assert old.endswith("here old")
+    assert new.endswith("here new")
+    assert max(len(old), len(new)) < 60
+    assert edits(("-", "   if x:"), ("?", "odd")) == [["-", "\u00a0\u00a0\u00a0if x:"], [" ", "odd"]]
+
+
+def test_examples_of_many_rules_stay_small() -> None:
+    """A hundred rules with ten documents of two thousand characters each."""
+    steps = [step_of(f"s{index}", 9, 8, removed={f"r{rule}": 1 for rule in range(10)}) for index in range(10)]
+    document = {"id": "i" * 5000, "source": "w" * 5000, "language": "l" * 5000, "value": 1e300, "threshold": 0.1}
+    examples = {
+        f"s{step}.r{rule}": [{**document, "text": f"{'long ' * 400}"}] * 30 for step in range(10) for rule in range(10)
+    }
+    values = preparation_values(account_of(*steps), {"removed": examples})
+    assert all(len(rule["examples"]) == 10 for rule in values["rules"])
+    assert len(json.dumps(values)) < 750_000
+
+
+def test_a_built_dataset_shows_its_preparation(tmp_path: Path) -> None:
+    """From the stored funnel; the documents to look at come from `examples.json`, where there is one."""
+    out = tmp_path / "out"
+    config = tiny_config(write_corpus(tmp_path / "corpus", 60), out)
+    steps = (StepConfig("words", {"least": 20}), StepConfig("personal_data", {"phone": ""}))
+    Build(dataclasses.replace(config, preparation=PreparationConfig(steps=steps))).run_stage("prepare")
+    values = stored_preparation(jd.open_dataset(out))
+    assert values is not None
+    assert values["steps"] == ["words", "personal_data"]
+    assert values["read"] == 60 > values["kept"]
+    assert values["places"][0]["documents"] == [60, values["kept"], values["kept"]]
+    add_examples(out, {"words.words": [{"id": "a", "source": "b", "value": 3.0, "threshold": 20.0, "text": "c\nd"}]})
+    values = stored_preparation(jd.open_dataset(out))
+    assert values is not None
+    assert values["rules"][0]["examples"] == [
+        {"id": "a", "source": "b", "language": None, "value": 3.0, "threshold": 20.0, "text": ["c", "d"]}
+    ]
+    Build(config).run_stage("prepare")
+    assert stored_preparation(jd.open_dataset(out)) is None
+
+
+def add_examples(out: Path, removed: dict) -> None:
+    """As if the stage had written them."""
+    path = out / "preparation" / "examples.json"
+    path.write_text(json.dumps({"removed": removed}), "utf-8")
+    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+    about = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+    manifest["stages"]["prepare"]["files"]["preparation/examples.json"] = about
+    del manifest["sha256"]
+    (out / "manifest.json").write_text(json.dumps({**manifest, "sha256": fingerprint(manifest)}), "utf-8")

@@ -12,6 +12,7 @@ const drawing = (() => {
     diversity: { make: trainingFigures.diversity, file: "gradient-diversity", by: [] },
     rank: { make: trainingFigures.rank, file: "stable-rank", by: [] },
     wait: { make: trainingFigures.wait, file: "input-wait", by: [] },
+    flow: { make: preparationFigures.flow, file: "preparation", by: ["place"] },
     lengths: { make: corpusFigures.lengths, file: "document-lengths", by: [] },
     topics: { make: corpusFigures.topics, file: "map-of-topics", by: [] },
     ranks: { make: corpusFigures.ranks, file: "cluster-sizes", by: [] },
@@ -81,7 +82,7 @@ const drawing = (() => {
     for (const key of Object.keys(figure.layout).filter((key) => /^[xy]axis/.test(key)))
       if (shown[key]?.range && find(name).dataset.zoomed) Object.assign(figure.layout[key], { range: [...shown[key].range], autorange: false });
     figure.layout.font = { ...figure.layout.font, family: look.fonts.paper, size: paper.fontSize };
-    const height = { topics: 820, heat: figure.height }[name] ?? paper.height;
+    const height = { topics: 820, heat: figure.height, flow: figure.height }[name] ?? paper.height;
     const chosen = catalogue[name].by.filter((key) => ["family", "size", "focus"].includes(key)).map((key) => state[key]);
     return Plotly.downloadImage({ data: figure.data, layout: figure.layout, config },
       { format, width: paper.width, height, scale: format === "png" ? 2 : 1, filename: wording.slug(catalogue[name].file, ...chosen) });

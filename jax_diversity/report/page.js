@@ -19,7 +19,7 @@
   const orders = ordering.orders.map((order) => order.name);
   const narrow = matchMedia("(max-width: 40rem)");
   const state = {
-    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, dark: false,
+    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, dark: false, place: 0,
     narrow: narrow.matches, shown: new Set(orders), focus: values.summary.main_ordering ?? orders.find((name) => name !== ordering.baseline) ?? orders[0],
   };
   const byFamily = ["windows", "profile", "prefix", "heat"];
@@ -170,6 +170,8 @@
       element("div", { class: "scroll" }, table(["Reason", "Records"], about.skipped.map((row) => [foreign(row.reason), count(row.records)]))));
   }
 
+  const preparation = () => prepared.fill(values, (place) => change({ place }, ["flow"]));
+
   // ---- the clusters
   function clusters() {
     const about = values.clusters;
@@ -266,7 +268,7 @@
     find("nav").append(...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.nav)));
   }
 
-  for (const part of [summary, controls, verdict, measures, documents, openedBatches, corpus, clusters, packing, training, settings, navigation, theme]) part();
+  for (const part of [summary, controls, verdict, measures, documents, openedBatches, preparation, corpus, clusters, packing, training, settings, navigation, theme]) part();
   const loading = drawing.begin(values, state);
   root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all but the figures can be used
   loading.then(() => { root.dataset.ready = String(Math.round(performance.now())); }, (error) => { find("undrawn").hidden = false; throw error; });

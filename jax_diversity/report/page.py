@@ -23,8 +23,8 @@ from jax_diversity.foundation import artifacts
 # What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 # Every file may use what the files before it define; one script holds each list.
-_FIGURES = ("wording", "look", "order_figures", "heat_map", "training_figures", "corpus_figures")
-_PAGE = ("elements", "library", "batches", "drawing", "page")
+_FIGURES = ("wording", "look", "order_figures", "heat_map", "training_figures", "preparation_figures", "corpus_figures")
+_PAGE = ("elements", "library", "batches", "prepared", "drawing", "page")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 

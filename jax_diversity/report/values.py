@@ -15,6 +15,14 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                  length_summary {shortest?, median?, nine_tenths?, longest?}, lengths {edges, documents, tokens},
                  sources? and languages? {rows [{name, documents, tokens, share}],
                                           rest {groups, documents, tokens, share}, num_groups}
+    preparation? read, kept, steps [name],
+                 places [{kind, name, documents [number], words [number], bytes [number]}], of `all`, of a `source` or
+                     of a `language`: what was read, then what every step left,
+                 rules [{step, rule, removed, share,
+                         examples [{id, source, language?, value?, threshold?, text [line]}]}],
+                 found [{step, kinds [{kind, number}], num_more}],
+                 edited [{step, documents, examples [{id, source, lines [[mark, line]]}]}]; a mark is `-`, `+`, a
+                     space, or `…` for lines that are left out
     clusters     num_clusters, num_empty, rows [{cluster, documents, tokens, share, terms, titles}], rest,
                  share_by_rank curve, map {labels, rows [{x, y, name, share, documents, label}]}, purity;
                  a map's label is an index into labels, -1 for none of them
@@ -61,6 +69,7 @@ from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import NUM_SEEDS, main_verdicts, order_values, reference_values, verdict_values
 from jax_diversity.report.plain import as_json, clean_text, round_value
+from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import training_runs, training_values
 
 FORMAT_VERSION = 2
@@ -84,6 +93,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "format_version": FORMAT_VERSION,
         "title": clean_text(title) or "Untitled dataset",
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
+        "preparation": stored_preparation(dataset),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
         "packing": packing_values(packed, packing["method"], dataset.segments, assignments),
         "ordering": ordering,

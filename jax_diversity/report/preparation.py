@@ -1,0 +1,175 @@
+"""The values of preparation: what every step left, what every rule removed, and documents to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.foundation.artifacts import read_json
+from jax_diversity.report.plain import clean_text, round_value
+
+MAX_PLACES, MAX_KINDS = 30, 20  # sources, and languages; kinds of what a step found
+MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line
+MAX_INDENT = 24
+MAX_CHARACTERS = 150_000
+"""Of all documents' texts together, however many rules removed some; a document has at least `LEAST_CHARACTERS`."""
+MOST_CHARACTERS, LEAST_CHARACTERS = 900, 160
+_FIGURES = ("documents", "words", "bytes")
+_FOLDER = "preparation"
+_CHANGED = ("-", "+")
+_BEFORE = 40  # characters of a long line that are shown before what differs
+
+
+def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
+    """The values of a dataset whose stage `prepare` listed steps; None of others."""
+    stored = dataset.manifest["stages"]["prepare"]["files"]
+
+    def content(name: str) -> Any:
+        path = f"{_FOLDER}/{name}.json"
+        return read_json(dataset.file("prepare", path), "prepare") if path in stored else None
+
+    account = content("funnel")
+    return None if account is None else preparation_values(account, content("examples") or {})
+
+
+def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]:
+    """What `funnel.json` and `examples.json` hold, small and clean; of absent examples there are none."""
+    steps = [step["step"] for step in account["steps"]]
+    removed, edited = examples.get("removed", {}), examples.get("edited", {})
+    number = sum(min(len(found), MAX_EXAMPLES) for part in (removed, edited) for found in part.values())
+    characters = min(max(MAX_CHARACTERS // max(number, 1), LEAST_CHARACTERS), MOST_CHARACTERS)
+    rules = [
+        {
+            "step": clean_text(step["step"], 60),
+            "rule": clean_text(rule, 60),
+            "removed": count,
+            "share": round_value(count / max(step["documents_in"], 1)),
+            "examples": [
+                _removed(each, characters) for each in removed.get(f"{step['step']}.{rule}", [])[:MAX_EXAMPLES]
+            ],
+        }
+        for step in account["steps"]
+        for rule, count in sorted(step["removed"].items(), key=lambda pair: -pair[1])
+    ]
+    return {
+        "read": account["read"],
+        "kept": account["kept"],
+        "steps": [clean_text(step, 60) for step in steps],
+        "places": [
+            {"kind": "all", "name": "", **_left(account["steps"])},
+            *_places(account, "source", steps),
+            *_places(account, "language", steps),
+        ],
+        "rules": rules,
+        "found": [_found(step) for step in account["steps"] if step["found"]],
+        "edited": [
+            {
+                "step": clean_text(step["step"], 60),
+                "documents": step["edited"],
+                "examples": [
+                    shown
+                    for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
+                    if (shown := _edited(each, characters))["lines"]  # of others only spaces were edited
+                ],
+            }
+            for step in account["steps"]
+            if step["edited"]
+        ],
+    }
+
+
+def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The sources, or languages, of most documents; a step that none of a place came to left none of it."""
+    nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
+    # A step may tell the language of documents: then a place is in later steps alone.
+    names = {name for step in steps for name in account[kind].get(step, {})}
+    ways = {name: _left([account[kind].get(step, {}).get(name, nothing) for step in steps]) for name in names}
+    for name in sorted(names, key=lambda name: (-max(ways[name]["documents"]), name))[:MAX_PLACES]:
+        yield {"kind": kind, "name": clean_text(name, 60), **ways[name]}
+
+
+def _left(accounts: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Documents, words and bytes that were read, then what every step left of them."""
+    return {figure: [accounts[0][f"{figure}_in"], *(step[f"{figure}_out"] for step in accounts)] for figure in _FIGURES}
+
+
+def _found(step: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = sorted(step["found"].items(), key=lambda pair: (-pair[1], pair[0]))
+    return {
+        "step": clean_text(step["step"], 60),
+        "kinds": [{"kind": clean_text(kind, 100), "number": number} for kind, number in kinds[:MAX_KINDS]],
+        "num_more": max(len(kinds) - MAX_KINDS, 0),
+    }
+
+
+def _about(example: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": clean_text(example["id"], 200), "source": clean_text(example["source"], 60)}
+
+
+def _removed(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
+    language = example.get("language")
+    lines = [shown for line in example["text"][:4000].splitlines() if (shown := _line(line)).strip()]
+    kept = _within(lines, characters)
+    return {
+        **_about(example),
+        "language": None if language is None else clean_text(language, 40),
+        "value": round_value(example["value"]),
+        "threshold": round_value(example["threshold"]),
+        "text": [*kept, *(["…"] if len(kept) < len(lines) else [])],
+    }
+
+
+def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
+    """The lines that were changed, each with a line around it; `…` stands for lines that are left out."""
+    lines = [
+        (mark, cleaned)
+        for _, run in groupby(example["lines"], key=lambda line: line[0] in _CHANGED)
+        for mark, line in _differing(list(run))
+        if (cleaned := _line(line)).strip()
+    ]
+    changed = {index for index, (mark, _) in enumerate(lines) if mark in _CHANGED}
+    near = [index for index in range(len(lines)) if changed & {index - 1, index, index + 1}]
+    near = near[: len(_within([lines[index][1] for index in near], characters))]
+    shown: list[list[str]] = []
+    for last, index in zip([-1, *near], near, strict=False):
+        shown += [["…", ""]] if index > last + 1 else []
+        shown.append([*lines[index]])
+    shown += [["…", ""]] if near and near[-1] < len(lines) - 1 else []
+    return {**_about(example), "lines": shown}
+
+
+def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """Neighbouring lines; those that differ in spaces alone are unchanged, long ones begin near their difference.
+
+    Lines that are equal differed in personal data, which is masked in both: the new one is shown.
+    """
+    gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
+    masked = {*gone} & {*come}
+    equal = {line.strip() for line in gone} & {line.strip() for line in come} - {line.strip() for line in masked}
+    starts = dict[str, int]()
+    for old, new in zip(gone, come, strict=False):
+        same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+        starts[old] = starts[new] = same - _BEFORE if same > MAX_LINE // 2 else 0
+    for mark, line in run:
+        if mark not in _CHANGED or (mark == "-" and line.strip() in equal):
+            yield " ", line
+        elif line.strip() not in equal and not (mark == "-" and line in masked):
+            start = starts.get(line, 0)
+            yield mark, f"…{line[start:]}" if start else line
+
+
+def _line(line: str) -> str:
+    """One clean line that begins where it did: code and lists are read by their indentation."""
+    indent = len(line) - len(line.lstrip(" \t"))
+    return "\u00a0" * min(indent, MAX_INDENT) + clean_text(line, MAX_LINE)
+
+
+def _within(lines: Sequence[str], characters: int) -> Sequence[str]:
+    """The first lines, the first one at least, that hold no more than so many characters."""
+    number, total = 0, 0
+    while number < min(len(lines), MAX_LINES) and (not number or total + len(lines[number]) <= characters):
+        total += len(lines[number])
+        number += 1
+    return lines[:number]
