@@ -408,3 +408,37 @@ def test_the_page_of_many_orderings_is_small_and_says_how_long_it_took(browser, 
         "[document.documentElement.dataset.interactive, document.documentElement.dataset.ready].map(Number)"
     )
     assert 0 < interactive <= drawn
+
+
+def test_removed_documents_open_and_places_change_the_figure(browser, pages):
+    browser.open(pages["common"])
+    browser.point("#flow")
+    browser.wait_for("document.getElementById('flow').data !== undefined")
+    left = "JSON.stringify(document.getElementById('flow').data[0].customdata.map(row => row[1]))"
+    assert browser.evaluate(left) == '["900","800","700","700"]'
+    options = browser.evaluate("[...document.querySelectorAll('#place option')].map(option => option.textContent)")
+    assert options == ["all documents", "web", "words", "(none)", "web"]
+    browser.ask("choose('#place', '1')")
+    browser.wait_for(f'{left} === \'["600","500","400","400"]\'')
+    assert "600 documents were read" in browser.evaluate("document.getElementById('flow').ariaLabel")
+    rules = browser.evaluate("[...document.querySelectorAll('#rules tbody tr')].map(row => row.textContent)")
+    assert rules == ["wordswords10011.1\u00a0%", "languageprobability8010.0\u00a0%", "languageweb202.5\u00a0%"]
+    assert browser.evaluate("document.querySelectorAll('.excerpt').length") == 0
+    browser.click(".opens summary")
+    browser.wait_for("document.querySelectorAll('.excerpt').length === 3")
+    assert "measured 12, threshold 50" in browser.evaluate("document.querySelector('.opens').textContent")
+    browser.evaluate("[...document.querySelectorAll('.opens summary')].at(-1).click()")
+    browser.wait_for("document.querySelector('.excerpt ins') !== null")
+    shown = "[...document.querySelectorAll('.diff > *')].map(e => [e.tagName, e.textContent])"
+    assert browser.evaluate(shown) == [
+        ["DIV", "…"],
+        ["DIV", "near"],
+        ["DEL", "web"],
+        ["INS", "<email>"],
+        ["DIV", "words"],
+        ["DIV", "…"],
+    ]
+    assert browser.faults() == []
+    browser.open(pages["tiny"])  # without steps there is no such section
+    assert not browser.evaluate("document.getElementById('preparation').checkVisibility()")
+    assert "Preparation" not in browser.evaluate("document.getElementById('nav').textContent")
