@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int64, UInt64
 from jax_diversity.foundation.artifacts import file_hash
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
-from jax_diversity.preparation.base import Candidate, Measured, Step, at_most, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules, at_most
 
 # Where spaces do not divide words (Thai, Lao, Burmese, Khmer, Japanese, Chinese) every character is one.
 _UNDIVIDED = (
@@ -47,7 +47,7 @@ def decontaminate(
     cut: bool = False,
     around: int = 200,
     most_pieces: int = 10,
-) -> Step:
+) -> Rules:
     """Removes documents that hold a run of `run` words of an evaluation example, or cuts these places out.
 
     `files`: globs of `.jsonl` and `.txt` files, also `.gz`, with spaces between; of records the texts of `fields`, of
@@ -75,7 +75,7 @@ def decontaminate(
             yield at_most("pieces", len(pieces), most_pieces)
             candidate.text = "\n\n".join(pieces)
 
-    return each(rules)
+    return rules
 
 
 def identity(*, files: str, **options: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.preparation.access_keys import access_keys
-from jax_diversity.preparation.base import Candidate, Measured, Step, each
+from jax_diversity.preparation.base import Candidate, Measured, Rules
 from jax_diversity.preparation.identity_numbers import cards, ibans, national_numbers
 from jax_diversity.preparation.replacing import Find, Span, before, by_pattern, holding, replaced
 from jax_diversity.preparation.telephone import telephone_numbers
@@ -58,7 +58,7 @@ def personal_data(
     regions: str = "",
     countries: str = "BR CN DE ES FR GB IN IT PL US",
     private_addresses: bool = False,
-) -> Step:
+) -> Rules:
     """Replaces addresses of e-mail and of machines, numbers of telephones, cards, accounts and persons, and keys.
 
     An empty text leaves a kind alone. `phone`: numbers that begin with + or follow a word such as *phone*; with
@@ -84,7 +84,7 @@ def personal_data(
         candidate.text = text
         yield from ()
 
-    return each(rules)
+    return rules
 
 
 def identity(*, phone: str = "<phone>", **options: Any) -> str:
