@@ -173,7 +173,7 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
         groups = re.findall("[0-9a-f]+", found.lower())
         if (len(groups) < 3 and not re.match("[23][0-9a-f]{3}:", found)) or not re.search(r"\d", found):
             return False
-    elif _NUMBERED.search(before(match, 20)) or _is_version(match):
+    elif _is_version(match):
         return False
     try:
         address = ipaddress.ip_address(found)
@@ -183,6 +183,7 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """Whether it begins with two small numbers, as versions and headings do, and no word says that it is an address."""
+    """Whether a small number behind a word for numbering begins it, or two smaller ones behind no word for addresses."""
     first, second, *_ = map(int, match[0].split("."))
-    return first < 10 and second < 10 and not _ADDRESSED.search(before(match, 20))
+    words = before(match, 20)
+    return (first < 100 and bool(_NUMBERED.search(words))) or (max(first, second) < 10 and not _ADDRESSED.search(words))
