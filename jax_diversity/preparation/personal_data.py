@@ -183,7 +183,7 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """Whether a small number behind a word for numbering begins it, or two smaller ones behind no word for addresses."""
+    """Whether it begins with a small number behind such a word, or with two smaller ones and no word says address."""
     first, second, *_ = map(int, match[0].split("."))
     words = before(match, 20)
     return (first < 100 and bool(_NUMBERED.search(words))) or (max(first, second) < 10 and not _ADDRESSED.search(words))
