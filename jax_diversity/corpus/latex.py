@@ -11,7 +11,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from jax_diversity.corpus.files import InputFile, valid_name
 from jax_diversity.corpus.records import Found, Place, Problem
@@ -42,7 +42,7 @@ _INPUT = re.compile(
 )
 _MOST_LEVELS = 16
 _MOST_MAINS = 32
-_PART_COST = 64  # characters that every part counts at least, so that empty ones come to an end too
+_PART_COST = 4096  # characters that every part counts at least, so that empty ones come to an end too
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _TITLE = re.compile(r"\\title\s*(?:\[[^\]]{0,300}\])?\s*\{(.{0,500})", re.DOTALL)
 
@@ -65,6 +65,11 @@ def read_latex(file: InputFile, advance: Advance) -> Found:
         advance(stored.tell() - position)
 
 
+@runtime_checkable
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 class _TooLargeError(Exception):
     """A paper is larger than any paper is."""
 
@@ -72,7 +77,7 @@ class _TooLargeError(Exception):
 class _Bounded:
     """Content that is read no further than a limit. Its first bytes tell what it is."""
 
-    def __init__(self, content: IO[bytes]) -> None:
+    def __init__(self, content: _Readable) -> None:
         self._content, self._block, self._block_start = content, b"", 0
         self.head = self._ahead = content.read(tarfile.BLOCKSIZE)
         self.renew()
@@ -100,7 +105,7 @@ class _Bounded:
             return False
         return True
 
-    def members(self) -> Iterator[tuple[str, IO[bytes]]]:
+    def members(self) -> Iterator[tuple[str, _Readable]]:
         """The files of an archive, each to be read before the next."""
         with tarfile.open(fileobj=cast(Any, self), mode="r|", encoding="utf-8", errors="replace") as opened:
             archive: Any = opened
@@ -115,7 +120,7 @@ class _Bounded:
                 raise EOFError("an archive without its end")
 
 
-def _unpacked(content: IO[bytes]) -> _Bounded:
+def _unpacked(content: _Readable) -> _Bounded:
     """The content, decompressed once where it is compressed."""
     bounded = _Bounded(content)
     if bounded.head.startswith(_GZIP):
@@ -155,7 +160,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
             yield inner, Problem("num_without_text", "a paper without LaTeX")
 
 
-def _paper_within(place: Place, source: str, content: IO[bytes]) -> Document | Problem | None:
+def _paper_within(place: Place, source: str, content: _Readable) -> Document | Problem | None:
     """A paper of an archive of papers; None where it has no LaTeX."""
     texts = _Texts(source)
     try:
@@ -180,7 +185,7 @@ class _Texts(dict[str, str]):
         super().__init__()
         self._source, self._left = source, MAX_TEXT_BYTES
 
-    def add(self, name: str, content: IO[bytes] | _Bounded) -> None:
+    def add(self, name: str, content: _Readable) -> None:
         """Read a file; what is something else, such as PostScript, is left out."""
         stored = content.read(self._left + 1)
         self._take(len(stored))

@@ -26,7 +26,7 @@ _NO_NAMES = {
 _PHRASES = re.compile(
     r"(?:apache license (?:version |v)?(?=2\.0|1\.1)|version (?=2\.0 january 2004))(?P<apache>2\.0|1\.1)"
     r"|(?P<mit>permission is hereby granted free of charge to any person obtaining a copy of this software and"
-    r"|(?:licensed|released|distributed|available) under (?:the )?(?:terms of the )?mit license)"
+    r"|(?:licensed|released|distributed|available) under (?:the )?(?:terms of the )?mit license|mit licensed)"
     r"|(?P<bsd>redistribution and use in source and binary forms)"
     r"|(?P<isc>permission to use copy modify and(?: or)? distribute this software for any purpose with or without fee"
     r" is hereby granted)"

@@ -65,7 +65,7 @@ def code(
 
 def _is_generated(candidate: Candidate, text: str) -> bool:
     names = candidate.document.id, candidate.document.title or ""
-    first_lines = "\n".join(text[:4000].split("\n", _NUM_FIRST_LINES)[:_NUM_FIRST_LINES])
+    first_lines = "\n".join(text.split("\n", _NUM_FIRST_LINES)[:_NUM_FIRST_LINES])
     return any(map(_MINIFIED.search, names)) or _GENERATED.search(first_lines) is not None
 
 

@@ -23,7 +23,7 @@ _UNCONDITIONAL = r"((?:(?!\\(?:if(?!f(?![a-zA-Z]))[a-zA-Z]*|else|fi)(?![a-zA-Z])
 _NEVER = re.compile(
     rf"\\iffalse(?![a-zA-Z]){_UNCONDITIONAL}(?:\\else(?![a-zA-Z]){_UNCONDITIONAL})?\\fi(?![a-zA-Z])[ \t]*", re.DOTALL
 )
-_SECTION = re.compile(r"\\(?:part|chapter|(?:sub){0,2}section)\s*\*?\s*[\[{]")
+_SECTION = re.compile(r"\\(?:part|chapter|(?:sub){0,2}section)\s*\*?\s*[\[{](?!\s*(?:Acknowledg|ACKNOWLEDG))")
 _FRONT_END = re.compile(r"\\maketitle(?![a-zA-Z])|\\end\{(?:abstract|frontmatter|titlepage)\}")
 _APPENDIX = re.compile(r"\\appendix(?![a-zA-Z])|\\begin\{appendi(?:x|ces)\}")
 _NEXT = re.compile(f"{_SECTION.pattern}|{_APPENDIX.pattern}")
@@ -50,7 +50,7 @@ def latex(*, abstract: bool = False, appendix: bool = True, always: bool = False
             text, quoted = _without_comments(candidate.text)
             text, counts = expand_macros(text)
             candidate.found.update(counts)
-            text = _without_bibliography(_body(text, abstract, candidate))
+            text = _body(_without_bibliography(text), abstract, candidate)
             if not appendix and (match := _APPENDIX.search(text)):
                 text = text[: match.start()]
             # Each comes back once: macros may have made copies.
@@ -81,7 +81,8 @@ def _without_comments(text: str) -> tuple[str, dict[int, str]]:
             end = len(text) if line_end < 0 else line_end
             line_start = text.rfind("\n", position, start) + 1
             before = text[max(position, line_start) : start]
-            if (line_start or not position) and not before.strip():  # the comment has its lines for itself
+            at_start = line_start or text[position - 1 : position] in ("", "\n")
+            if at_start and not before.strip():  # the comment has its lines for itself
                 parts.append(text[position : start - len(before)])
                 position = end + 1
                 continue
@@ -116,7 +117,8 @@ def _body(text: str, abstract: bool, candidate: Candidate) -> str:
     """What is in the document from its first section on."""
     front, begins, body = text.partition(r"\begin{document}")
     body = (body if begins else front).partition(r"\end{document}")[0]
-    section = _SECTION.search(body)
+    appendix = _APPENDIX.search(body)
+    section = _SECTION.search(body, 0, appendix.start() if appendix else len(body))
     if section is not None:
         start = section.start()
     else:

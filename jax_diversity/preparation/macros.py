@@ -198,7 +198,7 @@ class _Expansion:
         if self._left < 0:
             frame.position = start
             return None
-        return _filled(macro.body, arguments) if arguments else macro.body
+        return _filled(macro.body, arguments) if "#" in macro.body else macro.body
 
     def _define(self, frame: _Frame, by: str) -> bool:
         """Read a definition; False, and nothing is read, where it is none that can be put in place."""
@@ -214,9 +214,10 @@ class _Expansion:
         frame.position = match.end()
         if by == "let":
             same = self._macros.get(match[2]) or _Macro(0, None, f"\\{match[2]}", frozenset((match[2],)))
-            if match[2] in ("relax", "undefined"):
+            if match[2] in ("relax", "undefined") or ("@" not in match[2] and self._learn(name, same)):
                 return True
-            return "@" not in match[2] and self._learn(name, same)
+            frame.position = start
+            return False
         default = None
         if _DEFINING[by] is _DEF:
             num_parameters = match[2].count("#")
