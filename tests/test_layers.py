@@ -125,6 +125,7 @@ KNOWN_ELSEWHERE = {
     *("concat", "balance", "uniform_shuffle", "tfidf_svd", "kmeans"),  # defaults, and the names of orderings
     *("megatron", "pad", "greedy", "qwen3"),  # also a format, a way to end a sequence, a rule's and a model's name
     *("words", "language", "python"),  # also a field, a family, and what code is written in
+    *("lines", "sentences"),  # also what accounts and reports list
     *("code", "html", "latex", "mediawiki", "stack_exchange"),  # also formats of a corpus
     *("quality", "weight"),  # also a field, and a family's
 }

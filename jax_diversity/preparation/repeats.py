@@ -22,7 +22,6 @@ import xxhash
 from jaxtyping import Bool, Int64, UInt64
 from numpy.lib.format import open_memmap
 
-from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.preparation.base import Candidate, Measured, Survey, at_least, size_of
 from jax_diversity.preparation.notes import Notes
@@ -59,10 +58,9 @@ class Repeats(Survey):
     """
 
     def __init__(self, run: int, kind: str, *, least_left: float, mark: bool, precedence: str) -> None:
-        self.run = whole_number("run", run, 1, 10_000)
         if not 0 <= least_left <= 1:
             raise UserError(f"Expected least_left of 0 to 1, found {least_left}.")
-        self._kind, self._least_left, self._mark = kind, least_left, mark
+        self.run, self._kind, self._least_left, self._mark = run, kind, least_left, mark
         self._precedence = precedence
 
     @abstractmethod

@@ -131,8 +131,6 @@ class _Terms:
     """The documents' terms as sparse vectors of length one, and their points in a few dimensions."""
 
     def __init__(self, notes: Notes, seed: int) -> None:
-        from sklearn.utils.extmath import randomized_svd
-
         self._terms = notes.data.view(np.uint32)
         self._ends = notes.ends[notes.noted] // 4
         self._starts = self._ends - notes.lengths[notes.noted] // 4
@@ -143,8 +141,7 @@ class _Terms:
             counts += np.bincount(codes, minlength=2**_HASH_BITS)
         self._weights = np.log((1 + number) / counts.clip(1, number)).astype(np.float32)
         fitted = np.sort(np.random.default_rng(seed).permutation(number)[:_FITTED])
-        options: Any = {"n_iter": 2, "random_state": seed}
-        _, _, directions = randomized_svd(self[fitted], min(_DIMENSIONS, len(fitted)), **options)
+        directions = _directions(self[fitted], seed)
         self.points = np.empty((number, len(directions)), np.float32)
         for start in range(0, number, _BLOCK):
             block = self[np.arange(start, min(start + _BLOCK, number))] @ directions.T
@@ -165,6 +162,18 @@ class _Terms:
         sizes = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
         rows.data /= np.repeat(sizes.clip(_ROUNDING), np.diff(rows.indptr))
         return rows
+
+
+def _directions(rows: csr_array, seed: int) -> Float32[np.ndarray, "dimension term"]:
+    """The leading right singular vectors; terms of one row, which connect it with no other one, are left out."""
+    from sklearn.utils.extmath import randomized_svd
+
+    shared = np.flatnonzero(np.bincount(rows.indices, minlength=2**_HASH_BITS) > 1)
+    directions = np.zeros((min(_DIMENSIONS, rows.shape[0], max(len(shared), 1)), 2**_HASH_BITS), np.float32)
+    if len(shared):
+        options: Any = {"n_iter": 2, "random_state": seed}
+        directions[:, shared] = randomized_svd(rows[:, shared], len(directions), **options)[2]
+    return directions
 
 
 def _clustered(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import UInt64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.preparation.base import Candidate, Survey
 from jax_diversity.preparation.repeats import Repeats, Span, line_hashes, run_hashes
 from jax_diversity.preparation.text import split_sentences
@@ -18,6 +19,7 @@ def sentences(*, run: int = 3, least_left: float = 0.0, mark: bool = False, prec
     `precedence` before all others. `mark` changes no text: documents get the share of words in such sentences as the
     field `repeated_sentences_share`.
     """
+    whole_number("run", run, 1, 10_000)
     return _Sentences(run, "sentences", least_left=least_left, mark=mark, precedence=precedence)
 
 

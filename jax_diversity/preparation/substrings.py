@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from jaxtyping import UInt64
 
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.preparation.base import Candidate, Survey
 from jax_diversity.preparation.repeats import Repeats, Span, run_hashes
 from jax_diversity.preparation.text import word_spans
@@ -23,6 +24,7 @@ def substrings(*, length: int = 50, least_left: float = 0.0, mark: bool = False,
     come in the order of reading, those of the sources named first in `precedence` before all others. `mark` changes no
     text: documents get the share of words in such substrings as the field `repeated_substrings_share`.
     """
+    whole_number("length", length, 1, 10_000)
     return _Substrings(length, "words", least_left=least_left, mark=mark, precedence=precedence)
 
 
