@@ -73,16 +73,19 @@ def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
 
 
 def sequence_copies(
-    segments: Segments, duplicate_group: Int64[np.ndarray, " document"]
+    segments: Segments,
+    duplicate_group: Int64[np.ndarray, " document"],
+    appearances: Int64[np.ndarray, " document"] | None = None,
 ) -> Int64[np.ndarray, "sequence member"]:
     """The groups of copies of which every sequence holds a part, ascending, then -1; a column for each that some hold.
 
-    A sequence that holds parts of more than four has those that most sequences hold. Groups of one document, and
-    those that lie in one sequence, are left out.
+    A sequence that holds parts of more than four has those that most sequences hold. Groups of one document that
+    appears once, and those that lie in one sequence, are left out.
 
     Args:
         segments: the packed training sequences.
         duplicate_group: equal numbers for documents that are copies of one another, from 0 on.
+        appearances: how often every document was packed; None where each was once.
 
     Example:
         >>> segments.document_index.tolist(), segments.sequence_index.tolist()
@@ -90,9 +93,9 @@ def sequence_copies(
         >>> sequence_copies(segments, np.array([3, 5, 3])).tolist()
         [[3], [3]]
     """
-    num_documents = np.bincount(duplicate_group, minlength=1)
+    num_copies = np.bincount(duplicate_group, appearances, minlength=1)
     held = duplicate_group[segments.document_index]
-    copied = num_documents[held] > 1
+    copied = num_copies[held] > 1
     # One entry for each sequence and group, however many segments it has.
     entries = np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
     num_sequences = np.bincount(entries[:, 1], minlength=1)

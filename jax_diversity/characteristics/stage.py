@@ -47,7 +47,9 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     write_array(partial / "sequence_documents.npy", sequence_documents(segments))
-    write_array(partial / "sequence_copies.npy", sequence_copies(segments, dataset.duplicate_groups))
+    write_array(
+        partial / "sequence_copies.npy", sequence_copies(segments, dataset.duplicate_groups, dataset.appearances)
+    )
     _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)

@@ -30,7 +30,8 @@ def prepare(context: Context, partial: Path) -> Counts:
             documents = chain.through(documents, partial / "preparation", context.progress.task)
         stored = write_documents(documents, folder, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
-    write_array(folder / "duplicate_groups.npy", DocumentStore.of_folder(folder).group_duplicates())
+    groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
+    write_array(folder / "duplicate_groups.npy", groups)
     counts = dataclasses.asdict(report) | dataclasses.asdict(stored)
     return counts if chain is None else counts | chain.counts()
 

@@ -230,8 +230,12 @@ class DocumentStore:
                     start = stop
         return rows
 
-    def group_duplicates(self) -> Int64[np.ndarray, " document"]:
-        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes."""
+    def group_duplicates(self, fields: Sequence[str] = ()) -> Int64[np.ndarray, " document"]:
+        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes.
+
+        Args:
+            fields: metadata fields that mark copies: documents of one value are copies too, directly or through others.
+        """
         # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each. An
         # Arrow chunk may be a part of a larger buffer, where it begins at its offset.
         halves = np.concatenate(
@@ -244,7 +248,18 @@ class DocumentStore:
         is_new = np.diff(halves[order], axis=0, prepend=halves[order[:1]]).any(axis=1)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.cumsum(is_new)
+        if fields:
+            return _joined(groups, list(self._marks(fields)))
         return groups
+
+    def _marks(self, fields: Sequence[str]) -> Iterator[Int64[np.ndarray, " document"]]:
+        """The numbers in metadata fields, -1 for none."""
+        values: dict[str, list[int]] = {name: [] for name in fields}
+        for group in self.metadata(fields):
+            for name in fields:
+                values[name] += [-1 if value is None else value for value in group[name]]
+        for name in fields:
+            yield np.array(values[name], np.int64)
 
     def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
         """One column, a stored group of at most 1,000 documents at a time; a column that is not stored is left out."""
@@ -252,6 +267,27 @@ class DocumentStore:
             with _stored_file(each) as table:
                 for index in range(table.num_row_groups):
                     yield table.read_row_group(index, columns=[column])
+
+
+def _joined(
+    groups: Int64[np.ndarray, " document"], marks: Sequence[Int64[np.ndarray, " document"]]
+) -> Int64[np.ndarray, " document"]:
+    """Groups of which any marks join the documents, numbered by their lowest group."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # A graph of groups and marks, in which every marked document joins its group with its mark.
+    one, other, num_nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], int(groups.max(initial=-1)) + 1
+    num_groups = num_nodes
+    for mark in marks:
+        marked = np.flatnonzero(mark >= 0)
+        one.append(groups[marked])
+        other.append(num_nodes + mark[marked])
+        num_nodes += int(mark.max(initial=-1)) + 1
+    entries = np.ones(sum(map(len, one)), bool), (np.concatenate(one), np.concatenate(other))
+    component = connected_components(coo_array(entries, shape=(num_nodes, num_nodes)), directed=False)[1][:num_groups]
+    _, first, number = np.unique(component, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number][groups]
 
 
 @contextmanager

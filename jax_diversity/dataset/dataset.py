@@ -250,6 +250,13 @@ class Dataset:
         return self._read_segments("validation", self._number("pack", "num_validation_sequences"))
 
     @cached_property
+    def appearances(self) -> Int64[np.ndarray, " document"] | None:
+        """How often every document was packed for training, by its weight; None where nothing was weighed."""
+        if "num_appearances" not in self.counts("pack"):
+            return None
+        return read_array(self.file("pack", "sequences/appearances.npy"), "pack")
+
+    @cached_property
     def characteristics(self) -> Characteristics:
         """Token counts of the training sequences in the families that orderings balance."""
         counts = self.counts("characterize")

@@ -237,10 +237,12 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
             f"Expected a dataset packed with packing.method=megatron in {dataset.root}, found {packing['method']}: "
             "Megatron's indices can describe its own samples alone; pack again with that method."
         )
-    validation = validation_mask(dataset.document_store.ids(), dataset.duplicate_groups, packing["validation_fraction"])
+    if (appearances := dataset.appearances) is None:
+        fraction = packing["validation_fraction"]
+        appearances = ~validation_mask(dataset.document_store.ids(), dataset.duplicate_groups, fraction)
     indices = megatron_indices(
         dataset.tokens.document_lengths,
-        np.flatnonzero(~validation),
+        np.repeat(np.arange(len(appearances)), appearances),
         packing["sequence_length"],
         seed=packing["seed"],
         **packing["options"],

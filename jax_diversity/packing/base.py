@@ -2,13 +2,14 @@
 
 A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
 the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
-tokens). It returns `Segments`. It may also take these keyword parameters: `seed`, if it draws random numbers;
-`clusters` (int32, one for each document of the corpus) and `vectors` (float32, a row for each document of the corpus;
-may be a memory map), with the default None only if it works without them; `advance`, a function that it calls with the
-number of documents done. All other keyword parameters are its options and have defaults. The method checks their
-values first, also if there are no documents: settings are checked by a call with none. A method that may use a token
-several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
-`num_samples` to None and `num_rows` to 1: use these names for nothing else.
+tokens). It returns `Segments`. A document that is to appear several times stands several times in `document_order`, far
+apart, and its appearances should not meet in a sequence. A method may also take these keyword parameters: `seed`, if it
+draws random numbers; `clusters` (int32, one for each document of the corpus) and `vectors` (float32, a row for each
+document of the corpus; may be a memory map), with the default None only if it works without them; `advance`, a function
+that it calls with the number of documents done. All other keyword parameters are its options and have defaults. The
+method checks their values first, also if there are no documents: settings are checked by a call with none. A method
+that may use a token several times has the option `num_epochs`. For validation documents the stage `pack` sets
+`num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jax_diversity.foundation.checks import function, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import integers
@@ -66,6 +68,7 @@ def pack(
     *,
     method: str = "concat",
     document_order: Any = None,
+    appearances: Any = None,
     seed: int = 0,
     clusters: Any = None,
     vectors: Any = None,
@@ -79,6 +82,8 @@ def pack(
         sequence_length: L, tokens a sequence.
         method: a name of `METHODS`; docs/packing.md shows them all.
         document_order: indices of the documents to pack, in the order wanted; None packs all as they stand.
+        appearances: how often every document of the corpus is to appear, whole numbers; 0 leaves it out. None packs
+            each once. The appearances of a document lie far apart in the packed order.
         seed: for the methods that draw; an integer >= 0.
         clusters: every document's topic cluster, one whole number a document of the corpus. Some methods need
             them; with any method the report then tells how many topics meet in a sequence.
@@ -101,10 +106,12 @@ def pack(
     METHODS.check_options(method, options)
     sequence_length = whole_number("sequence_length", sequence_length, least=1, most=2**55)
     lengths = integers("document_lengths", document_lengths, below=_MOST_TOKENS)
+    times = None if appearances is None else _checked_appearances(appearances, len(lengths))
     # In float64: a sum in int64 could wrap around before it is compared.
-    if (total := lengths.sum(dtype=np.float64)) > _MOST_TOKENS:
+    if (total := float((lengths * (1.0 if times is None else np.maximum(times, 1.0))).sum())) > _MOST_TOKENS:
         raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
     order = _checked_order(document_order, len(lengths))
+    documents = order if times is None else order[times[order] > 0]
     function("advance", advance)
     codes = None if clusters is None else _checked_clusters(clusters, len(lengths))
     given = {
@@ -118,8 +125,11 @@ def pack(
         if value is None and name in parameters and parameters[name].default is None:
             raise UserError(f"Packing {method!r} needs the documents' {name}, found none; pass {name}=...")
     taken = {name: value for name, value in given.items() if name in parameters and value is not None}
+    if times is not None:
+        order = intersperse(order, times, lengths)
     segments = chosen(lengths, order, sequence_length, **taken, **options)
-    return Packed(segments, report_packing(segments, lengths, order, codes, repeats="num_epochs" in parameters))
+    repeats = "num_epochs" in parameters or times is not None
+    return Packed(segments, report_packing(segments, lengths, documents, codes, repeats=repeats))
 
 
 def check_settings(method: str, options: Mapping[str, Any], sequence_length: int, seed: int) -> None:
@@ -141,6 +151,13 @@ def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray,
     if times.max(initial=0) > 1:
         raise UserError(f"Expected every document once in document_order, found {times.argmax()} again.")
     return order
+
+
+def _checked_appearances(appearances: Any, num_documents: int) -> Int64[np.ndarray, " document"]:
+    times = integers("appearances", appearances, below=2**31)
+    if len(times) != num_documents:
+        raise UserError(f"Expected the appearances of each of {num_documents} documents, found {len(times)}.")
+    return times
 
 
 def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.packing.pieces import fill_bins, run_starts, split_documents
+from jax_diversity.packing.pieces import fill_bins, occurrences, split_documents
 from jax_diversity.schema import Segments
 
 
@@ -30,23 +30,35 @@ def best_fit(
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
     pieces = split_documents(document_lengths, document_order, sequence_length)
-    lengths = pieces.length[pieces.length < sequence_length]
-    by_length = np.argsort(-lengths, kind="stable")
+    is_small = pieces.length < sequence_length
+    lengths, appearance = pieces.length[is_small], occurrences(pieces.document_index[is_small])
+    by_length = np.lexsort((appearance, -lengths))
     bins = np.empty(len(lengths), np.int64)
-    bins[by_length] = _place(lengths[by_length], sequence_length)
+    bins[by_length] = _place(lengths[by_length], appearance[by_length], sequence_length)
     return fill_bins(pieces, bins, sequence_length)
 
 
-def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndarray, " piece"]:
-    """Best-fit-decreasing: the bin of every piece; `lengths` fall.
+def _place(
+    lengths: Int64[np.ndarray, " piece"], appearance: Int64[np.ndarray, " piece"], capacity: int
+) -> Int64[np.ndarray, " piece"]:
+    """Best-fit-decreasing: the bin of every piece; `lengths` fall, and `appearance` rises within a length.
 
     Pieces of one length are placed together. The tightest bin that takes one takes as many as it can hold, because each
     leaves it tighter still, and bins with equal room are interchangeable. A step thus places one length into one room.
+    Further appearances of documents come into bins that have none of the appearances before.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
-    for start, stop in pairwise([*run_starts(lengths).tolist(), len(lengths)]):
+    begins = (np.diff(lengths, prepend=-1) != 0) | (np.diff(appearance, prepend=-1) != 0)
+    held: list[tuple[int, np.ndarray]] = []
+    for start, stop in pairwise([*np.flatnonzero(begins).tolist(), len(lengths)]):
         length = int(lengths[start])
+        if not appearance[start]:
+            for of_room in held:
+                rooms.put(*of_room)
+            held.clear()
+        # A document's pieces below L are all of one length: its bins are kept aside until all of them are placed.
+        is_repeated = appearance[start] > 0 or (stop < len(lengths) and appearance[stop] > 0)
         while start < stop:
             room = rooms.tightest(length)
             each = min(room // length, stop - start)  # pieces that one bin takes
@@ -56,8 +68,15 @@ def _place(lengths: Int64[np.ndarray, " piece"], capacity: int) -> Int64[np.ndar
             taken = np.repeat(some, each)[: stop - start]
             bins[start : start + len(taken)] = taken
             start += len(taken)
-            rooms.put(room - each * length, some[:full])
-            rooms.put(room - (len(taken) - full * each) * length, some[full:])
+            left = [
+                (room - each * length, some[:full]),
+                (room - (len(taken) - full * each) * length, some[full:]),
+            ]
+            if is_repeated:
+                held += left
+            else:
+                for of_room in left:
+                    rooms.put(*of_room)
     return bins
 
 

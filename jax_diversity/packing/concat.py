@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.packing.pieces import (
-    atom_order,
     checked_atom_size,
     cut_stream,
     end_to_end,
     fill,
     num_filled,
+    repeated,
+    shuffled_atoms,
     whole_documents,
 )
 from jax_diversity.schema import Segments
@@ -54,7 +55,11 @@ def concat(
     total = int(pieces.length.sum())
     if size is not None:
         atoms = np.arange(-(-total // size))
-        atoms[: total // size] = atom_order(total // size, seed)  # the unfilled last atom keeps its place
+        num_full = total // size  # the unfilled last atom keeps its place
+        held, atom = cut_stream(pieces, np.arange(num_full) * size, np.full(num_full, size))
+        several = np.isin(held.document_index, repeated(document_order))
+        per_sequence = sequence_length // size
+        atoms[:num_full] = shuffled_atoms(num_full, per_sequence, atom[several], held.document_index[several], seed)
         # Atoms that follow one another as before are one run: a document is not cut between them. Before the first atom
         # comes -2, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.packing.pieces import fill_bins, split_documents
+from jax_diversity.packing.pieces import fill_bins, repeated, split_documents
 from jax_diversity.schema import Segments
 
 _ROWS_PER_ADVANCE = 1 << 16
@@ -34,28 +34,54 @@ def first_fit(
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
     pieces = split_documents(document_lengths, document_order, sequence_length)
-    lengths = pieces.length[pieces.length < sequence_length]
-    # Two neighbouring bins are never both half empty: the pieces of the second would have been put into the first.
-    most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1))
+    is_small = pieces.length < sequence_length
+    lengths, document = pieces.length[is_small], pieces.document_index[is_small]
+    several = np.isin(document, repeated(document))
+    # Two neighbouring bins are never both half empty: the pieces of the second would have been put into the first, but
+    # for those of documents that appear several times.
+    most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1) + int(several.sum()))
     leaves = 1 << max(most_bins - 1, 0).bit_length()
     # A binary tree whose nodes hold the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
     rooms = [sequence_length] * (2 * leaves)
     bins = np.empty(len(lengths), np.int64)
+    bins_of: dict[int, set[int]] = {number: set() for number in document[several].tolist()}
     for start in range(0, len(lengths), _ROWS_PER_ADVANCE):
-        chunk = lengths[start : start + _ROWS_PER_ADVANCE].tolist()
-        bins[start : start + len(chunk)] = [_put(rooms, leaves, length) for length in chunk]
+        rows = slice(start, start + _ROWS_PER_ADVANCE)
+        chunk = lengths[rows].tolist()
+        if bins_of:
+            taken = [bins_of.get(number) for number in document[rows].tolist()]
+            bins[rows] = [_put(rooms, leaves, *piece) for piece in zip(chunk, taken, strict=True)]
+        else:
+            bins[rows] = [_put(rooms, leaves, length) for length in chunk]
         advance(len(chunk))
     return fill_bins(pieces, bins, sequence_length)
 
 
-def _put(rooms: list[int], leaves: int, length: int) -> int:
-    """Take the room of the first bin that has it; returns the bin."""
-    node = 1
+def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = None) -> int:
+    """Take the room of the first bin that has it; returns the bin, which is none of those `taken` and is added."""
+    node = _first(rooms, leaves, length, 1)
+    if taken is not None:
+        while node - leaves in taken:
+            # The next bin with the room: up to where a subtree on the right has it, and down in that.
+            while node % 2 or rooms[node + 1] < length:
+                node >>= 1
+            node = _first(rooms, leaves, length, node + 1)
+        taken.add(node - leaves)
+    return _take(rooms, leaves, length, node)
+
+
+def _first(rooms: list[int], leaves: int, length: int, node: int) -> int:
+    """The leaf of the first bin below a node that has the room; some bin there has it."""
     # Down to the left where that side has the room, so that the first such bin is found.
     while node < leaves:
         node *= 2
         if rooms[node] < length:
             node += 1
+    return node
+
+
+def _take(rooms: list[int], leaves: int, length: int, node: int) -> int:
+    """Take room from a leaf's bin; returns the bin."""
     found = node
     rooms[node] -= length
     while node > 1:

@@ -13,9 +13,13 @@ from jaxtyping import Float32, Int64
 
 from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.neighbors import distinct_units, nearest_rows, path_of_neighbors, rounded_units
+from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
+
+_RUN = 16  # sequences of a path that stay together where documents appear again
 
 
 def nearest(
@@ -35,7 +39,8 @@ def nearest(
     starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
     there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
     vectors, such as copies of one text, count as one and stand side by side; the documents' order decides between
-    equals. No token is lost but the unfilled last sequence's. The number of threads changes nothing (`neighbors`).
+    equals. The path has every document once: further appearances follow parts of it elsewhere, in runs of neighbours.
+    No token is lost but the unfilled last sequence's. The number of threads changes nothing (`neighbors`).
 
     Args:
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
@@ -55,10 +60,14 @@ def nearest(
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
     num_candidates = whole_number("num_candidates", num_candidates, least=1)
-    units = rounded_units(vectors, document_order)
+    documents = document_order[occurrences(document_order) == 0]
+    units = rounded_units(vectors, documents)
     first, kind = distinct_units(units)
-    advance(len(units) - len(first))
+    advance(len(document_order) - len(first))
     path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
     # The inverse of the path is every kind's turn; the stable sort keeps copies in the documents' order.
-    along = document_order[np.argsort(np.argsort(path)[kind], kind="stable")]
+    along = documents[np.argsort(np.argsort(path)[kind], kind="stable")]
+    if len(documents) < len(document_order):
+        appearances = np.bincount(document_order, minlength=len(document_lengths))
+        along = intersperse(along, appearances, document_lengths, _RUN * sequence_length)
     return concat(document_lengths, along, sequence_length, last_sequence=last_sequence)

@@ -16,6 +16,7 @@ from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
+_EXCHANGES = 32  # rounds in which atoms are exchanged
 _ROWS = 1 << 20  # pieces cut together; the result does not depend on it
 
 
@@ -46,6 +47,37 @@ def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> i
 def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
     """The order of atoms that are shuffled, the same for every method, atom size and corpus of as many atoms."""
     return np.random.default_rng(seed).permutation(num_atoms)
+
+
+def shuffled_atoms(
+    num_atoms: int,
+    per_sequence: int,
+    atom: Int64[np.ndarray, " piece"],
+    document: Int64[np.ndarray, " piece"],
+    seed: int,
+) -> Int64[np.ndarray, " atom"]:
+    """As `atom_order`; of a document that appears several times, a sequence has one atom at most where that can be.
+
+    Args:
+        num_atoms: number of atoms.
+        per_sequence: how many make a sequence.
+        atom: the atom that holds every piece of documents that appear several times.
+        document: the pieces' documents.
+        seed: of the shuffle and of the exchanges.
+    """
+    order, rng = atom_order(num_atoms, seed), np.random.default_rng([seed, 1])
+    for _ in range(_EXCHANGES if per_sequence > 1 and len(atom) else 0):
+        place = np.argsort(order)
+        sequence = place[atom] // per_sequence
+        rows = np.lexsort((place[atom], sequence, document))
+        same = (np.diff(document[rows]) == 0) & (np.diff(sequence[rows]) == 0) & (np.diff(atom[rows]) != 0)
+        moved = np.unique(place[atom[rows[1:][same]]])
+        if not len(moved):
+            break
+        others = rng.permutation(np.setdiff1d(np.arange(len(order)), moved))[: len(moved)]
+        moved = moved[: len(others)]
+        order[moved], order[others] = order[others], order[moved]
+    return order
 
 
 def whole_documents(
@@ -94,6 +126,21 @@ def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry
     number = np.arange(len(row))
     number -= end_to_end(counts)[row]
     return row, number
+
+
+def repeated(documents: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " document"]:
+    """The documents that stand in several rows, ascending."""
+    found, counts = np.unique(documents, return_counts=True)
+    return found[counts > 1]
+
+
+def occurrences(values: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+    """How often every row's value came before: [3, 5, 3, 3] gives [0, 0, 1, 2]."""
+    by_value = np.argsort(values, kind="stable")
+    ordered = values[by_value]
+    before = np.empty(len(values), np.int64)
+    before[by_value] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return before
 
 
 def end_to_end(length: Int64[np.ndarray, " piece"]) -> Int64[np.ndarray, " piece"]:

@@ -22,11 +22,12 @@ class PackingReport:
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
 
     Attributes:
-        num_documents: documents that were to be packed.
+        num_documents: documents that were to be packed, each counted once however often it appears.
         num_tokens: their tokens, kept and dropped.
         num_tokens_kept: those in a sequence, each counted once.
         num_tokens_dropped: those in no sequence.
-        num_tokens_repeated: places of tokens that have another place too (several epochs, samples that overlap).
+        num_tokens_repeated: places of tokens that have another place too (several appearances or epochs, samples that
+            overlap).
         num_inserted_ends: end tokens that packing inserted where a document goes on.
         num_padding_tokens: places that hold nothing.
         num_documents_cut: documents in more than one sequence; where documents come several times, those that

@@ -26,8 +26,15 @@ class PackingConfig:
     (`document_spacing`: every cluster near its share all along, short documents first)."""
     validation_fraction: float = 0.01
     """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """How often documents appear in training: rules and their factors, such as `source=web-*` 2.5, `cluster=17` 3,
+    `quality>=0.8` 2 (a metadata field), `quality@cluster>=0.8` 2 (its mean over the document's cluster). The factors of
+    all rules that hold of a document are multiplied."""
+    weight_field: str | None = "auto"
+    """The metadata field that holds every document's weight, a factor too: `auto` takes `weight` where a step of
+    preparation adds it, None takes none."""
     seed: int = 0
-    """Seed of the documents' random order, and of what a method draws."""
+    """Seed of the documents' random order, of weights that are no whole numbers, and of what a method draws."""
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy.
@@ -36,6 +43,7 @@ class PackingConfig:
             UserError: the first such setting.
         """
         from jax_diversity.packing.base import check_settings
+        from jax_diversity.packing.weights import parse_rules
 
         at_least(2, "packing", self, "sequence_length")
         at_least(0, "packing", self, "seed")
@@ -46,4 +54,5 @@ class PackingConfig:
             )
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
+        parse_rules(self.weights)
         check_settings(self.method, self.options, self.sequence_length, self.seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
@@ -37,21 +37,30 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from jax_diversity.packing.appearances import draw_appearances
     from jax_diversity.packing.split import validation_mask
+    from jax_diversity.packing.weighing import weigh_documents
 
     config: PackingConfig = context.config.packing
     dataset = context.dataset
     lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
     validation = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
+    chosen, appearances = ~validation, None
+    if (weights := weigh_documents(context)) is not None:
+        appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
+        appearances[validation] = 0
+        # Validation documents appear once; those that never appear are in neither part.
+        chosen, validation = appearances > 0, validation & (weights > 0)
+        write_array(partial / "appearances.npy", appearances)
     # Packed apart: no sequence holds tokens of both, whatever the method.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
-        training = _packed(context, dataset, ~validation, advance)
+        training = _packed(context, dataset, chosen, advance, appearances)
         apart = _packed(context, dataset, validation, advance, once=True)
     if not training.report.num_sequences:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
-            f"{int(lengths[~validation].sum())} tokens; choose shorter sequences or more text."
+            f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
         )
     for name, part in (("segments", training.segments), ("validation", apart.segments)):
         table = pa.table({column: getattr(part, column) for column in part.COLUMNS})
@@ -60,7 +69,8 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         from jax_diversity.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
-        indices = megatron_indices(lengths, np.flatnonzero(~validation), config.sequence_length, **options)
+        documents = np.flatnonzero(chosen) if appearances is None else np.repeat(np.arange(len(lengths)), appearances)
+        indices = megatron_indices(lengths, documents, config.sequence_length, **options)
         write_array(partial / "shuffle_index.npy", indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
@@ -70,11 +80,35 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         "num_validation_documents": int(validation.sum()),
         "num_duplicate_documents": int(len(groups) - len(np.unique(groups))),
         **{name: getattr(training.report, name) + getattr(apart.report, name) for name in _COUNTED},
+        **_appearance_counts(context, appearances, validation),
+    }
+
+
+def _appearance_counts(
+    context: Context,
+    appearances: Int64[np.ndarray, " document"] | None,
+    validation: Bool[np.ndarray, " document"],
+) -> Counts:
+    """What weights do; without any, whether there is a field that looks as if it held some."""
+    from jax_diversity.packing.weighing import WEIGHT
+
+    if appearances is None:
+        return {"unused_weight_field": True} if WEIGHT in context.counts("prepare")["metadata_fields"] else {}
+    return {
+        "num_appearances": int(appearances.sum()),
+        "num_documents_repeated": int((appearances > 1).sum()),
+        "num_documents_left_out": int(((appearances == 0) & ~validation).sum()),
     }
 
 
 def _packed(
-    context: Context, dataset: Any, chosen: Bool[np.ndarray, " document"], advance: Advance, *, once: bool = False
+    context: Context,
+    dataset: Any,
+    chosen: Bool[np.ndarray, " document"],
+    advance: Advance,
+    appearances: Int64[np.ndarray, " document"] | None = None,
+    *,
+    once: bool = False,
 ) -> Packed:
     """Some of the documents in their order, packed by the method and the options of the settings."""
     from jax_diversity.packing.base import METHODS, pack
@@ -89,7 +123,9 @@ def _packed(
     elif config.document_order == "spacing":
         _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
         with context.progress.task("space documents", len(order), "documents") as spaced:
-            order = order[space_groups(group, lengths[order].astype(np.int64), spaced)]
+            tokens = lengths[order].astype(np.int64)
+            times = 1 if appearances is None else appearances[order]
+            order = order[space_groups(group, tokens * times, spaced)]
     arguments: dict[str, Any] = dict(config.options)
     if once:
         arguments |= {name: value for name, value in _VALIDATION_OPTIONS.items() if METHODS.takes(config.method, name)}
@@ -102,6 +138,7 @@ def _packed(
         config.sequence_length,
         method=config.method,
         document_order=order,
+        appearances=appearances,
         seed=config.seed,
         advance=advance,
         **arguments,
@@ -110,17 +147,31 @@ def _packed(
 
 def _inputs(context: Context) -> tuple[str, ...]:
     from jax_diversity.packing.base import METHODS
+    from jax_diversity.packing.weighing import needs_clusters
 
     config: PackingConfig = context.config.packing
     by_vectors = METHODS.takes(config.method, "vectors")
     by_clusters = METHODS.takes(config.method, "clusters") or config.document_order == "spacing"
+    by_clusters = by_clusters or needs_clusters(context)
     return ("prepare", "tokenize", *["embed"] * by_vectors, *["cluster"] * by_clusters)
 
 
 def summary(counts: Counts) -> str:
     """How many sequences of which length."""
     sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
-    return f"{sequences}, {counts['num_validation_sequences']:,} for validation"
+    text = f"{sequences}, {counts['num_validation_sequences']:,} for validation"
+    if "num_appearances" in counts:
+        text += f"; {counts['num_documents_repeated']:,} documents several times by weight"
+        text += f", {counts['num_documents_left_out']:,} never" if counts["num_documents_left_out"] else ""
+    if "unused_weight_field" in counts:
+        text += "; the field weight is not used (packing.weight_field)"
+    return text
+
+
+def _check_weights(context: Context) -> None:
+    from jax_diversity.packing.weighing import weigh_documents
+
+    weigh_documents(context, with_clusters=False)
 
 
 PACK = Stage(
@@ -132,5 +183,6 @@ PACK = Stage(
     summary=summary,
     settings=lambda config: {"packing": dataclasses.asdict(config.packing)},
     inputs=_inputs,
+    check=_check_weights,
     methods="packing.base",
 )

@@ -73,8 +73,14 @@ class Chain:
         self._engine, self._num_processes = engine, num_processes
         self._forget()
 
+    @property
+    def group_fields(self) -> tuple[str, ...]:
+        """The fields by which steps mark copies: all documents of one value are copies of one another."""
+        return tuple(f"{spec.label}_group" for spec in self._specs if spec.options.get("mark"))
+
     def _forget(self) -> None:
         self._accounts = [Account() for _ in self._specs]
+        self._fields = set[str]()
         self.num_read = self.num_kept = self.kept_bytes = self._num_parts = 0
 
     def through(
@@ -132,6 +138,7 @@ class Chain:
         if candidate.removed is not None:
             return False
         self.num_kept += 1
+        self._fields.update(candidate.scores)
         self.kept_bytes += candidate.size[1]
         return True
 
@@ -232,8 +239,9 @@ class Chain:
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:
-        """For a stage's counts: the documents that are stored, and the funnel."""
-        preparation = {"num_documents_read": self.num_read, "steps": self.funnel()}
+        """For a stage's counts: the documents that are stored, the fields that steps added, and the funnel."""
+        fields = sorted(self._fields)
+        preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
         return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}
 
     def _removed_in_words(self) -> str:

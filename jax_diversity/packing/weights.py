@@ -1,0 +1,171 @@
+"""Rules that weigh documents: by source, language, cluster, by fields of their metadata, by the means of groups."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Integer
+
+from jax_diversity.foundation.checks import weight
+from jax_diversity.foundation.errors import UserError, quoted
+
+LARGEST = 1000
+"""A document that is to appear more often in one packing is taken for a mistake."""
+_RULE = re.compile(r"(?P<name>[^<>=@]+)(@(?P<family>[^<>=@]+))?(?P<sign>>=|<=|=|<|>)(?P<value>.*)", re.DOTALL)
+_COMPARE: dict[str, Callable[..., Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: the documents of which it holds have their weight multiplied by `factor`.
+
+    Attributes:
+        text: as the settings give it, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
+        name: `source`, `language`, a clustering or a metadata field.
+        family: what groups the documents whose mean of the field is compared; None compares each document's own value.
+        sign: `=` compares texts, in which `*` stands for any; others compare numbers.
+        value: what is compared with.
+        factor: by how much weights are multiplied.
+    """
+
+    text: str
+    name: str
+    family: str | None
+    sign: str
+    value: str
+    factor: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it looks at: a family or a field, and the family by which means are taken."""
+        return (self.name,) if self.family is None else (self.name, self.family)
+
+    def holds(self, values: Sequence[Any]) -> Bool[np.ndarray, " document"]:
+        """Whether it holds of documents with these values; of None it does not.
+
+        Raises:
+            UserError: a value that cannot be compared with a number.
+        """
+        if self.sign == "=":
+            return np.array([value is not None and fnmatchcase(_as_text(value), self.value) for value in values], bool)
+        return self.holds_of_numbers(numbers(values, self.text))
+
+    def holds_of_numbers(self, values: Float64[np.ndarray, " value"]) -> Bool[np.ndarray, " value"]:
+        """The same for numbers; of NaN it does not hold."""
+        return _COMPARE[self.sign](values, float(self.value))
+
+    def holds_of_means(
+        self, values: Float64[np.ndarray, " document"], group: Integer[np.ndarray, " document"]
+    ) -> Bool[np.ndarray, " document"]:
+        """Whether it holds of the mean of every document's group; documents without a value do not count."""
+        known = ~np.isnan(values)
+        counts = np.bincount(group[known], minlength=int(group.max(initial=-1)) + 1)
+        sums = np.bincount(group[known], values[known], minlength=len(counts))
+        means = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+        return self.holds_of_numbers(means)[group]
+
+
+def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
+    """The rules of `packing.weights`.
+
+    Raises:
+        UserError: a rule that cannot be read, or a factor that is no number from 0 to 1,000.
+
+    Example:
+        >>> [rule] = parse_rules({"source=web-*": 2.5})
+        >>> rule.name, rule.sign, rule.value, rule.factor
+        ('source', '=', 'web-*', 2.5)
+    """
+    rules = []
+    for text, given in weights.items():
+        factor = weight(f"packing.weights of {text!r}", given)
+        if factor > LARGEST:
+            raise UserError(f"Expected packing.weights of {text!r} to be at most {LARGEST:,}, found {given:g}.")
+        found = _RULE.fullmatch(text)
+        if found is None or not found["name"].strip():
+            raise UserError(
+                f"Expected rules such as source=web-*, quality>=0.8 or quality@cluster>=0.8 in packing.weights, found "
+                f"{quoted(text)}."
+            )
+        name, family, sign, value = (part and part.strip() for part in found.group("name", "family", "sign", "value"))
+        if family is not None and sign == "=":
+            raise UserError(f"Expected packing.weights of {text!r} to compare a mean by >=, <=, < or >, found =.")
+        if sign != "=" and not _is_finite(value):
+            raise UserError(f"Expected packing.weights of {text!r} to compare with a number, found {quoted(value)}.")
+        rules.append(Rule(text, name, family, sign, value, factor))
+    return tuple(rules)
+
+
+def numbers(values: Sequence[Any], what: str) -> Float64[np.ndarray, " value"]:
+    """Values as numbers, NaN for None; a UserError, which begins with `what` wants them, for all else."""
+    for value in values:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UserError(
+                f"Expected numbers for the rule {what!r} of packing.weights, found {quoted(value)}; compare texts by =."
+            )
+    return np.array([math.nan if value is None else _as_float(value) for value in values], np.float64)
+
+
+def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str) -> Float64[np.ndarray, " document"]:
+    """The weights in a metadata field; None is 1.
+
+    Args:
+        values: the documents' values.
+        names: the id of a document, by its place among the values.
+        field: its name.
+
+    Raises:
+        UserError: a value that is no finite number >= 0, with the document's id.
+    """
+    found = np.ones(len(values))
+    for place, value in enumerate(values):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= _as_float(value) < math.inf:
+            raise UserError(
+                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field takes for "
+                f"the document's weight, found {quoted(value)} in document {names(place)!r}."
+            )
+        found[place] = value
+    return found
+
+
+def check_largest(weights: Float64[np.ndarray, " document"], names: Callable[[int], str]) -> None:
+    """Refuse documents that are to appear too often, with the id of the one that appears most."""
+    if len(weights) and weights.max() > LARGEST:
+        most = int(weights.argmax())
+        raise UserError(
+            f"Expected weights of at most {LARGEST:,}, found {weights[most]:,.6g} of document {names(most)!r} (all "
+            f"{len(weights):,} documents together would appear {weights.sum():,.6g} times); lower it."
+        )
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return math.inf
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
