@@ -130,17 +130,19 @@ def _clean(text: str) -> str:
     return clean(text).replace("\n", "\ufffd")
 
 
-def uses_table(document: str, uses: Sequence[Use]) -> str:
-    """Where training reads a document."""
+def uses_table(document: str, uses: Sequence[Use], appearances: int | None = None) -> str:
+    """Where training reads a document, which was packed so often by its weight."""
     document = _clean(document)
     if not uses:
-        return f"{document}: in no training sequence (kept for validation, or lost in packing)"
+        weighed = "" if appearances is None else "left out by its weight, "
+        return f"{document}: in no training sequence ({weighed}kept for validation, or lost in packing)"
     numbers = ("step", "row", "position", "sequence", "tokens", "from token")
     table = plain_table(*numbers, numbers=numbers)
     for use in uses:
         values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
         table.add_row(*(f"{value:,}" for value in values))
-    return f"{document}, in every pass over the order:\n{printed(table)}"
+    times = "" if appearances in (None, 1) else f", {appearances:,} times by its weight"
+    return f"{document}, in every pass over the order{times}:\n{printed(table)}"
 
 
 def run_uses_table(document: str, uses: Sequence[RunUse]) -> str:

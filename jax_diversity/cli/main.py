@@ -464,7 +464,7 @@ def _run_inspect(options: InspectOptions) -> None:
     if options.document is not None:
         document = valid_name(options.document)  # ids made of files' names are valid text
         uses = inspector.uses(document)
-        show(as_json(uses) if options.json else uses_table(document, uses))
+        show(as_json(uses) if options.json else uses_table(document, uses, inspector.appearances(document)))
         return
     host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
     batch = inspector.batch(options.step, **host)

@@ -165,6 +165,13 @@ class Inspector:
         ]
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
+    def appearances(self, document: str) -> int | None:
+        """How often a document was packed by its weight, by its id; None where nothing was weighed."""
+        document_index = find_document(self.dataset, document)
+        if document_index is None or self.dataset.appearances is None:
+            return None
+        return int(self.dataset.appearances[document_index])
+
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
         segments = [segment for sequence in sequences for segment in sequence.segments]
         num_tokens = [segment.num_tokens for segment in segments]

@@ -32,6 +32,9 @@ _SKIPPED = {
 _PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")
 _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num_tokens_repeated")
 
+_WEIGHED = ("num_appearances", "num_documents_repeated", "num_documents_left_out")
+"""What `pack` counts where documents have weights."""
+
 
 def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:
     """What was read, from the columns `DOCUMENT_COLUMNS` of every document and the counts of the stage `prepare`."""
@@ -132,6 +135,7 @@ def packing_values(
     return {
         "method": method,
         **{name: counts[name] for name in _PACKED},
+        **{name: counts[name] for name in _WEIGHED if name in counts},
         "clusters_per_sequence": round_value(mix.clusters_per_sequence) if mix else None,
         "largest_cluster_share": round_value(mix.largest_share) if mix else None,
         "mean_segments": round_value(per_sequence.mean()) if len(per_sequence) else None,

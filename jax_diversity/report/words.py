@@ -60,8 +60,17 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
     return (
         f"{counted(corpus['num_documents'], 'document')} with {size_in_words(corpus['text_bytes'])} of text became "
         f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
-        f"tokens to train on{kept_apart}."
+        f"tokens to train on{kept_apart}.{_weights_sentence(packing)}"
     )
+
+
+def _weights_sentence(packing: Mapping[str, Any]) -> str:
+    if "num_appearances" not in packing:
+        return ""
+    repeated, left_out = packing["num_documents_repeated"], packing["num_documents_left_out"]
+    never = f", and {left_out:,} never" if left_out else ""
+    appear = "appears" if repeated == 1 else "appear"
+    return f" By weight, {counted(repeated, 'document')} {appear} several times{never}."
 
 
 def families_sentence(characterized: Mapping[str, Any]) -> str:
