@@ -16,6 +16,7 @@ from jax_diversity.schema import Segments
 _OWN_SHARE = 0.99
 # A selector compares every candidate's groups of copies with those of the sequence placed: a few, or none.
 _MOST_COPIES = 4
+_ODD = 0x9E3779B1  # 2^32 times the golden ratio: multiples are spread evenly
 
 
 def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
@@ -109,3 +110,29 @@ def sequence_copies(
     members[sequence[kept], place[kept]] = group[kept]
     members.sort(axis=1)
     return np.where(members == np.iinfo(np.int64).max, -1, members)
+
+
+def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, " sequence"]:
+    """Of the sequences that one document fills, which appears several times: the turn of each; -1 for all others.
+
+    Every part of the document has its turn once, in a mixed order, then every part once more in the same order: so the
+    same tokens come again after about as long as all appearances allow. Such sequences have equal counts in every
+    family, so that an ordering may exchange them at no cost.
+
+    Args:
+        segments: the packed training sequences.
+        appearances: how often every document was packed.
+    """
+    rows = np.flatnonzero((segments.length == segments.sequence_length) & (appearances[segments.document_index] > 1))
+    length = segments.sequence_length - segments.overlap
+    document, part = segments.document_index[rows], (segments.document_offset[rows] + length // 2) // length
+    by_part = np.lexsort((part, document))
+    begins = (np.diff(document[by_part], prepend=-1) != 0) | (np.diff(part[by_part], prepend=-1) != 0)
+    starts = np.flatnonzero(begins)
+    before = np.empty(len(rows), np.int64)
+    before[by_part] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
+    # Multiples of an odd number, modulo 2^32, mix the parts: their order is not that of the text.
+    mixed = (part + document) * _ODD % 2**32
+    turns = np.full(segments.num_sequences, -1)
+    turns[segments.sequence_index[rows]] = before * 2**32 + mixed
+    return turns

@@ -33,7 +33,12 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
     from scipy import sparse
 
-    from jax_diversity.characteristics.counts import count_tokens, sequence_copies, sequence_documents
+    from jax_diversity.characteristics.counts import (
+        count_tokens,
+        sequence_copies,
+        sequence_documents,
+        sequence_turns,
+    )
 
     dataset = context.dataset
     codes = _all_codes(context, dataset)
@@ -47,9 +52,11 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     write_array(partial / "sequence_documents.npy", sequence_documents(segments))
-    write_array(
-        partial / "sequence_copies.npy", sequence_copies(segments, dataset.duplicate_groups, dataset.appearances)
-    )
+    appearances = dataset.appearances
+    copies = sequence_copies(segments, dataset.duplicate_groups, appearances)
+    write_array(partial / "sequence_copies.npy", copies)
+    if appearances is not None:
+        write_array(partial / "sequence_turns.npy", sequence_turns(segments, appearances))
     _write_documents(context, dataset, partial, codes)
     write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
     write_json(partial / "totals.json", totals)

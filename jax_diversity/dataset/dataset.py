@@ -273,6 +273,7 @@ class Dataset:
             sequence_length=self.sequence_length + self.overlap,
             documents=self.sequence_documents,
             copies=self.sequence_copies,
+            turns=self.sequence_turns,
         )
 
     @cached_property
@@ -284,6 +285,13 @@ class Dataset:
     def sequence_copies(self) -> Int64[np.ndarray, "sequence member"]:
         """The groups of documents with equal texts of which every training sequence holds a part; -1 for none."""
         return read_array(self.file("characterize", "characteristics/sequence_copies.npy"), "characterize")
+
+    @cached_property
+    def sequence_turns(self) -> Int64[np.ndarray, " sequence"] | None:
+        """The turns of the sequences that one document fills and that come again; None where nothing was weighed."""
+        if self.appearances is None:
+            return None
+        return read_array(self.file("characterize", "characteristics/sequence_turns.npy"), "characterize")
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
         sequence_length=max(each.sequence_length for each in counts),
         documents=_apart([dataset.sequence_documents[:, None] for dataset in datasets])[:, 0],
         copies=_apart([dataset.sequence_copies for dataset in datasets]),
+        turns=_joined_turns(datasets),
     )
 
 
@@ -101,6 +102,15 @@ def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
         shape = (matrix.shape[0], max(len(column), 1))
         parts.append(csr_array((matrix.data, columns[matrix.indices], matrix.indptr), shape=shape))
     return vstack(parts, format="csr")
+
+
+def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"] | None:
+    """One below another; None where no dataset has any."""
+    turns = [dataset.sequence_turns for dataset in datasets]
+    if all(each is None for each in turns):
+        return None
+    none = (np.full(dataset.num_sequences, -1) for dataset in datasets)
+    return np.concatenate([no if own is None else own for own, no in zip(turns, none, strict=True)])
 
 
 def _apart(numbers: Sequence[Int64[np.ndarray, "_ _"]]) -> Int64[np.ndarray, "sequence member"]:

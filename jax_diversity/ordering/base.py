@@ -210,9 +210,28 @@ def order(
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
     indices = run(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
+    if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
+        indices = _in_turn(indices, characteristics)
     if consumed is None:
         return Ordering(indices, info)
     return Schedule(indices, characteristics.num_sequences, info)
+
+
+def _in_turn(
+    indices: Int64[np.ndarray, " position"], characteristics: Characteristics
+) -> Int64[np.ndarray, " position"]:
+    """Every document's sequences that have turns exchange their positions, so that they come in turn."""
+    documents, turns = characteristics.documents, characteristics.turns
+    if documents is None or turns is None:
+        return indices
+    positions = np.flatnonzero((turns[indices] >= 0) & (documents[indices] >= 0))
+    sequences = indices[positions]
+    arranged = indices.copy()
+    # Positions by document and then ascending, sequences by document and then by turn.
+    arranged[positions[np.argsort(documents[sequences], kind="stable")]] = sequences[
+        np.lexsort((turns[sequences], documents[sequences]))
+    ]
+    return arranged
 
 
 def _constant(targets: Mapping[str, Any]) -> Targets:

@@ -26,8 +26,9 @@ from 0. Numbers have six significant digits; all text is one clean line each.
     clusters     num_clusters, num_empty, rows [{cluster, documents, tokens, share, terms, titles}], rest,
                  share_by_rank curve, map {labels, rows [{x, y, name, share, documents, label}]}, purity;
                  a map's label is an index into labels, -1 for none of them
-    packing      method, the numbers that `pack` counted (some where documents have weights only), clusters_per_sequence?, largest_cluster_share?,
-                 mean_segments?, segments_per_sequence {edges, frequency}
+    packing      method, the numbers that `pack` counted (some only where documents have weights),
+                 clusters_per_sequence?, largest_cluster_share?, mean_segments?,
+                 segments_per_sequence {edges, frequency}
     ordering     baseline?, families, balanced (a sentence), window_sizes,
       references           [{family, window_size, floor, ideal_token_tv}]
       profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,

@@ -34,6 +34,8 @@ class Characteristics:
         copies: the groups of copies (equal or nearly equal documents) of which every sequence holds a part, as any
             numbers, each once; negative where it holds fewer. None where nothing is known of copies. Orderings keep the
             sequences of one group apart.
+        turns: of the sequences of a document that have equal counts, numbers by which they should follow one another
+            in training; negative for all others. None where any order will do.
 
     Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
@@ -43,6 +45,7 @@ class Characteristics:
     sequence_length: int
     documents: Int64[np.ndarray, " sequence"] | None = None
     copies: Int64[np.ndarray, "sequence member"] | None = None
+    turns: Int64[np.ndarray, " sequence"] | None = None
 
     def __post_init__(self) -> None:
         # SciPy's matrices cannot be made read-only themselves, only their three arrays.
@@ -50,7 +53,7 @@ class Characteristics:
             _check_indices(matrix)  # also without `from_counts`: compiled code reads wherever these point
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
-        for groups in (self.documents, self.copies):
+        for groups in (self.documents, self.copies, self.turns):
             if groups is not None:
                 groups.setflags(write=False)
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
@@ -65,6 +68,7 @@ class Characteristics:
         sequence_length: int | None = None,
         documents: Any = None,
         copies: Any = None,
+        turns: Any = None,
     ) -> Characteristics:
         """Check and freeze a user's own count matrices.
 
@@ -76,12 +80,14 @@ class Characteristics:
             documents: the document of every sequence, whole numbers; negative where a sequence holds several.
             copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, of one group a
                 sequence, (sequence,); negative where it holds fewer.
+            turns: of the sequences of a document that have equal counts, whole numbers by which they should follow one
+                another; negative for all others.
 
         Raises:
             ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
                 disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
-                unknown family; a sequence length below the largest row total; documents or copies of another number of
-                sequences; a group of copies that a sequence names twice.
+                unknown family; a sequence length below the largest row total; documents, copies or turns of another
+                number of sequences; a group of copies that a sequence names twice.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
@@ -119,7 +125,14 @@ class Characteristics:
                 )
         if copies is not None:
             copies = _checked_copies(copies, len(first_totals))
-        return cls(matrices, _checked_weights(weights, matrices), length, documents, copies)
+        if turns is not None:
+            turns = integers("turns", turns, least=-(2**63)).copy()
+            if len(turns) != len(first_totals):
+                raise UserError(
+                    f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number a "
+                    "sequence, negative for none."
+                )
+        return cls(matrices, _checked_weights(weights, matrices), length, documents, copies, turns)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -141,12 +154,14 @@ class Characteristics:
             [[2, 2], [3, 1]]
         """
         counts = {name: csr_array(matrix[rows]) for name, matrix in self.counts.items()}
-        members = (None if groups is None else groups[rows] for groups in (self.documents, self.copies))
+        of_sequences = (self.documents, self.copies, self.turns)
+        members = (None if groups is None else groups[rows] for groups in of_sequences)
         return type(self)(counts, self.weights, self.sequence_length, *members)
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
         # A proxy cannot be pickled.
-        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, self.documents, self.copies)
+        of_sequences = (self.documents, self.copies, self.turns)
+        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, *of_sequences)
 
     @property
     def num_sequences(self) -> int:
@@ -172,7 +187,7 @@ class Characteristics:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the counts, weights, sequence length, documents and copies."""
+        """Hash of the counts, weights, sequence length, documents, copies and turns."""
         # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
@@ -183,6 +198,8 @@ class Characteristics:
             digest.update(b"documents" + self.documents.tobytes())
         if self.copies is not None:
             digest.update(f"copies {self.copies.shape}".encode() + self.copies.tobytes())
+        if self.turns is not None:
+            digest.update(b"turns" + self.turns.tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
