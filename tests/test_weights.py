@@ -115,12 +115,16 @@ def test_every_method_packs_appearances(method: str, data: st.DataObject) -> Non
     np.testing.assert_array_equal(once.sequence_index, plain.sequence_index)
 
 
-# Megatron's shuffle is kept, and a row of `partial_shuffle` begins where it ends.
-@pytest.mark.parametrize("method", sorted({*registered()} - {"megatron", "partial_shuffle"}))
-@pytest.mark.parametrize("atom_size", [None, 16, 128])
+APART: list[tuple[str, int | None]] = [
+    (method, size)
+    for method in registered()
+    if method not in ("megatron", "partial_shuffle")  # Megatron's shuffle is kept; a rotated row begins where it ends
+    for size in ([None, 16, 128] if "atom_size" in METHODS.options(method) else [None])
+]
+
+
+@pytest.mark.parametrize(("method", "atom_size"), APART)
 def test_no_sequence_holds_two_appearances(method: str, atom_size: int | None) -> None:
-    if atom_size and "atom_size" not in METHODS.options(method):
-        pytest.skip("a method without atoms")
     rng = np.random.default_rng(3)
     number = 300
     lengths = rng.lognormal(3.0, 0.9, number).astype(int) + 1
@@ -335,7 +339,6 @@ def test_the_balanced_order_keeps_appearances_apart_and_the_weighted_mixture(bui
     assert np.quantile(shuffled, 0.05) < 0.15
     assert np.quantile(balanced, 0.05) > 0.2
     assert np.median(balanced) > 0.85
-    assert balanced.min() * dataset.num_sequences / 8 > 2
     # Targets are the shares of what is read, every appearance counted.
     rows, _ = documents_of(dataset)
     names = dataset.group_names["source"]
@@ -348,7 +351,9 @@ def test_the_balanced_order_keeps_appearances_apart_and_the_weighted_mixture(bui
     )
     assert summary.window_tv["source"][32].mean() < 0.5 * plain.window_tv["source"][32].mean()
     assert summary.copies is not None
-    assert summary.copies.summary()["gap_smallest"] > 1
+    assert plain.copies is not None
+    assert plain.copies.summary()["gap_low"] < 0.1
+    assert summary.copies.summary()["gap_low"] > 0.3
 
 
 def test_exchanges_by_turn_change_no_count(built: Path) -> None:
