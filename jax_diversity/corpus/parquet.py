@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.corpus.files import InputFile, reading_faults
-from jax_diversity.corpus.records import TEXT, Found, Place, Problem, RecordForm
+from jax_diversity.corpus.records import TEXT, TOKENS, Found, Place, Problem, RecordForm
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -24,14 +24,15 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
     """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file."""
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
-        column = form.field(config)
-        if column not in table.schema_arrow.names:
-            raise form.missing(file, config, table.schema_arrow.names)
-        columns = table.schema_arrow.names if form is TEXT else _columns_with_ids(file, table.schema_arrow, column)
+        column, columns = form.field(config), table.schema_arrow.names
+        if not form.is_in(columns, config):
+            raise form.missing(file, config, columns)
+        if form is TOKENS:
+            columns = _columns_with_ids(file, table.schema_arrow, column)
         num_rows = table.metadata.num_rows
         size, row = file.size(), 0
         for batch in table.iter_batches(_batch_rows(table.metadata), columns=columns):
-            for record in _records(batch) if form is TEXT else _token_records(batch, column):
+            for record in _token_records(batch, column) if form is TOKENS else _records(batch):
                 row += 1
                 place = Place(file, row)
                 yield place, record if isinstance(record, Problem) else form.document(record, place, config)

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from jax_diversity.corpus.array_record import read_array_records
+from jax_diversity.corpus.chat import chat_form
 from jax_diversity.corpus.code import Licences, read_code
 from jax_diversity.corpus.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.identity import IdRegistry
@@ -169,14 +170,18 @@ def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advanc
         if file.stores_array_records:
             return read_array_records(file, config, advance)
         kind, form = file.format, TOKENS
+    if kind == "chat":
+        kind, form = file.format, chat_form(config)
     if kind == "jsonl":
         return read_jsonl(file, config, advance, form)
     if kind == "parquet":
         return read_parquet(file, config, advance, form)
-    if form is TOKENS:
+    if form is not TEXT:
+        names = (
+            "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
+        )
         raise UserError(
-            f"Expected files of token ids named .jsonl, .parquet or .array_record, found {file.address}; "
-            "rename it to what it is, or set corpus.format."
+            f"Expected files of {names}, found {file.address}; rename it to what it is, or set corpus.format."
         )
     if kind == "code":
         return read_code(file, licences, advance)

@@ -19,6 +19,12 @@ from jax_diversity.foundation.errors import UserError, in_one_line, shortened
 from jax_diversity.schema import Document
 
 MAX_PROBLEMS = 20
+LEARNED_SPANS = "learned_spans"
+"""The metadata field of a stored chat: where the answers are in its text, as pairs of start and stop in characters.
+
+Before `chat.with_learned_spans` it holds what was read: the turns' bounds, the numbers of those that are learnt, a
+hash of the text, and whether nothing that is said looks like what the template writes between the turns.
+"""
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100
 _MOST_LEVELS = 64
@@ -114,6 +120,10 @@ class RecordForm:
         """The field's name."""
         return getattr(config, self.setting)
 
+    def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
+        """Whether a record with these fields has the one that is needed."""
+        return self.field(config) in fields
+
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         """The document of a record."""
         try:
@@ -138,7 +148,7 @@ class RecordForm:
                 yield place, record
                 continue
             num_records += 1
-            num_with_field += self.field(config) in record
+            num_with_field += self.is_in(record, config)
             # For the message, if no record has the field; records may have different fields.
             if not num_with_field and len(fields_found) < _MOST_FIELDS:
                 fields_found.update(dict.fromkeys(record))
@@ -155,7 +165,7 @@ def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
         return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, no string")
-    return Document(text=text, **_labels(fields, place, config))
+    return Document(text=text, **labels(fields, place, config))
 
 
 def _make_token_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
@@ -168,7 +178,7 @@ def _make_token_document(fields: dict[str, Any], place: Place, config: CorpusCon
     text = fields.pop(config.text_field, None)
     # Attention masks, positions and the like are as long as the tokens, and would take most of the metadata's space.
     fields = {name: value for name, value in fields.items() if not _are_numbers(value)}
-    return TokenDocument(text=text if isinstance(text, str) else "", tokens=tokens, **_labels(fields, place, config))
+    return TokenDocument(text=text if isinstance(text, str) else "", tokens=tokens, **labels(fields, place, config))
 
 
 TEXT = RecordForm("text_field", "the text", _make_document)
@@ -212,7 +222,7 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(entry, int | float) for entry in value)
 
 
-def _labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
+def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
     """A document's id, source, language and title, taken from `fields`, and its metadata: all other fields."""
     return {
         "id": _take_label(fields, config.id_field) or place.name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
@@ -12,7 +13,7 @@ PYTHON_ENVIRONMENT = "python-environment"
 """The word in `paths` for the installed Python packages."""
 
 TextFormat = Literal["jsonl", "parquet", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
-Format = Literal["auto", TextFormat, "code", "megatron", "tokens"]
+Format = Literal["auto", TextFormat, "chat", "code", "megatron", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,15 @@ class CorpusConfig:
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
     format: Format = "auto"
-    """What the files are; `auto` goes by their names. `code`: files of text, each with its licence in the field
-    `licence`. Some give raw text for a step of preparation: `html` and `warc` (crawls) for the step html, `latex`
-    (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis) and `stack_exchange` (a site's
-    Posts.xml) for the steps of these names. `megatron`: prefixes of .bin and .idx files, or globs of them; `tokens`:
-    JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with tokenizer.kind `stored`."""
+    """What the files are; `auto` goes by their names. `chat`: JSONL or Parquet files that hold turns; `code`: files of
+    text, each with its licence in the field `licence`. Some give raw text for a step of preparation: `html` and `warc`
+    (crawls) for the step html, `latex` (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis) and
+    `stack_exchange` (a site's Posts.xml) for the steps of these names. `megatron`: prefixes of .bin and .idx files, or
+    globs of them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
+    tokenizer.kind `stored`."""
+    chat_template: str = "chatml"
+    """How turns become one text (format `chat`): chatml, llama-3, alpaca, plain, or a YAML file with a pattern for
+    each role."""
     text_field: str = "text"
     """The field that holds a document's text."""
     id_field: str | None = "id"
@@ -62,3 +67,19 @@ class CorpusConfig:
                 "pass --corpus.paths 'texts/*.jsonl.gz'."
             )
         at_least(1, "corpus", self, "max_bytes", "file_bytes")
+        if self.format == "chat":
+            from jax_diversity.corpus.chat_template import load_template
+
+            load_template(self.chat_template)
+        elif self.chat_template != type(self).chat_template:
+            raise UserError(
+                f"Expected corpus.chat_template with corpus.format=chat only, found {self.chat_template!r} with "
+                f"{self.format}; leave it out, or set the format."
+            )
+
+    def made_of(self) -> dict[str, Any]:
+        """The settings that decide the documents; a template only where there are chats."""
+        settings = dataclasses.asdict(self)
+        if self.format != "chat":
+            del settings["chat_template"]
+        return settings

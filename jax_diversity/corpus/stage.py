@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.foundation.artifacts import CACHE, write_array
+from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 _DOCUMENTS = "documents"
@@ -16,6 +16,7 @@ _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "nu
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus and store its documents, and which of them are copies of one text."""
+    from jax_diversity.corpus.chat import with_learned_spans
     from jax_diversity.corpus.reading import input_size, read_documents
     from jax_diversity.corpus.records import ReadReport
     from jax_diversity.corpus.store import DocumentStore, write_documents
@@ -23,16 +24,19 @@ def prepare(context: Context, partial: Path) -> Counts:
     config: CorpusConfig = context.config.corpus
     chain = context.config.preparation.chain()  # None: no step is listed
     folder = partial / _DOCUMENTS
+    chats: dict[str, int] = {}
     report = ReadReport()  # filled while the documents are written: no list of them is ever made
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         documents = read_documents(config, report, advance)
         if chain is not None:
             documents = chain.through(documents, partial / "preparation", context.progress.task)
+        if config.format == "chat":
+            documents = with_learned_spans(documents, config, chats)
         stored = write_documents(documents, folder, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
     write_array(folder / "duplicate_groups.npy", groups)
-    counts = dataclasses.asdict(report) | dataclasses.asdict(stored)
+    counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | chats
     return counts if chain is None else counts | chain.counts()
 
 
@@ -41,17 +45,24 @@ def summary(counts: Counts) -> str:
     text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
+    if unknown := counts.get("num_chats_without_turns"):
+        text += f"; in {unknown:,} edited chats the turns are not certain: their answers are not learnt"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text
 
 
 def _corpus_fingerprint(context: Context) -> str:
+    from jax_diversity.corpus.chat_template import load_template
     from jax_diversity.corpus.reading import input_fingerprint
 
     cache = context.root / CACHE / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    return context.config.preparation.fingerprint_with(input_fingerprint(context.config.corpus, cache))
+    config: CorpusConfig = context.config.corpus
+    files = input_fingerprint(config, cache)
+    if config.format == "chat":
+        files = fingerprint(files, load_template(config.chat_template).identity)
+    return context.config.preparation.fingerprint_with(files)
 
 
 PREPARE = Stage(
@@ -61,7 +72,7 @@ PREPARE = Stage(
     destination="",  # documents/, and preparation/ where steps are listed
     run=prepare,
     summary=summary,
-    settings=lambda config: {"corpus": dataclasses.asdict(config.corpus)} | config.preparation.made_of(),
+    settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),
     outside=_corpus_fingerprint,
     packages=("pyarrow",),
     methods="preparation.base",

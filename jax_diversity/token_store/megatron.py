@@ -4,26 +4,30 @@ Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 
 of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the
 `.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are passed over. Megatron
 calls a stored run of tokens a sequence; a document is one or several of them. Here a document is written as one.
+
+Where some tokens are learnt and others are not, as in chats, a third file says which: `prefix.learned.npy`, int64,
+where learnt tokens begin and where they end in the `.bin`, in tokens: begin, end, begin, end ...
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Bool, Int64, Integer
 
-from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.artifacts import atomic_path, read_array, write_array
 from jax_diversity.foundation.errors import UserError
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
+LEARNED = ".learned.npy"
 _HEADER = struct.Struct("<9sQBQQ")
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 _DTYPES = {code: np.dtype(name) for code, name in _CODES.items()}
@@ -39,6 +43,7 @@ class TokenWriter:
     Args:
         prefix: path without `.bin` and `.idx`.
         dtype: token type, one of Megatron's integer types.
+        with_learned: whether to write `prefix.learned.npy` too.
 
     Raises:
         UserError: a type that the format has not, tokens that do not fit it.
@@ -48,7 +53,7 @@ class TokenWriter:
         ...     writer.add_document(np.array([17, 4, 256]))
     """
 
-    def __init__(self, prefix: Path, dtype: np.dtype) -> None:
+    def __init__(self, prefix: Path, dtype: np.dtype, *, with_learned: bool = False) -> None:
         self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
         codes = [code for code, known in _DTYPES.items() if known == self.dtype and known.kind in "iu"]
         if not codes:
@@ -56,6 +61,8 @@ class TokenWriter:
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
         self._lengths = array("i")  # grows in place; a list would hold an object a document
+        self._learned = array("q") if with_learned else None
+        self._num_tokens = 0
         self._files = ExitStack()
         self._bin: BinaryIO | None = None  # until the block is entered
 
@@ -71,6 +78,8 @@ class TokenWriter:
         if error[0] is not None:  # both temporary files are removed
             self._files.__exit__(*error)
             return
+        if self._learned is not None:  # before the .idx, where there is one the others are whole
+            write_array(_path(self.prefix, LEARNED), np.array(self._learned, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
             file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
@@ -87,8 +96,26 @@ class TokenWriter:
         """Append one document; it may have no tokens."""
         self.add_documents([tokens])
 
-    def add_documents(self, documents: Sequence[Integer[np.ndarray, " _"]]) -> None:
-        """Append documents: one conversion and one write for all of them."""
+    def add_documents(
+        self,
+        documents: Sequence[Integer[np.ndarray, " _"]],
+        learned: Sequence[Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Append documents: one conversion and one write for all of them.
+
+        `learned`, which goes with `with_learned`, says for each document where learnt tokens begin and end in it.
+        """
+        if (learned is None) != (self._learned is None):
+            raise ValueError("Expected learned tokens with a writer that was made with_learned, and with no other.")
+        if learned is not None and self._learned is not None:
+            start = self._num_tokens
+            for tokens, runs in zip(documents, learned, strict=True):
+                for begin, end in runs:
+                    if self._learned and self._learned[-1] == start + begin:  # goes on where the run before it ends
+                        self._learned[-1] = start + end
+                    elif begin < end:
+                        self._learned.extend((start + begin, start + end))
+                start += len(tokens)
         if documents:
             self.add_runs(np.concatenate(documents), np.array([len(tokens) for tokens in documents], np.int64))
 
@@ -115,6 +142,7 @@ class TokenWriter:
         # The type was checked above, so that this conversion never wraps around.
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
+        self._num_tokens += len(tokens)
 
 
 class TokenFile:
@@ -176,6 +204,33 @@ class TokenFile:
         # A view as a plain array: slices of a memmap are memmaps, which take longer to make.
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether a file beside it says which tokens are learnt; without one all are."""
+        return _path(self.prefix, LEARNED).exists()
+
+    def is_learned(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
+        """Whether the tokens at some places of the `.bin` are learnt."""
+        # The place of a learnt token is behind one more begin than ends.
+        return (np.searchsorted(self._learned, places, "right") & 1).astype(np.bool_)
+
+    def num_learned_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
+        """How many tokens before some places of the `.bin` are learnt."""
+        behind = np.searchsorted(self._learned, places, "right")
+        whole = _starts(self._learned[1::2] - self._learned[::2])[behind // 2]
+        begun = np.concatenate([self._learned, [0]])[behind - 1]  # read where a run has begun and not ended
+        return whole + np.where(behind & 1, places - begun, 0)
+
+    @cached_property
+    def _learned(self) -> Int64[np.ndarray, " bound"]:
+        if not self.has_learned:
+            return np.array([0, self.num_tokens], np.int64)
+        bounds = read_array(path := _path(self.prefix, LEARNED), "tokenize")
+        is_sound = bounds.ndim == 1 and bounds.dtype == np.int64 and len(bounds) % 2 == 0
+        if not is_sound or not (np.diff(bounds, prepend=-1, append=self.num_tokens + 1) > 0).all():
+            raise UserError(f"{path} does not say which of {self.num_tokens} tokens are learnt; tokenize again.")
+        return bounds
 
 
 class TokenStore:
@@ -252,6 +307,78 @@ class TokenStore:
         Raises:
             UserError: a run that is not in its document, so the runs belong to other tokens.
         """
+        return self._gather(
+            self.dtype, lambda file, places: file.tokens[places], document_index, document_offset, length
+        )
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether files say which tokens are learnt; without one all are."""
+        return any(file.has_learned for file in self.files)
+
+    @property
+    def num_learned(self) -> int:
+        """Learnt tokens of all documents."""
+        return sum(int(file.num_learned_before(np.array([file.num_tokens]))[0]) for file in self.files)
+
+    def is_learned(
+        self,
+        document_index: Int64[np.ndarray, " run"],
+        document_offset: Int64[np.ndarray, " run"],
+        length: Int64[np.ndarray, " run"],
+    ) -> Bool[np.ndarray, " token"]:
+        """Which tokens of some runs are learnt, in the order of `gather`, which says more on runs."""
+        return self._gather(np.dtype(np.bool_), TokenFile.is_learned, document_index, document_offset, length)
+
+    def num_learned_of(
+        self,
+        document_index: Int64[np.ndarray, " run"],
+        document_offset: Int64[np.ndarray, " run"],
+        length: Int64[np.ndarray, " run"],
+    ) -> Int64[np.ndarray, " run"]:
+        """How many tokens of every run are learnt, without a look at each of them; runs as in `gather`."""
+        self._check_runs(document_index, document_offset, length)
+        counts = np.zeros(len(length), np.int64)
+        for file, runs, first in self._runs_of_files(document_index, document_offset):
+            before = file.num_learned_before(np.stack([first, first + length[runs]]))
+            counts[runs] = before[1] - before[0]
+        return counts
+
+    def _gather(
+        self,
+        dtype: np.dtype,
+        take: Callable[[TokenFile, Int64[np.ndarray, " token"]], np.ndarray],
+        document_index: Int64[np.ndarray, " run"],
+        document_offset: Int64[np.ndarray, " run"],
+        length: Int64[np.ndarray, " run"],
+    ) -> np.ndarray:
+        """What `take` gives for the places of the runs' tokens in each file's `.bin`, in the order of the runs."""
+        self._check_runs(document_index, document_offset, length)
+        # Runs are gathered a file at a time, by one index array for all of its runs.
+        target = _starts(length)
+        values = np.empty(int(target[-1]), dtype)
+        for file, runs, first in self._runs_of_files(document_index, document_offset):
+            found = take(file, _positions(first, length[runs]))
+            if len(runs) == len(length):  # all of one file, as mostly: no second copy
+                return found.astype(dtype, copy=False)
+            values[_positions(target[runs], length[runs])] = found
+        return values
+
+    def _runs_of_files(
+        self, document_index: Int64[np.ndarray, " run"], document_offset: Int64[np.ndarray, " run"]
+    ) -> Iterator[tuple[TokenFile, Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]]:
+        """Every file that holds some of the runs, which ones, and where in its `.bin` they begin."""
+        file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
+        for index in np.unique(file_index):
+            file, runs = self.files[index], np.flatnonzero(file_index == index)
+            yield file, runs, file.starts[document_index[runs] - self.first_documents[index]] + document_offset[runs]
+
+    def _check_runs(
+        self,
+        document_index: Int64[np.ndarray, " run"],
+        document_offset: Int64[np.ndarray, " run"],
+        length: Int64[np.ndarray, " run"],
+    ) -> None:
         good = (document_index >= 0) & (document_index < self.num_documents) & (document_offset >= 0) & (length >= 0)
         if good.all():
             good = document_offset + length <= self.document_lengths[document_index]
@@ -262,19 +389,6 @@ class TokenStore:
                 f"Expected runs inside the {self.num_documents} stored documents, found tokens {begin} .. "
                 f"{begin + int(length[run])} of document {number}; the segments belong to other tokens, pack again."
             )
-        # Runs are gathered a file at a time, by one index array for all of its runs.
-        target = _starts(length)
-        tokens = np.empty(int(target[-1]), self.dtype)
-        file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
-        for index in np.unique(file_index):
-            file = self.files[index]
-            runs = np.flatnonzero(file_index == index)
-            source = file.starts[document_index[runs] - self.first_documents[index]] + document_offset[runs]
-            found = file.tokens[_positions(source, length[runs])]
-            if len(runs) == len(length):  # all of one file, as mostly: no second copy
-                return found.astype(self.dtype, copy=False)
-            tokens[_positions(target[runs], length[runs])] = found
-        return tokens
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

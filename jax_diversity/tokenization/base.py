@@ -124,25 +124,41 @@ class Tokenizer:
         Raises:
             UserError: the start or the end token stands for other text too.
         """
+        return [tokens for tokens, _ in self.encode_parts([(text,) for text in texts])]
+
+    def encode_parts(self, documents: Sequence[Sequence[str]]) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
+        """Tokens of documents that are given in parts, as `encode_documents` has them, and each part's number of them.
+
+        Every part is brought into normal form and encoded on its own: no token reaches over a part's end, and what a
+        tokenizer writes before a text, such as the mark of a blank, stands before every part. Start and end tokens are
+        counted in no part.
+        """
+        encoded = self._encode_texts([part for parts in documents for part in parts])
+        tokens: list[tuple[np.ndarray, list[int]]] = []
+        for parts in documents:
+            pieces = [next(encoded) for _ in parts]
+            # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
+            # all ids below `vocab_size`.
+            arrays = (self._start, *(ids for of_part in pieces for ids in of_part), self._end)
+            document = np.concatenate(arrays, dtype=self.dtype, casting="unsafe")
+            tokens.append((document, [sum(map(len, of_part)) for of_part in pieces]))
+        return tokens
+
+    def _encode_texts(self, texts: Sequence[str]) -> Iterator[list[np.ndarray]]:
+        """The ids of every text's pieces, without start and end tokens."""
         if self.normalization != "none":
             texts = tensorflow_text.normalize_texts(texts, self.normalization)
-        documents: list[np.ndarray] = []
-        parts: list[np.ndarray] = []
+        ids_of_pieces: list[np.ndarray] = []
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
                 # Looked for in the ids, since only the library knows which texts turn into these tokens.
                 if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
-                parts.append(ids)
+                ids_of_pieces.append(ids)
                 if is_last:
-                    # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
-                    # all ids below `vocab_size`.
-                    documents.append(
-                        np.concatenate((self._start, *parts, self._end), dtype=self.dtype, casting="unsafe")
-                    )
-                    parts = []
-        return documents
+                    yield ids_of_pieces
+                    ids_of_pieces = []
 
     def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
         """Text of token ids, start and end tokens left out; it stays normalised, and half a character becomes U+FFFD.

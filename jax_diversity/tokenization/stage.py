@@ -61,13 +61,16 @@ def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Token
     waiting = [pair for pair in pairs if not workers.is_finished(pair[1])]
     finished = [prefix for _, prefix in pairs if workers.is_finished(prefix)]
     documents = context.dataset.document_store
+    read_spans = documents.learned_spans if "num_chats" in prepared else None
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
         advance(TokenStore(finished).num_documents if finished else 0)
         num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
         if num_processes > 1:
-            workers.encode_in_processes(documents.texts, partial, waiting, num_processes, advance)
+            workers.encode_in_processes(
+                documents.texts, partial, waiting, num_processes, advance, read_spans=read_spans
+            )
         else:
-            workers.encode_here(documents.texts, tokenizer, waiting, advance)
+            workers.encode_here(documents.texts, tokenizer, waiting, advance, read_spans=read_spans)
     return tokenizer
 
 
@@ -125,6 +128,8 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
         },
         "unknown_share": _rounded(unknown / num_tokens),
     }
+    if store.has_learned:
+        counts["num_learned_tokens"] = store.num_learned
     if text_bytes:
         counts["text_bytes"] = text_bytes
         counts["bytes_per_token"] = _rounded(text_bytes / num_tokens)
@@ -158,6 +163,8 @@ def summary(counts: Counts) -> str:
     text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes a token"
+    if "num_learned_tokens" in counts:
+        text += f", {counts['num_learned_tokens'] / counts['num_tokens']:.1%} of them learnt with loss_on=answers"
     if counts.get("start_token") is not None:
         text += f", documents start with {counts['start_token']}"
     return f"{text}, by {counts['implementation']}"

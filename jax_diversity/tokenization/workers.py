@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jax_diversity.foundation.processes import map_in_processes, num_cores
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.tokenization.answers import Spans, encode_answers
 
 if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
@@ -23,6 +24,8 @@ Pair = tuple[Path, Path]
 """A file of documents and the prefix of its .bin and .idx."""
 ReadTexts = Callable[[Path], Iterator[list[str]]]
 """Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
+ReadSpans = Callable[[Path], Iterator[Sequence[Spans | None]]]
+"""Reads where the answers of chats are, in lists that belong to those of texts."""
 
 _FILES_AT_A_TIME = 2
 
@@ -32,7 +35,14 @@ def is_finished(prefix: Path) -> bool:
     return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
 
 
-def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], advance: Advance = ignore) -> None:
+def encode_here(
+    read: ReadTexts,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair],
+    advance: Advance = ignore,
+    *,
+    read_spans: ReadSpans | None = None,
+) -> None:
     """Encode files in this process, where the library's own threads take all cores.
 
     Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
@@ -49,7 +59,7 @@ def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], ad
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as threads:
         try:
-            futures = [threads.submit(_encode_file, read, tokenizer, *pair, tell) for pair in pairs]
+            futures = [threads.submit(_encode_file, read, read_spans, tokenizer, *pair, tell) for pair in pairs]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
@@ -59,7 +69,13 @@ def encode_here(read: ReadTexts, tokenizer: Tokenizer, pairs: Sequence[Pair], ad
 
 
 def encode_in_processes(
-    read: ReadTexts, folder: Path, pairs: Sequence[Pair], num_processes: int, advance: Advance = ignore
+    read: ReadTexts,
+    folder: Path,
+    pairs: Sequence[Pair],
+    num_processes: int,
+    advance: Advance = ignore,
+    *,
+    read_spans: ReadSpans | None = None,
 ) -> None:
     """Encode files in worker processes, which share the cores and load the tokenizer that `folder` holds."""
     # The libraries' own threads would multiply with the processes otherwise.
@@ -68,7 +84,7 @@ def encode_in_processes(
         "RAYON_NUM_THREADS": str(num_threads),
         "TOKENIZERS_PARALLELISM": "true" if num_threads > 1 else "false",
     }
-    jobs = ((read, folder, num_threads, *pair) for pair in pairs)
+    jobs = ((read, read_spans, folder, num_threads, *pair) for pair in pairs)
     for num_documents in map_in_processes(
         _encode_in_worker,
         jobs,
@@ -80,19 +96,32 @@ def encode_in_processes(
         advance(num_documents)
 
 
-def _encode_file(read: ReadTexts, tokenizer: Tokenizer, path: Path, prefix: Path, advance: Advance = ignore) -> int:
+def _encode_file(
+    read: ReadTexts,
+    read_spans: ReadSpans | None,
+    tokenizer: Tokenizer,
+    path: Path,
+    prefix: Path,
+    advance: Advance = ignore,
+) -> int:
     """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
     from jax_diversity.token_store.megatron import TokenWriter
 
-    with TokenWriter(prefix, tokenizer.dtype) as writer:
+    with TokenWriter(prefix, tokenizer.dtype, with_learned=read_spans is not None) as writer:
+        spans = None if read_spans is None else read_spans(path)
         for texts in read(path):
-            writer.add_documents(tokenizer.encode_documents(texts))
+            if spans is None:
+                writer.add_documents(tokenizer.encode_documents(texts))
+            else:
+                writer.add_documents(*encode_answers(tokenizer, texts, next(spans)))
             advance(len(texts))
         return writer.num_documents
 
 
-def _encode_in_worker(read: ReadTexts, folder: Path, num_threads: int, path: Path, prefix: Path) -> int:
-    return _encode_file(read, _worker_tokenizer(folder, num_threads), path, prefix)
+def _encode_in_worker(
+    read: ReadTexts, read_spans: ReadSpans | None, folder: Path, num_threads: int, path: Path, prefix: Path
+) -> int:
+    return _encode_file(read, read_spans, _worker_tokenizer(folder, num_threads), path, prefix)
 
 
 @cache

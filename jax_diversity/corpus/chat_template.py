@@ -1,0 +1,172 @@
+"""Templates: the turns of a chat -> one text, and where in the text the answers are.
+
+A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. `{content}` is what is
+said, the turn ends at `{end}`, and what comes after it stands between this turn and the next. Patterns are never
+evaluated, and nothing is looked for in what is said: a turn cannot change how the others are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from jax_diversity.foundation.errors import UserError
+
+ROLES = ("system", "user", "assistant", "tool")
+ANSWERS = "assistant"
+"""The role whose turns are learnt."""
+
+_CONTENT, _END = "{content}", "{end}"
+_MOST_BYTES = 2**20
+_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n{{content}}<|eot_id|>"
+BUILT_IN: Mapping[str, Mapping[str, str]] = {
+    "chatml": {role: f"<|im_start|>{role}\n{{content}}<|im_end|>{{end}}\n" for role in ROLES},
+    "llama-3": {role: _HEADER.format("ipython" if role == "tool" else role) for role in ROLES},
+    "alpaca": {
+        "system": "{content}{end}\n\n",
+        "user": "### Instruction:\n{content}{end}\n\n",
+        "assistant": "### Response:\n{content}{end}\n\n",
+    },
+    "plain": {role: f"{role.capitalize()}: {{content}}{{end}}\n\n" for role in ROLES},
+}
+
+
+class Turn(NamedTuple):
+    """What one side says; `is_learned` is False for an answer that is not to be learnt."""
+
+    role: str
+    content: str
+    is_learned: bool = True
+
+
+class Span(NamedTuple):
+    """A part of a text, in characters."""
+
+    start: int
+    stop: int
+
+
+class _Pattern(NamedTuple):
+    """What stands before a turn's content, what ends the turn, and what divides it from the next."""
+
+    before: str
+    end: str
+    between: str
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template; `load_template` makes it."""
+
+    patterns: Mapping[str, _Pattern]
+
+    @property
+    def identity(self) -> str:
+        """What decides the texts."""
+        return json.dumps({role: list(pattern) for role, pattern in self.patterns.items()}, sort_keys=True)
+
+    def render(self, turns: Sequence[Turn]) -> tuple[str, list[Span]]:
+        """The text of some turns, and where in it each turn's content and end are.
+
+        Raises:
+            KeyError: the template has no pattern for a role.
+
+        Example:
+            >>> load_template("plain").render([Turn("user", "Why?"), Turn("assistant", "So.")])
+            ('User: Why?\\n\\nAssistant: So.', [Span(start=6, stop=10), Span(start=23, stop=26)])
+        """
+        parts: list[str] = []
+        spans: list[Span] = []
+        place, between = 0, ""
+        for turn in turns:
+            pattern = self.patterns[turn.role]
+            start = place + len(between) + len(pattern.before)
+            place = start + len(turn.content) + len(pattern.end)
+            spans.append(Span(start, place))
+            parts += (between, pattern.before, turn.content, pattern.end)
+            between = pattern.between
+        return "".join(parts), spans
+
+    def find(self, text: str, roles: Sequence[str]) -> list[Span] | None:
+        """Where the turns of some roles are in an edited text; None where that is not certain.
+
+        What the template writes between the contents must be there, in its order, and at one place only: the first
+        places from the left must be the first ones from the right.
+        """
+        patterns = [self.patterns[role] for role in roles]
+        marks = [one.end + one.between + other.before for one, other in pairwise(patterns)]
+        before, end = patterns[0].before, patterns[-1].end
+        end = end if text.endswith(end) else end.rstrip()  # steps remove blanks at a text's end
+        first, last = len(before), len(text) - len(end)
+        if not (text.startswith(before) and text.endswith(end) and first <= last and all(marks)):
+            return None
+        starts, stops = [first], []
+        for mark in marks:
+            place = text.find(mark, starts[-1], last)
+            if place < 0:
+                return None
+            stops.append(place)
+            starts.append(place + len(mark))
+        limit = last
+        for mark, place in zip(reversed(marks), reversed(stops), strict=True):
+            limit = text.rfind(mark, first, limit)
+            if limit != place:
+                return None
+        ends = [place + len(pattern.end) for place, pattern in zip(stops, patterns, strict=False)]
+        return list(map(Span, starts, [*ends, len(text)]))
+
+
+def load_template(name: str) -> ChatTemplate:
+    """A built-in template by name, or one from a YAML or JSON file that has a pattern for every role.
+
+    Raises:
+        UserError: neither a known name nor a file, or a file that holds no template.
+    """
+    if name in BUILT_IN:
+        return ChatTemplate({role: _pattern(text) for role, text in BUILT_IN[name].items()})
+    return ChatTemplate(dict(_patterns_of_file(Path(name))))
+
+
+def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
+    from jax_diversity.foundation.settings import parse_yaml
+
+    known = f"one of {', '.join(BUILT_IN)} or a file"
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UserError(f"Expected a template of at most {_MOST_BYTES} bytes at {path}, found a longer file.")
+        patterns = parse_yaml(content.decode("utf-8-sig"))
+    except (OSError, ValueError) as error:  # a path with a zero byte, a file that is no UTF-8
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"Expected corpus.chat_template to be {known}, found {str(path)!r}: {error}.") from None
+    if not isinstance(patterns, dict) or ANSWERS not in patterns:
+        raise UserError(
+            f"Expected a pattern for each role, {ANSWERS!r} among them, in the template {path}, found none; write a "
+            'line such as `user: "User: {content}{end}\\n"` for each.'
+        )
+    for role, text in patterns.items():
+        if role not in ROLES:
+            raise UserError(f"Expected the roles {', '.join(ROLES)} in the template {path}, found {role!r}.")
+        if (
+            not isinstance(text, str)
+            or text.count(_CONTENT) != 1
+            or text.count(_END) > 1
+            or _END in text.split(_CONTENT)[0]
+        ):
+            raise UserError(
+                f"Expected {_CONTENT} once in the pattern of {role!r} in {path}, and {_END} at most once and after it, "
+                f"found {text!r}."
+            )
+        yield role, _pattern(text)
+
+
+def _pattern(text: str) -> _Pattern:
+    before, _, after = text.partition(_CONTENT)
+    end, _, between = after.partition(_END)
+    return _Pattern(before, end, between)
