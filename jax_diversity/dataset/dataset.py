@@ -147,6 +147,11 @@ class Dataset:
         """The token that ends a document."""
         return self._number("tokenize", "end_id")
 
+    @property
+    def marks_learned(self) -> bool:
+        """Whether some tokens are learnt and others not, where it is asked for: whether it was made of chats."""
+        return "num_learned_tokens" in self.counts("tokenize")
+
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:
         """The documents in their stored order; columns are read when a table of them is asked for.
@@ -182,10 +187,11 @@ class Dataset:
     @cached_property
     def tokens(self) -> TokenStore:
         """The documents' tokens, memory-mapped."""
-        from jax_diversity.token_store.megatron import TokenStore
+        from jax_diversity.token_store.megatron import LEARNED, TokenStore
 
-        # Both files of each pair are fetched and checked; the store is given their common names.
+        # All files of a name are fetched and checked; the store is given their common names.
         self._files("tokenize", "tokens/", ".bin")
+        self._files("tokenize", "tokens/", LEARNED)
         return TokenStore([path.with_suffix("") for path in self._files("tokenize", "tokens/", ".idx")])
 
     def beginnings(self, max_characters: int) -> Beginnings:
@@ -536,6 +542,7 @@ class Dataset:
             dtype=counts["dtype"],
             identity=counts["identity"],
             overlap=self.overlap,
+            marks_learned=counts.get("marks_learned", False),
             layout=self.root / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
             fetch=None if self.remote is None else self.remote.fetch_path,
             memory_map=self._memory_map,

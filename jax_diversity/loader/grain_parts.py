@@ -19,7 +19,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import resolve_order
 from jax_diversity.loader.settings import LoaderSettings, Windows
 from jax_diversity.loader.sources import opened, record_source
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, LossOn
 
 
 class SequenceRows:
@@ -32,16 +32,25 @@ class SequenceRows:
         dataset: a built dataset or its folder.
         fields: which arrays a row holds.
         merge_segments: make all segments of a sequence one, see `make_loader`.
+        loss_on: which tokens are targets, see `make_loader`.
 
     Raises:
         UserError: no such dataset or field; an index that is not a whole number.
     """
 
     def __init__(
-        self, dataset: str | Path | Dataset, fields: Sequence[str] = FIELDS, *, merge_segments: bool = False
+        self,
+        dataset: str | Path | Dataset,
+        fields: Sequence[str] = FIELDS,
+        *,
+        merge_segments: bool = False,
+        loss_on: LossOn = "all",
     ) -> None:
-        self._settings = LoaderSettings.checked(global_batch_size=1, fields=fields, merge_segments=merge_segments)
+        self._settings = LoaderSettings.checked(
+            global_batch_size=1, fields=fields, merge_segments=merge_segments, loss_on=loss_on
+        )
         self._source = record_source(opened(dataset))
+        self._source.check_loss(self._settings)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -20,7 +20,7 @@ from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.orders import Order, ScheduleOrder, resolve_order
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings, Windows
 from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, LossOn
 from jax_diversity.schedule.stored import RunSchedule
 
 
@@ -39,6 +39,7 @@ def make_loader(
     names: Mapping[str, str] | None = None,
     dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
+    loss_on: LossOn = "all",
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
     num_workers: SupportsIndex = 0,
@@ -70,6 +71,8 @@ def make_loader(
             `jax_enable_x64`.
         merge_segments: give all segments of a sequence the number 1 and count positions through the sequence, so
             that a document attends to those before it and its first token is a target; False keeps documents apart.
+        loss_on: "answers" masks the prompts of chats: `targets_segmentation` is 0 where the target is no token of an
+            answer. Documents that are no chats are learnt whole. Refused where no dataset was made of chats.
         num_prefetch: batches made ahead in the background; 0 makes each when it is asked for.
         num_threads: threads that make them.
         num_workers: processes that make them instead of threads; they take seconds to start. The program's own file
@@ -119,6 +122,7 @@ class Loader(grain.IterDataset[Batch]):
     """
 
     def __init__(self, source: SequenceSource, order: Order, settings: LoaderSettings) -> None:
+        source.check_loss(settings)
         windows = Windows(len(order), settings, order.lengths or ((0, source.width),))
         self._placement = None
         if settings.sharding is not None:

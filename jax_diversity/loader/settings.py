@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import one_of, whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, LossOn
 
 ENDLESS = 2**62
 """The number of positions of a run without a last epoch: batches after it still have positions below 2^63."""
@@ -46,6 +46,7 @@ class LoaderSettings:
     names: Mapping[str, str] = field(default_factory=dict)
     dtype: str = "int32"
     merge_segments: bool = False
+    loss_on: LossOn = "all"
     num_prefetch: int = 2
     num_threads: int = 1
     num_workers: int = 0
@@ -72,6 +73,12 @@ class LoaderSettings:
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
+        one_of("loss_on", given.get("loss_on", "all"), get_args(LossOn))
+        if given.get("loss_on") == "answers" and "targets_segmentation" not in fields:
+            raise UserError(
+                "Expected targets_segmentation among the fields with loss_on=answers, which is 0 where no loss is "
+                f"counted, found {', '.join(fields)}; add it."
+            )
         if (sharding := given.get("sharding")) is not None:
             _check_sharding(sharding, given.get("num_hosts", 1))
         given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=sharding is not None)
@@ -79,6 +86,11 @@ class LoaderSettings:
         if settings.num_workers and not settings.num_prefetch:
             raise UserError("Expected num_prefetch >= 1 with num_workers, found 0: workers make batches ahead.")
         return settings
+
+    @property
+    def of_arrays(self) -> dict[str, Any]:
+        """What the arrays of a batch are made by, as the keyword arguments of `RecordReader.read_batch`."""
+        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_on": self.loss_on}
 
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, of epochs with that many positions."""

@@ -27,6 +27,8 @@ class SequenceSource(ABC):
     """The fingerprints of the datasets that are read."""
     width: int
     """L, tokens of a row, unless the order says where it changes (`Order.lengths`)."""
+    marks_learned: bool = False
+    """Whether any of the datasets says which tokens are learnt."""
     origins: Mapping[str, type] = {}
     """The fields with one number a row, which say where it comes from, and their types."""
 
@@ -41,6 +43,14 @@ class SequenceSource(ABC):
         There is at least one sequence, and all have one length. `positions` say where they come in the order, for
         sources that fetch files ahead of a position.
         """
+
+    def check_loss(self, settings: LoaderSettings) -> None:
+        """Refuse a loss on answers where no dataset says where they are."""
+        if settings.loss_on == "answers" and not self.marks_learned:
+            raise UserError(
+                "Expected a dataset of chats with loss_on=answers, found none that says where answers are; build one "
+                "with corpus.format=chat, or leave loss_on out."
+            )
 
     def for_iterator(self) -> SequenceSource:
         """The source of one iterator, which the iterator closes."""
@@ -60,7 +70,7 @@ class RecordSource(SequenceSource):
 
     def __init__(self, records: RecordReader, fingerprint: str) -> None:
         self.records, self.fingerprint, self.width = records, fingerprint, records.width
-        self.datasets = (fingerprint,)
+        self.datasets, self.marks_learned = (fingerprint,), records.marks_learned
 
     def __len__(self) -> int:
         return len(self.records)
@@ -70,7 +80,7 @@ class RecordSource(SequenceSource):
 
     def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
         """The arrays of some sequences; sequences that are neighbours in the layout are one read."""
-        return self.records.read_sequences(sequences, fields=settings.fields, merge_segments=settings.merge_segments)
+        return self.records.read_sequences(sequences, **settings.of_arrays)
 
 
 class ConcatenatedSource(SequenceSource):
@@ -84,6 +94,7 @@ class ConcatenatedSource(SequenceSource):
     def __init__(self, sources: Sequence[RecordSource], identity: str | None = None) -> None:
         self.sources: tuple[RecordSource, ...] = tuple(sources)
         self.datasets = tuple(source.fingerprint for source in self.sources)
+        self.marks_learned = any(source.marks_learned for source in self.sources)
         # A schedule's own identity: it stays the same when datasets are added.
         self.fingerprint = identity or fingerprint(list(self.datasets))
         self.width = self.sources[0].width

@@ -36,7 +36,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.loader.sources import RecordSource, opened
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, LossOn
 from jax_diversity.records.reading import RecordReader, Rows
 
 _CHUNK = 2**20
@@ -58,6 +58,7 @@ def stream_batches(
     names: Mapping[str, str] | None = None,
     dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
+    loss_on: LossOn = "all",
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
     read_ahead_files: SupportsIndex = 2,
@@ -82,7 +83,7 @@ def stream_batches(
             hold a stretch are on disk together.
         seed: of the shuffle.
         start_position, drop_remainder, host_index, num_hosts, sharding: see `make_loader`.
-        fields, names, dtype, merge_segments, num_prefetch, num_threads: see `make_loader`.
+        fields, names, dtype, merge_segments, loss_on, num_prefetch, num_threads: see `make_loader`.
         read_ahead_files: files fetched before they are needed.
         cache_folder: where files are kept while they are needed, see `open_dataset`; each iterator has its own.
 
@@ -271,9 +272,7 @@ class StreamedSource(RecordSource):
         if self._files is not None:
             held = self._files.hold(self._order.files(positions, self.records.files_of(places)))
         with held:
-            return self.records.read_batch(
-                places, expected=sequences, fields=settings.fields, merge_segments=settings.merge_segments
-            )
+            return self.records.read_batch(places, expected=sequences, **settings.of_arrays)
 
     def close(self) -> None:
         """Remove the files."""

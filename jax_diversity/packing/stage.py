@@ -63,7 +63,11 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
         )
     for name, part in (("segments", training.segments), ("validation", apart.segments)):
-        table = pa.table({column: getattr(part, column) for column in part.COLUMNS})
+        columns = {column: getattr(part, column) for column in part.COLUMNS}
+        if dataset.marks_learned:
+            kept = part.length - part.inserted_ends(lengths)  # an end token that packing inserted is not learnt
+            columns["num_learned"] = dataset.tokens.num_learned_of(part.document_index, part.document_offset, kept)
+        table = pa.table(columns)
         pq.write_table(table, partial / f"{name}.parquet", compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int32
@@ -14,6 +15,9 @@ from jax_diversity.records.codec import Bodies
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
 """What `decode` can make of a batch of records, all of it by default."""
+
+LossOn = Literal["all", "answers"]
+"""Which tokens are targets: all, or of chats the answers alone."""
 
 Arrays = dict[str, Int32[np.ndarray, "row token"]]
 """Arrays of a batch by field name, see `decode`."""
@@ -57,7 +61,12 @@ class BufferPool:
 
 
 def decode(
-    bodies: Bodies, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False, pool: BufferPool | None = None
+    bodies: Bodies,
+    *,
+    fields: Sequence[str] = FIELDS,
+    merge_segments: bool = False,
+    loss_on: LossOn = "all",
+    pool: BufferPool | None = None,
 ) -> Arrays:
     """Turn records into a batch of int32 arrays (row, L).
 
@@ -65,7 +74,8 @@ def decode(
     `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; where
     there is none, 0 and `targets_segmentation` 0, which masks it. `merge_segments` makes one segment of all of a
     sequence's, so that documents see those before them: positions are then places in the sequence, and a token
-    before padding has no target. Without a pool, memory is fresh.
+    before padding has no target. `loss_on="answers"` masks targets that are not learnt as well: `targets_segmentation`
+    is 0 there, and `targets` holds the token all the same. Without a pool, memory is fresh.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
         raise ValueError(f"Expected fields among {', '.join(FIELDS)}, found {', '.join(map(repr, unknown))}.")
@@ -75,8 +85,12 @@ def decode(
     num_piece_rows = max(1, _PIECE_TOKENS // sequence_length)
     for first in range(0, num_rows, num_piece_rows):
         rows = slice(first, first + num_piece_rows)
-        piece = Bodies(*(values[rows] for values in bodies))
+        piece = bodies.of_rows(rows)
         _fill({field: array[rows] for field, array in batch.items()}, piece, merge_segments)
+        if loss_on == "answers" and piece.learned is not None and "targets_segmentation" in batch:
+            learned = np.unpackbits(piece.learned, axis=1, count=sequence_length, bitorder="little")
+            # A place's target is the token of the next place; a row's last place has none.
+            batch["targets_segmentation"][rows, :-1] *= learned[:, 1:]
     return batch
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Int64, Integer, UInt8
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
-from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, decode
+from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossOn, decode
 from jax_diversity.records.files import REPAIR, RecordFile
 
 Rows = Int64[np.ndarray, " row"]
@@ -42,6 +42,7 @@ class RecordReader:
         identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
             any build's.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
+        marks_learned: whether records say which tokens are learnt; without it all are.
         layout: a .npy file with the sequence at every place; None: sequence i lies at place i.
         fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
         in_sequence: places mostly follow one another: the system reads ahead, and only the file last opened and the
@@ -57,6 +58,7 @@ class RecordReader:
     dtype: np.dtype | str
     identity: str | None = None
     overlap: int = 0
+    marks_learned: bool = False
     layout: Path | None = None
     fetch: Callable[[Path], object] | None = None
     in_sequence: bool = False
@@ -64,7 +66,7 @@ class RecordReader:
 
     def __post_init__(self) -> None:
         self._dtype = codec.checked_dtype(self.dtype)
-        self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype)
+        self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype, self.marks_learned)
         self.counts = tuple(self.counts)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
@@ -110,7 +112,12 @@ class RecordReader:
         return np.searchsorted(self._ends, places, side="right")
 
     def read_sequences(
-        self, sequences: Rows, *, fields: Sequence[str] = FIELDS, merge_segments: bool = False
+        self,
+        sequences: Rows,
+        *,
+        fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
+        loss_on: LossOn = "all",
     ) -> Arrays:
         """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
 
@@ -119,7 +126,8 @@ class RecordReader:
             (2, 512)
         """
         places = self.places_of(sequences)
-        return self.read_batch(places, expected=sequences, fields=fields, merge_segments=merge_segments)
+        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_on": loss_on}
+        return self.read_batch(places, expected=sequences, **options)
 
     def read_batch(
         self,
@@ -128,6 +136,7 @@ class RecordReader:
         expected: Rows | None = None,
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
+        loss_on: LossOn = "all",
     ) -> Arrays:
         """The arrays of the records at some places, see `decode`; `expected` are the sequences that lie there.
 
@@ -139,7 +148,7 @@ class RecordReader:
                 not the expected sequence's.
         """
         bodies = self._bodies(places, expected)
-        batch = decode(bodies, fields=fields, merge_segments=merge_segments, pool=self._pool)
+        batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_on=loss_on, pool=self._pool)
         if not self.overlap:
             return batch
         # Copied, so that rows lie end to end and the pool's memory is free again.
@@ -234,9 +243,11 @@ class RecordReader:
 
     def _check(self, bodies: UInt8[np.ndarray, "row byte"], places: Rows, expected: Rows | None) -> codec.Bodies:
         """Refuse bodies that are not those of the records at their places."""
-        expectations = {"expected": expected, "identity": self.identity}
+        expectations: dict[str, Any] = {"expected": expected, "identity": self.identity}
         try:
-            return codec.check_bodies(bodies, self.sequence_length, self._dtype, **expectations)
+            return codec.check_bodies(
+                bodies, self.sequence_length, self._dtype, marks_learned=self.marks_learned, **expectations
+            )
         except codec.CorruptRecordError as error:
             number = int(self.files_of(places[error.row : error.row + 1])[0])
             if isinstance(error, codec.OtherBuildError):

@@ -24,7 +24,7 @@ from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(document_index, document_offset, length), one row a segment -> the segments' tokens end to end."""
+"""(document_index, document_offset, length), one row a segment -> a value for each token of the segments end to end."""
 
 _OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
 _CHUNK_BYTES = 2 * 2**20
@@ -42,6 +42,7 @@ def write_records(
     identity: str = "",
     inserted_ends: Bool[np.ndarray, " segment"] | None = None,
     end_id: int = 0,
+    is_learned: Gather | None = None,
     num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
@@ -53,7 +54,8 @@ def write_records(
 
     Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of what decides which
     tokens a sequence holds, so a reader of one build refuses the records of another. The last token of a segment in
-    `inserted_ends` is not the document's but `end_id`. Returns the number of records of every file.
+    `inserted_ends` is not the document's but `end_id`. `is_learned` says of tokens whether they are learnt, and records
+    keep it; of inserted ends none is. Returns the number of records of every file.
     """
     dtype = checked_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
@@ -62,7 +64,13 @@ def write_records(
     row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
     row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
     chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    count_of = partial(_num_sequences, sequence_length=segments.sequence_length, dtype=dtype, identity=identity)
+    count_of = partial(
+        _num_sequences,
+        sequence_length=segments.sequence_length,
+        dtype=dtype,
+        identity=identity,
+        marks_learned=is_learned is not None,
+    )
 
     def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
         for start in range(0, len(sequences), chunk_size):
@@ -72,12 +80,15 @@ def write_records(
             first = np.cumsum(num_segments) - num_segments
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
             documents, length = segments.document_index[rows], segments.length[rows]
-            tokens = gather(documents, segments.document_offset[rows], length)
+            runs = documents, segments.document_offset[rows], length
+            tokens, learned = gather(*runs), None if is_learned is None else is_learned(*runs)
             if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
                 # Packing ended these segments with an end token in the middle of their documents. The token gathered
                 # in that place is the document's next one, with which the next segment begins.
-                tokens = np.array(tokens)
-                tokens[np.cumsum(length)[inserted] - 1] = end_id
+                tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
+                tokens[places] = end_id
+                if learned is not None:
+                    learned[places] = False
             yield encode(
                 sequence_indices=chunk,
                 num_segments=num_segments,
@@ -87,6 +98,7 @@ def write_records(
                 tokens=np.asarray(tokens, dtype=dtype),
                 sequence_length=segments.sequence_length,
                 identity=identity,
+                learned=learned,
             )
 
     def write(index: int, advance: Advance) -> None:
@@ -175,14 +187,15 @@ def write_array_record(
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str) -> int:
+def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, marks_learned: bool) -> int:
     """Records in a file whose first one is of that build; 0 in any other file."""
     # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads one
     # layout alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
     # training starts.
     try:
-        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype))
-        check_bodies(file.bodies(np.zeros(1, np.int64)), sequence_length, dtype, identity=identity)
+        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, marks_learned))
+        body = file.bodies(np.zeros(1, np.int64))
+        check_bodies(body, sequence_length, dtype, identity=identity, marks_learned=marks_learned)
     except (CorruptRecordError, UserError):
         return 0
     return len(file)
