@@ -18,13 +18,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from jax_diversity.corpus.chat_template import ANSWERS, ChatTemplate, Span, Turn, load_template
+from jax_diversity.corpus.chat_template import ANSWERS, ChatTemplate, Turn, TurnSpan, load_template
 from jax_diversity.corpus.files import InputFile
-from jax_diversity.corpus.records import LEARNED_SPANS, Place, Problem, RecordForm, labels
+from jax_diversity.corpus.records import LEARNED_SPANS, TURN_SPANS, Place, Problem, RecordForm, labels
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.schema import Document
 
+_READ = "turns_as_read"
+"""The metadata field of a chat on its way through preparation: the turns' places in the text that was read, the numbers
+of those that are learnt, a hash of the text, and whether what is said has nothing that looks like the template's."""
 _LISTS = ("messages", "conversations", "conversation")
 _PAIRS = (
     ("instruction", "output"),
@@ -72,25 +75,29 @@ class _ChatForm(RecordForm):
 def with_learned_spans(
     documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]
 ) -> Iterator[Document]:
-    """Chats as they are stored: `learned_spans` in the metadata; other documents stay as they are.
+    """Chats as they are stored: where turns and answers are, in the metadata; other documents stay as they are.
 
     `counts` gets the number of chats, and of those in whose edited texts the turns could not be found again.
     """
     template = load_template(config.chat_template)
     counts |= {"num_chats": 0, "num_chats_without_turns": 0}
     for document in documents:
-        read = document.metadata.get(LEARNED_SPANS)
+        read = document.metadata.get(_READ)
         if read is None:  # no chat: a module of the Python environment
             yield document
             continue
         turns = _current_turns(document, read, template)
         counts["num_chats"] += 1
         counts["num_chats_without_turns"] += turns is None
-        spans = [] if turns is None else [turns[number] for number in read["learned"]]
-        yield dataclasses.replace(document, metadata={**document.metadata, LEARNED_SPANS: spans})
+        said, learned = [(0, len(document.text))], []  # of an edited chat whose turns are not certain
+        if turns is not None:
+            said = [turn[:2] for turn in turns]
+            learned = [(turns[number][0], turns[number][2]) for number in read["learned"]]
+        metadata = {name: value for name, value in document.metadata.items() if name != _READ}
+        yield dataclasses.replace(document, metadata=metadata | {TURN_SPANS: said, LEARNED_SPANS: learned})
 
 
-def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[Span] | None:
+def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
     if _text_mark(document.text) == read["text"]:
         return read["turns"]
     # Of two places that look alike a step may have removed the template's own: then the other would be found.
@@ -122,7 +129,7 @@ def _make_chat(
         "text": _text_mark(text),
         "is_clear": template.find(text, roles) == spans,
     }
-    about["metadata"] |= {"num_turns": len(turns), "roles": roles, LEARNED_SPANS: read}
+    about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
     return Document(text=text, **about)
 
 

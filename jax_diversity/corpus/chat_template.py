@@ -31,7 +31,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "user": "### Instruction:\n{content}{end}\n\n",
         "assistant": "### Response:\n{content}{end}\n\n",
     },
-    "plain": {role: f"{role.capitalize()}: {{content}}{{end}}\n\n" for role in ROLES},
+    "plain": {role: f"{role.capitalize()}:\n{{content}}{{end}}\n\n" for role in ROLES},
 }
 
 
@@ -43,11 +43,12 @@ class Turn(NamedTuple):
     is_learned: bool = True
 
 
-class Span(NamedTuple):
-    """A part of a text, in characters."""
+class TurnSpan(NamedTuple):
+    """Where a turn is in a text, in characters: what is said from `start` to `stop`, what ends the turn up to `end`."""
 
     start: int
     stop: int
+    end: int
 
 
 class _Pattern(NamedTuple):
@@ -69,29 +70,31 @@ class ChatTemplate:
         """What decides the texts."""
         return json.dumps({role: list(pattern) for role, pattern in self.patterns.items()}, sort_keys=True)
 
-    def render(self, turns: Sequence[Turn]) -> tuple[str, list[Span]]:
-        """The text of some turns, and where in it each turn's content and end are.
+    def render(self, turns: Sequence[Turn]) -> tuple[str, list[TurnSpan]]:
+        """The text of some turns, and where in it each turn is.
 
         Raises:
             KeyError: the template has no pattern for a role.
 
         Example:
-            >>> load_template("plain").render([Turn("user", "Why?"), Turn("assistant", "So.")])
-            ('User: Why?\\n\\nAssistant: So.', [Span(start=6, stop=10), Span(start=23, stop=26)])
+            >>> text, spans = load_template("plain").render([Turn("user", "Why?"), Turn("assistant", "So.")])
+            >>> text, spans[1]
+            ('User:\\nWhy?\\n\\nAssistant:\\nSo.', TurnSpan(start=23, stop=26, end=26))
         """
         parts: list[str] = []
-        spans: list[Span] = []
+        spans: list[TurnSpan] = []
         place, between = 0, ""
         for turn in turns:
             pattern = self.patterns[turn.role]
             start = place + len(between) + len(pattern.before)
-            place = start + len(turn.content) + len(pattern.end)
-            spans.append(Span(start, place))
+            stop = start + len(turn.content)
+            place = stop + len(pattern.end)
+            spans.append(TurnSpan(start, stop, place))
             parts += (between, pattern.before, turn.content, pattern.end)
             between = pattern.between
         return "".join(parts), spans
 
-    def find(self, text: str, roles: Sequence[str]) -> list[Span] | None:
+    def find(self, text: str, roles: Sequence[str]) -> list[TurnSpan] | None:
         """Where the turns of some roles are in an edited text; None where that is not certain.
 
         What the template writes between the contents must be there, in its order, and at one place only: the first
@@ -117,7 +120,7 @@ class ChatTemplate:
             if limit != place:
                 return None
         ends = [place + len(pattern.end) for place, pattern in zip(stops, patterns, strict=False)]
-        return list(map(Span, starts, [*ends, len(text)]))
+        return list(map(TurnSpan, starts, [*stops, last], [*ends, len(text)]))
 
 
 def load_template(name: str) -> ChatTemplate:

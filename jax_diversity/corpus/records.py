@@ -19,12 +19,13 @@ from jax_diversity.foundation.errors import UserError, in_one_line, shortened
 from jax_diversity.schema import Document
 
 MAX_PROBLEMS = 20
-LEARNED_SPANS = "learned_spans"
-"""The metadata field of a stored chat: where the answers are in its text, as pairs of start and stop in characters.
+TURN_SPANS = "turn_spans"
+"""The metadata field of a stored chat: where in its text something is said, as pairs of start and stop in characters.
 
-Before `chat.with_learned_spans` it holds what was read: the turns' bounds, the numbers of those that are learnt, a
-hash of the text, and whether nothing that is said looks like what the template writes between the turns.
+What is between them was written by the template.
 """
+LEARNED_SPANS = "learned_spans"
+"""The metadata field of a stored chat: where the answers are, with what ends them, as pairs of the same kind."""
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100
 _MOST_LEVELS = 64

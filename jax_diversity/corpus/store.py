@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.corpus.records import LEARNED_SPANS, TokenDocument
+from jax_diversity.corpus.records import LEARNED_SPANS, TURN_SPANS, TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Document
@@ -183,13 +183,14 @@ class DocumentStore:
                 texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
             yield texts.to_pylist()
 
-    def learned_spans(self, path: Path | None = None) -> Iterator[list[list[tuple[int, int]] | None]]:
-        """Where the answers are in each chat's text, in characters; None for documents that are none.
+    def chat_spans(self, path: Path | None = None) -> Iterator[list[tuple[list, list] | None]]:
+        """Where each chat's turns and its answers are in the text, in characters; None for documents that are none.
 
         The lists have the documents of those of `texts`.
         """
         for group in self._groups("metadata", path):
-            yield [json.loads(text).get(LEARNED_SPANS) for text in group["metadata"].to_pylist()]
+            fields = map(json.loads, group["metadata"].to_pylist())
+            yield [(each[TURN_SPANS], each[LEARNED_SPANS]) if LEARNED_SPANS in each else None for each in fields]
 
     def token_lists(
         self, path: Path | None = None

@@ -81,6 +81,7 @@ class Tokenizer:
         self.start_token, self.start_id = start_token, start_id
         self.unknown_id, self.implementation = unknown_id, implementation
         self.normalization = "none"
+        self._markup: dict[str, np.ndarray] = {}
         self._start = np.array([] if start_id is None else [start_id], self.dtype)
         self._end = np.array([end_id], self.dtype)
         # Ids that text may turn into but must not; where a subclass knows better, fewer save a search in all ids.
@@ -124,25 +125,39 @@ class Tokenizer:
         Raises:
             UserError: the start or the end token stands for other text too.
         """
-        return [tokens for tokens, _ in self.encode_parts([(text,) for text in texts])]
+        return [tokens for tokens, _ in self.encode_parts([[(text, False)] for text in texts])]
 
-    def encode_parts(self, documents: Sequence[Sequence[str]]) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
-        """Tokens of documents that are given in parts, as `encode_documents` has them, and each part's number of them.
+    def encode_parts(
+        self, documents: Sequence[Sequence[tuple[str, bool]]]
+    ) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
+        """Tokens of documents in parts, as `encode_documents` has them, and each part's number of them.
 
         Every part is brought into normal form and encoded on its own: no token reaches over a part's end, and what a
         tokenizer writes before a text, such as the mark of a blank, stands before every part. Start and end tokens are
         counted in no part.
+
+        Args:
+            documents: parts of text, and whether each is markup, such as a chat template's: in these alone the names
+                of special tokens are these tokens, where the tokenizer has them; the start and the end token never.
         """
-        encoded = self._encode_texts([part for parts in documents for part in parts])
+        encoded = self._encode_texts([text for parts in documents for text, is_markup in parts if not is_markup])
         tokens: list[tuple[np.ndarray, list[int]]] = []
         for parts in documents:
-            pieces = [next(encoded) for _ in parts]
+            pieces = [self._encode_markup(text) if is_markup else next(encoded) for text, is_markup in parts]
             # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
             # all ids below `vocab_size`.
             arrays = (self._start, *(ids for of_part in pieces for ids in of_part), self._end)
             document = np.concatenate(arrays, dtype=self.dtype, casting="unsafe")
             tokens.append((document, [sum(map(len, of_part)) for of_part in pieces]))
         return tokens
+
+    def _encode_markup(self, text: str) -> list[np.ndarray]:
+        if text not in self._markup:  # a template has few
+            (ids,) = self._encode([text], marks=True)
+            if any((ids == token).any() for token in self._forbidden):
+                ids = self._encode_halved(text, marks=True)
+            self._markup[text] = ids
+        return [self._markup[text]]
 
     def _encode_texts(self, texts: Sequence[str]) -> Iterator[list[np.ndarray]]:
         """The ids of every text's pieces, without start and end tokens."""
@@ -187,8 +202,11 @@ class Tokenizer:
         """The bytes that decide the ids, for the fingerprint."""
         raise NotImplementedError
 
-    def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
-        """The ids of every piece, without start and end tokens."""
+    def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterable[np.ndarray]:
+        """The ids of every piece, without start and end tokens; with `marks`, special tokens are found by their names.
+
+        A library that never makes special tokens of text leaves `marks` out of account.
+        """
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
@@ -199,13 +217,14 @@ class Tokenizer:
         """The pieces of a text, which are encoded separately."""
         return lines_and_blanks(text)
 
-    def _encode_halved(self, piece: str) -> np.ndarray:
+    def _encode_halved(self, piece: str, *, marks: bool = False) -> np.ndarray:
         """Tokens of text that contains the letters of the start or the end token: these are cut in two."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
         found = re.finditer("|".join(map(re.escape, names)), piece)
         # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
         cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
-        ids = np.concatenate([*self._encode([piece[start:stop] for start, stop in pairwise(cuts)])])
+        halves = [piece[start:stop] for start, stop in pairwise(cuts)]
+        ids = np.concatenate([*self._encode(halves, marks=marks)])
         for which, name, token in (("start", self.start_token, self.start_id), ("end", self.end_token, self.end_id)):
             if token is not None and (ids == token).any():
                 raise UserError(

@@ -174,7 +174,7 @@ class SentencePieceTokenizer(ModelTokenizer):
         except (RuntimeError, ValueError) as error:
             raise self._unreadable(error) from None
 
-    def _encode(self, pieces: list[str]) -> Iterable[np.ndarray]:
+    def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterable[np.ndarray]:
         return self._processor.encode(
             pieces, return_type="numpy", num_threads=self._num_threads, add_bos=False, add_eos=False
         )
@@ -201,7 +201,7 @@ class TensorflowTextTokenizer(ModelTokenizer):
         except tensorflow.errors.OpError as error:
             raise self._unreadable(error.message) from None
 
-    def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
+    def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterator[np.ndarray]:
         # Pieces whose first characters lie in the same stretch of `_CALL_CHARACTERS` go into one call.
         starts = accumulate(map(len, pieces), initial=0)
         groups = groupby(zip(starts, pieces, strict=False), lambda start: start[0] // _CALL_CHARACTERS)

@@ -61,7 +61,7 @@ def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Token
     waiting = [pair for pair in pairs if not workers.is_finished(pair[1])]
     finished = [prefix for _, prefix in pairs if workers.is_finished(prefix)]
     documents = context.dataset.document_store
-    read_spans = documents.learned_spans if "num_chats" in prepared else None
+    read_spans = documents.chat_spans if "num_chats" in prepared else None
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
         advance(TokenStore(finished).num_documents if finished else 0)
         num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,13 @@ class JsonTokenizer(Tokenizer):
         self._backend.no_truncation()
         self._backend.no_padding()
 
+    @cached_property
+    def _marking(self) -> tokenizers.Tokenizer:
+        """The same, but one that finds special tokens."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.encode_special_tokens = False
+        return backend
+
     def save_file(self, folder: Path) -> None:
         """Write the definition, which any reader of the `tokenizers` library takes."""
         write_text(folder / "tokenizer.json", self.definition)
@@ -84,12 +92,13 @@ class JsonTokenizer(Tokenizer):
     def _identity(self) -> bytes:
         return json.dumps([self.definition, self.end_token]).encode()
 
-    def _encode(self, pieces: list[str]) -> Iterator[np.ndarray]:
+    def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterator[np.ndarray]:
         if self._is_bytes:  # a text's UTF-8 bytes are its ids
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
-        for encoding in self._backend.encode_batch_fast(pieces, add_special_tokens=False):
+        backend = self._marking if marks else self._backend
+        for encoding in backend.encode_batch_fast(pieces, add_special_tokens=False):
             yield np.array(encoding.ids, self.dtype)
 
     def _decode(self, ids: list[int]) -> str:

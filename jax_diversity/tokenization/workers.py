@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jax_diversity.foundation.processes import map_in_processes, num_cores
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.tokenization.answers import Spans, encode_answers
+from jax_diversity.tokenization.answers import ChatSpans, encode_answers
 
 if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
@@ -24,8 +24,8 @@ Pair = tuple[Path, Path]
 """A file of documents and the prefix of its .bin and .idx."""
 ReadTexts = Callable[[Path], Iterator[list[str]]]
 """Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
-ReadSpans = Callable[[Path], Iterator[Sequence[Spans | None]]]
-"""Reads where the answers of chats are, in lists that belong to those of texts."""
+ReadSpans = Callable[[Path], Iterator[Sequence[ChatSpans | None]]]
+"""Reads where the turns and answers of chats are, in lists that belong to those of texts."""
 
 _FILES_AT_A_TIME = 2
 
