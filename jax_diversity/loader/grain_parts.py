@@ -19,7 +19,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import resolve_order
 from jax_diversity.loader.settings import LoaderSettings, Windows
 from jax_diversity.loader.sources import opened, record_source
-from jax_diversity.records.decoding import FIELDS, LossOn
+from jax_diversity.records.decoding import FIELDS
 
 
 class SequenceRows:
@@ -44,7 +44,7 @@ class SequenceRows:
         fields: Sequence[str] = FIELDS,
         *,
         merge_segments: bool = False,
-        loss_on: LossOn = "all",
+        loss_on: str = "all",
     ) -> None:
         self._settings = LoaderSettings.checked(
             global_batch_size=1, fields=fields, merge_segments=merge_segments, loss_on=loss_on

@@ -20,7 +20,7 @@ from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.orders import Order, ScheduleOrder, resolve_order
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings, Windows
 from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
-from jax_diversity.records.decoding import FIELDS, LossOn
+from jax_diversity.records.decoding import FIELDS
 from jax_diversity.schedule.stored import RunSchedule
 
 
@@ -39,7 +39,7 @@ def make_loader(
     names: Mapping[str, str] | None = None,
     dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
-    loss_on: LossOn = "all",
+    loss_on: str = "all",
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
     num_workers: SupportsIndex = 0,

@@ -36,7 +36,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.loader.sources import RecordSource, opened
-from jax_diversity.records.decoding import FIELDS, LossOn
+from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader, Rows
 
 _CHUNK = 2**20
@@ -58,7 +58,7 @@ def stream_batches(
     names: Mapping[str, str] | None = None,
     dtype: str | type | np.dtype = "int32",
     merge_segments: bool = False,
-    loss_on: LossOn = "all",
+    loss_on: str = "all",
     num_prefetch: SupportsIndex = 2,
     num_threads: SupportsIndex = 1,
     read_ahead_files: SupportsIndex = 2,

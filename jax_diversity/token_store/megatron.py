@@ -340,8 +340,7 @@ class TokenStore:
         self._check_runs(document_index, document_offset, length)
         counts = np.zeros(len(length), np.int64)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
-            before = file.num_learned_before(np.stack([first, first + length[runs]]))
-            counts[runs] = before[1] - before[0]
+            counts[runs] = file.num_learned_before(first + length[runs]) - file.num_learned_before(first)
         return counts
 
     def _gather(
