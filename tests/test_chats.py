@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -25,8 +26,17 @@ from jax_diversity.corpus.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stage import PREPARE
 from jax_diversity.corpus.store import DocumentStore, write_documents
+from jax_diversity.export.export import export
+from jax_diversity.export.levanter import LevanterDataset
+from jax_diversity.export.pytorch import TorchDataset
+from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.run import train
+from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.loader.grain_parts import SequenceRows
+from jax_diversity.loader.streaming import stream_batches
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
@@ -300,7 +310,7 @@ def test_answers_that_are_not_to_be_learnt(tmp_path: Path) -> None:
 
 def test_an_edited_chat_keeps_its_answers(tmp_path: Path) -> None:
     record = {"question": "I am joe@example.com, who?", "answer": "You are joe@example.com."}
-    for template, end in (("chatml", "<|im_end|>"), ("plain", "")):
+    for template, end in (("chatml", "<|im_end|>"), ("llama-3", "<|eot_id|>"), ("plain", ""), ("alpaca", "")):
         document = prepared(tmp_path, [("personal_data", {})], record, GOOD, template=template)[0][0]
         assert "joe@" not in document.text
         (answer,) = spans_of(document)
@@ -534,10 +544,12 @@ def test_batches_learn_the_answers(tmp_path: Path, make_once: MakeFolder, packin
     assert np.bincount(segments.document_index).max() > 1
     order = np.random.default_rng(0).permutation(dataset.num_sequences)
     options: dict[str, Any] = {"ordering": order, "global_batch_size": 3, "num_epochs": 2}
+    learned = np.stack([learned_places(segments, tokens, number) for number in range(segments.num_sequences)])
+    # Whether the next place's token is learnt: that is what a place's target is.
+    following = np.pad(learned, ((0, 0), (0, 1)))[:, 1 : dataset.sequence_length + 1]
     for merged in (False, True):
         iterator = iter(jd.make_loader(root, **options, loss_on="answers", merge_segments=merged))
-        everything = iter(jd.make_loader(root, **options, merge_segments=merged))
-        for number, batch in enumerate(everything):
+        for number, batch in enumerate(jd.make_loader(root, **options, merge_segments=merged)):
             if number == 4:
                 state = iterator.get_state()
                 iterator = iter(jd.make_loader(root, **options, loss_on="answers", merge_segments=merged))
@@ -545,16 +557,12 @@ def test_batches_learn_the_answers(tmp_path: Path, make_once: MakeFolder, packin
             answers = next(iterator)
             for field in set(FIELDS) - {"targets_segmentation"}:
                 np.testing.assert_array_equal(answers[field], batch[field])
-            for row in range(3):
-                sequence = int(order[(3 * number + row) % len(order)])
-                learned = np.append(learned_places(segments, tokens, sequence), False)[1 : dataset.sequence_length + 1]
-                expected = np.where(learned, batch["targets_segmentation"][row], 0)
-                np.testing.assert_array_equal(answers["targets_segmentation"][row], expected)
+            rows = following[order[np.arange(3 * number, 3 * number + 3) % len(order)]]
+            np.testing.assert_array_equal(answers["targets_segmentation"], batch["targets_segmentation"] * rows)
     # The table of segments knows how many.
     table = pq.read_table(root / "sequences" / "segments.parquet", columns=["num_learned"])
-    expected = [learned_places(segments, tokens, sequence).sum() for sequence in range(segments.num_sequences)]
     counted = np.bincount(segments.sequence_index, table["num_learned"].to_numpy(), segments.num_sequences)
-    np.testing.assert_array_equal(counted, expected)
+    np.testing.assert_array_equal(counted, learned.sum(axis=1))
 
 
 def test_what_batches_learn_is_what_the_assistants_said(make_once: MakeFolder) -> None:
@@ -592,9 +600,6 @@ def test_what_batches_learn_is_what_the_assistants_said(make_once: MakeFolder) -
 
 
 def test_streams_and_rows_learn_the_answers(chats: Path) -> None:
-    from jax_diversity.loader.grain_parts import SequenceRows
-    from jax_diversity.loader.streaming import stream_batches
-
     number = jd.open_dataset(chats).num_sequences
     batch = next(iter(jd.make_loader(chats, ordering=np.arange(number), global_batch_size=number, loss_on="answers")))
     streamed = next(iter(stream_batches(chats, global_batch_size=number, loss_on="answers")))
@@ -602,6 +607,19 @@ def test_streams_and_rows_learn_the_answers(chats: Path) -> None:
     for field in FIELDS:
         np.testing.assert_array_equal(streamed[field], batch[field])
         np.testing.assert_array_equal(rows[number - 1][field], batch[field][-1])
+
+
+def test_exports_of_chats(chats: Path, tmp_path: Path) -> None:
+    dataset = jd.open_dataset(chats)
+    np.save(tmp_path / "order.npy", order := np.arange(dataset.num_sequences))
+    batch = next(iter(jd.make_loader(chats, ordering=order, global_batch_size=len(order), loss_on="answers")))
+    example = asyncio.run(LevanterDataset(chats, str(tmp_path / "order.npy"), loss_on="answers").getitem_async(3))
+    np.testing.assert_array_equal(example["loss_weight"], batch["targets_segmentation"][3] > 0)
+    assert TorchDataset(chats, loss_on="answers").loss_on == "answers"
+    for to, is_said in (("maxtext", True), ("npy", False)):
+        config = ExportConfig(to=to, ordering=str(tmp_path / "order.npy"), target=str(tmp_path / to))
+        lines = export(chats, config, Progress(quiet=True))
+        assert ("The files do not say which tokens are answers" in lines[-1]) == is_said
 
 
 def test_chats_beside_a_dataset_of_texts(chats: Path, tmp_path: Path) -> None:
@@ -616,13 +634,14 @@ def test_chats_beside_a_dataset_of_texts(chats: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_loss_on_answers_needs(tmp_path: Path) -> None:
-    from jax_diversity.loader.grain_parts import SequenceRows
-
     write_tiny_dataset(tmp_path)
     options: dict[str, Any] = {"ordering": "balance", "global_batch_size": 2}
     for make in (
         lambda: jd.make_loader(tmp_path, **options, loss_on="answers"),
         lambda: SequenceRows(tmp_path, loss_on="answers"),
+        lambda: TorchDataset(tmp_path, loss_on="answers"),
+        lambda: LevanterDataset(tmp_path, loss_on="answers"),
+        lambda: train(jd.open_dataset(tmp_path), TrainConfig(loss_on="answers"), tmp_path / "run"),
     ):
         with pytest.raises(UserError, match="Expected a dataset of chats with loss_on=answers"):
             make()

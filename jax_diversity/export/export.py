@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,14 @@ def export(out: str | Path | None, config: ExportConfig, progress: Progress) -> 
     target = Path(config.target)
     # The files of one export belong together: two at the same time could each leave some.
     with hold(target):
-        return [each.line for each in exports[config.to](exported, target, config, progress)]
+        lines = [each.line for each in exports[config.to](exported, target, config, progress)]
+    if config.to != "npy" and any(dataset.marks_learned for dataset in _datasets(exported)):
+        lines.append("The files do not say which tokens are answers of chats: a loss is counted on all tokens.")
+    return lines
+
+
+def _datasets(exported: Exported) -> Sequence[Dataset]:
+    return (exported,) if isinstance(exported, Dataset) else exported.datasets
 
 
 def _plan(exported: Exported, config: ExportConfig) -> tuple[str, Ordering | Schedule]:

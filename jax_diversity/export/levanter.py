@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jax_diversity.export.rows import OrderedSequences
+from jax_diversity.records.decoding import LossOn, checked_loss
 from jax_diversity.schedule.stored import RunSchedule
 
 _FIELDS = ("inputs", "inputs_segmentation", "targets_segmentation")
@@ -32,9 +33,10 @@ class LevanterDataset:
         out: the dataset's folder, or the schedule of a run.
         ordering: name of one of its orderings, or a .npy file; None takes `balance`, or a schedule's own order.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
+        loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
 
     Raises:
-        UserError: no such dataset or ordering.
+        UserError: no such dataset or ordering, or no chats for a loss on answers.
 
     Example:
         >>> dataset = LevanterDataset("out", "balance")
@@ -47,8 +49,11 @@ class LevanterDataset:
         out: str | Path | RunSchedule,
         ordering: str | None = None,
         make_example: Callable[..., Any] | None = None,
+        *,
+        loss_on: str = "all",
     ) -> None:
         self.sequences = OrderedSequences(out, ordering)
+        self.loss_on: LossOn = checked_loss(loss_on, self.sequences.marks_learned)
         self.make_example = make_example or dict
 
     async def async_len(self) -> int:
@@ -76,7 +81,7 @@ class LevanterDataset:
         return (await self.get_batch([index]))[0]
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
-        rows = self.sequences.read_positions(np.asarray(indices, np.int64), _FIELDS)
+        rows = self.sequences.read_positions(np.asarray(indices, np.int64), _FIELDS, loss_on=self.loss_on)
         # Levanter shifts the tokens itself: its loss at t is that of token t + 1. So tokens are the inputs, and a
         # weight is 0 where our targets are masked. Its padding has segment -1, ours 0, and its first segment is 0.
         weights = (rows["targets_segmentation"] > 0).astype(np.float32)

@@ -13,6 +13,7 @@ import numpy as np
 from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.decoding import LossOn, checked_loss
 from jax_diversity.schedule.stored import RunSchedule
 
 IGNORED = -100
@@ -35,17 +36,19 @@ class TorchDataset:
     Args:
         out: the dataset's folder, or the schedule of a run: the sequences of all its datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
+        loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
 
     Raises:
-        UserError: no such dataset; torch is not installed (when first read).
+        UserError: no such dataset, or no chats in it for a loss on answers; torch is not installed (when first read).
 
     Example:
         >>> dataset = TorchDataset("out")
         >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
     """
 
-    def __init__(self, out: str | Path | RunSchedule, *, merge_segments: bool = False) -> None:
+    def __init__(self, out: str | Path | RunSchedule, *, merge_segments: bool = False, loss_on: str = "all") -> None:
         self.sequences = Sequences(out)
+        self.loss_on: LossOn = checked_loss(loss_on, self.sequences.marks_learned)
         self.merge_segments = merge_segments
 
     def __len__(self) -> int:
@@ -64,7 +67,7 @@ class TorchDataset:
             ) from None
         # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
         fields = (*_FIELDS, "targets_segmentation")
-        rows = self.sequences.read(np.asarray(indices, np.int64), fields, self.merge_segments)
+        rows = self.sequences.read(np.asarray(indices, np.int64), fields, self.merge_segments, self.loss_on)
         rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
         return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]

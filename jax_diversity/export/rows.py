@@ -14,7 +14,7 @@ from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import Order, ScheduleOrder, resolve_order
-from jax_diversity.records.decoding import FIELDS, Arrays
+from jax_diversity.records.decoding import FIELDS, Arrays, LossOn
 from jax_diversity.records.reading import Rows
 from jax_diversity.schedule.stored import RunSchedule
 
@@ -82,13 +82,25 @@ class Sequences:
         """L, the tokens of a row."""
         return self.datasets[0].sequence_length
 
-    def read(self, sequences: Rows, fields: Sequence[str] = FIELDS, merge_segments: bool = False) -> Arrays:
+    @property
+    def marks_learned(self) -> bool:
+        """Whether any of the datasets was made of chats, so that a loss may be counted on their answers alone."""
+        return any(dataset.records.marks_learned for dataset in self.datasets)
+
+    def read(
+        self,
+        sequences: Rows,
+        fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
+        loss_on: LossOn = "all",
+    ) -> Arrays:
         """Some sequences, in the order asked for: the arrays and errors of `RecordReader.read_sequences`."""
+        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_on": loss_on}
         if self._process != os.getpid():
             # This process was forked off: another thread of the parent may have held a lock of the opened datasets.
             self.datasets, self._process = pickle.loads(pickle.dumps(self.datasets)), os.getpid()
         if len(self.datasets) == 1:
-            return self.datasets[0].records.read_sequences(sequences, fields=fields, merge_segments=merge_segments)
+            return self.datasets[0].records.read_sequences(sequences, **options)
         if len(sequences) and (sequences.min() < 0 or sequences.max() >= self.num_sequences):
             found = f"{sequences.min()} .. {sequences.max()}"
             raise IndexError(f"Expected sequences in 0 .. {self.num_sequences - 1}, found {found}.")
@@ -97,7 +109,7 @@ class Sequences:
         for index in np.unique(of_dataset).tolist():
             own, records = of_dataset == index, self.datasets[index].records
             within = sequences[own] - self._starts[index]
-            for field, values in records.read_sequences(within, fields=fields, merge_segments=merge_segments).items():
+            for field, values in records.read_sequences(within, **options).items():
                 rows[field][own] = values
         return rows
 
@@ -168,9 +180,15 @@ class OrderedSequences(Sequences):
             )
         return self.order.at(positions)
 
-    def read_positions(self, positions: Rows, fields: Sequence[str] = FIELDS, merge_segments: bool = False) -> Arrays:
+    def read_positions(
+        self,
+        positions: Rows,
+        fields: Sequence[str] = FIELDS,
+        merge_segments: bool = False,
+        loss_on: LossOn = "all",
+    ) -> Arrays:
         """The sequences at some positions, as `read` gives them."""
-        return self.read(self.at(positions), fields, merge_segments)
+        return self.read(self.at(positions), fields, merge_segments, loss_on)
 
     def stream(
         self, start: int, stop: int, num_rows: int, fields: Sequence[str] = FIELDS, merge_segments: bool = False

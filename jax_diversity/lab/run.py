@@ -152,7 +152,12 @@ def train(
     if dataset.sequence_length < 2:
         raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
     loader = make_loader(
-        dataset, ordering=config.ordering, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS
+        dataset,
+        ordering=config.ordering,
+        global_batch_size=config.batch_size,
+        num_epochs=None,
+        fields=_FIELDS,
+        loss_on=config.loss_on,
     )
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
     settings["vocab_size"] = dataset.vocab_size
@@ -304,7 +309,7 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
     def batch(start: int) -> Batch:
         rows = np.arange(start, min(start + size, number))
-        part = records.read_batch(rows, expected=rows, fields=_FIELDS)
+        part = records.read_batch(rows, expected=rows, fields=_FIELDS, loss_on=config.loss_on)
         return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
 
     return [batch(start) for start in range(0, number, size)]

@@ -25,6 +25,8 @@ class TrainConfig:
     """Optimiser steps."""
     batch_size: int = 16
     """Sequences a step."""
+    loss_on: Literal["all", "answers"] = "all"
+    """Which tokens are targets: all, or of chats the answers alone."""
     num_layers: int = 2
     """Transformer blocks."""
     num_heads: int = 4

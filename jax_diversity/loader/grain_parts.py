@@ -19,7 +19,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.orders import resolve_order
 from jax_diversity.loader.settings import LoaderSettings, Windows
 from jax_diversity.loader.sources import opened, record_source
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, checked_loss
 
 
 class SequenceRows:
@@ -50,7 +50,7 @@ class SequenceRows:
             global_batch_size=1, fields=fields, merge_segments=merge_segments, loss_on=loss_on
         )
         self._source = record_source(opened(dataset))
-        self._source.check_loss(self._settings)
+        checked_loss(loss_on, self._source.marks_learned)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -20,7 +20,7 @@ from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.orders import Order, ScheduleOrder, resolve_order
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings, Windows
 from jax_diversity.loader.sources import ConcatenatedSource, SequenceSource, opened, record_source
-from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.decoding import FIELDS, checked_loss
 from jax_diversity.schedule.stored import RunSchedule
 
 
@@ -122,7 +122,7 @@ class Loader(grain.IterDataset[Batch]):
     """
 
     def __init__(self, source: SequenceSource, order: Order, settings: LoaderSettings) -> None:
-        source.check_loss(settings)
+        checked_loss(settings.loss_on, source.marks_learned)
         windows = Windows(len(order), settings, order.lengths or ((0, source.width),))
         self._placement = None
         if settings.sharding is not None:

@@ -44,14 +44,6 @@ class SequenceSource(ABC):
         sources that fetch files ahead of a position.
         """
 
-    def check_loss(self, settings: LoaderSettings) -> None:
-        """Refuse a loss on answers where no dataset says where they are."""
-        if settings.loss_on == "answers" and not self.marks_learned:
-            raise UserError(
-                "Expected a dataset of chats with loss_on=answers, found none that says where answers are; build one "
-                "with corpus.format=chat, or leave loss_on out."
-            )
-
     def for_iterator(self) -> SequenceSource:
         """The source of one iterator, which the iterator closes."""
         return self

@@ -6,11 +6,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int32
 
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.codec import Bodies
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
@@ -25,6 +27,17 @@ Arrays = dict[str, Int32[np.ndarray, "row token"]]
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
 _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
 _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
+
+
+def checked_loss(loss_on: str, marks_learned: bool) -> LossOn:
+    """Which tokens are targets; a `UserError` for a loss on answers where no dataset says which tokens are theirs."""
+    one_of("loss_on", loss_on, get_args(LossOn))
+    if loss_on == "answers" and not marks_learned:
+        raise UserError(
+            "Expected a dataset of chats with loss_on=answers, found none that says where answers are; build one with "
+            "corpus.format=chat, or leave loss_on out."
+        )
+    return loss_on  # type: ignore[return-value]
 
 
 class BufferPool:
