@@ -44,10 +44,12 @@ from jax_diversity.preparation.chain import Chain
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.schema import Document, Segments
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
+from jax_diversity.tokenization.factory import make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import JsonTokenizer, byte_tokenizer, train_bpe
 from jax_diversity.tokenization.workers import _encode_in_worker, encode_here
 from tests.conftest import MakeFolder
+from tests.sentencepiece_models import train_model
 from tests.tiny_dataset import write_tiny_dataset
 
 L = 32
@@ -386,8 +388,10 @@ def expected_runs(chat: list[Turn], mark: str) -> list[str]:
     return [*runs[:-1], runs[-1] + "<end>"] if chat[-1].role == "assistant" else runs
 
 
-@pytest.mark.parametrize("template", ["chatml", "llama-3", "plain", "alpaca"])
-@pytest.mark.parametrize("start_token", [None, "<s>"])
+@pytest.mark.parametrize(
+    ("template", "start_token"),
+    [("chatml", None), ("llama-3", "<|begin_of_text|>"), ("plain", "<s>"), ("alpaca", None)],
+)
 def test_learnt_tokens_are_the_answers(tmp_path: Path, template: str, start_token: str | None) -> None:
     chats = random_chats(40)
     documents, _ = prepared(tmp_path, [], *itertools.starmap(as_record, enumerate(chats)), template=template)
@@ -401,6 +405,19 @@ def test_learnt_tokens_are_the_answers(tmp_path: Path, template: str, start_toke
         for index, document in enumerate(documents):  # and nothing is lost in between
             assert tokenizer.decode(tokens.document(index)) == document.text
         assert tokens.num_learned == sum(int(learned_of(tokens, index).sum()) for index in range(len(chats)))
+
+
+@pytest.mark.parametrize("adds_blank", [True, False])
+def test_learnt_tokens_of_a_sentencepiece_model(tmp_path: Path, adds_blank: bool) -> None:
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+    model = train_model(vocab_size=600, hard_vocab_limit=False, add_dummy_prefix=adds_blank, **options)
+    (tmp_path / "a.model").write_bytes(model)
+    config = TokenizerConfig(kind="sentencepiece", path=str(tmp_path / "a.model"))
+    chats = random_chats(12)
+    documents, _ = prepared(tmp_path, [], *itertools.starmap(as_record, enumerate(chats)))
+    _, runs = encode(tmp_path, make_tokenizer(config), documents)
+    # A model that puts a blank before every text puts one before every part.
+    assert runs == [expected_runs(chat, " <|im_end|>" if adds_blank else "<|im_end|>") for chat in chats]
 
 
 def test_texts_among_chats_are_learnt_whole(tmp_path: Path) -> None:
