@@ -29,7 +29,8 @@ def draw() -> str:
     similarity = np.linspace(0, 1, 201)
     chart = Chart(
         "Which pairs MinHash finds",
-        "Two documents of similarity s agree in one of b bands of r values with a probability of 1 \N{MINUS SIGN} (1 \N{MINUS SIGN} s^r)^b",
+        "Two documents of similarity s agree in one of b bands of r values with a "
+        "probability of 1 \N{MINUS SIGN} (1 \N{MINUS SIGN} s^r)^b",
         "share of their runs of words that two documents have in common (Jaccard similarity)",
         "probability",
         (0.0, 1.0),
