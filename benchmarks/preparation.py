@@ -43,6 +43,10 @@ CASES: dict[str, Steps] = {
     "filters": FILTERS,
     "exact_duplicates": [("exact_duplicates", {})],
     "minhash": [("minhash", {})],
+    "lines": [("lines", {})],
+    "sentences": [("sentences", {})],
+    "substrings": [("substrings", {})],
+    "semantic": [("semantic", {})],
     "personal_data": [("personal_data", {})],
     "language": [("language", {})],
 }
