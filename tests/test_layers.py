@@ -127,6 +127,7 @@ KNOWN_ELSEWHERE = {
     *("words", "language", "python"),  # also a field, a family, and what code is written in
     *("lines", "sentences"),  # also what accounts and reports list
     *("code", "html", "latex", "mediawiki", "stack_exchange"),  # also formats of a corpus
+    "licence",  # also a field
     *("quality", "weight"),  # also a field, and a family's
 }
 
