@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.conftest import MakeFolder
 from tests.documented_model import train_on
 from tests.example_datasets import build_examples
 from tests.programs import PATIENCE
+from tests.test_web_pages import record
 
 pytestmark = pytest.mark.integration
 
@@ -80,7 +83,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 11
+    assert len(PAGES) == 12
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -93,6 +96,45 @@ def test_code_of_other_stacks_parses(page: str) -> None:
     for block in [*blocks(page, "py"), *blocks(page, "python")]:
         lines = [line for line in block.splitlines() if not line.startswith("!")]  # a notebook's shell lines
         assert ast.parse("\n".join(lines)).body
+
+
+def written_crawl(path: Path) -> None:
+    """Pages of real prose: the docstrings of Python's own library, a module a page."""
+    pages = []
+    for number, name in enumerate(sorted(sys.stdlib_module_names)):
+        if name.startswith("_") or name in ("antigravity", "this", "idlelib"):
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # of other systems
+            continue
+        texts = [text for value in vars(module).values() if isinstance(text := getattr(value, "__doc__", None), str)]
+        lines = {" ".join(paragraph.split()) for text in texts for paragraph in text.split("\n\n")}
+        prose = sorted(line for line in lines if line.endswith(".") and len(line) > 60)[:40]
+        body = "".join(f"<p>{escape(line)}</p>" for line in prose)
+        page = f"<html><title>{name}</title><body><article><h1>{name}</h1>{body}</article></body></html>"
+        pages.append(record(number, page.encode()))
+    path.write_bytes(b"".join(pages))
+
+
+def test_common_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("trafilatura", reason="its text is taken out by the extra `preparation`")
+    monkeypatch.chdir(tmp_path)
+    written_crawl(tmp_path / "CC-MAIN-20240501-00000.warc.gz")
+    *looks, build = commands("common-crawl")
+    for words in looks:
+        assert main(words) == 0
+        assert "gopher" in capsys.readouterr().out
+        assert not Path("crawl").exists()
+    small = ["64" if word == "2048" else word for word in build]
+    assert main([*small, "--tokenizer.vocab-size", "600", "--windows", "8", "--quiet"]) == 0
+    names: dict[str, Any] = {}
+    for block in blocks("common-crawl", "python"):
+        exec(compile(block, "common-crawl.md", "exec"), names)
+    assert names["batch"]["inputs"].shape == (16, 64)
+    assert 20 <= names["kept"] < names["decisions"].num_rows
+    Path("dataset").symlink_to("crawl")
+    train_on(names["batch"])
 
 
 def test_tpu_vm(here: Path) -> None:

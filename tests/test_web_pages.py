@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from pathlib import Path
 
 import pytest
 
-import jax_diversity as jd
 from jax_diversity.corpus import web
 from jax_diversity.corpus.reading import read_documents
 from jax_diversity.corpus.records import ReadReport
@@ -355,34 +353,3 @@ def test_lines_of_text_stay(line: str) -> None:
     text = "\n".join([PROSE, line, PROSE])
     (left,) = Chain([("line_corrections", {})]).through([Document("a", text, "web")])
     assert left.text == text
-
-
-def test_from_a_crawl_to_batches(tmp_path: Path) -> None:
-    """The guide's commands: a crawl, the recipe, a loader."""
-    from jax_diversity.cli.main import main
-
-    pages = []
-    words = [paragraph for paragraph in PAGE.split("\n") if paragraph.startswith("<p>")]
-    for number in range(60):
-        body = "".join(words) + "".join(
-            f"<p>Page {number} says that the {n}th of its notes is here to be read.</p>" for n in range(number + 12)
-        )
-        pages.append(record(number, f"<html><body><article>{body}</article></body></html>".encode()))
-    written(tmp_path / "CC-MAIN-0.warc.gz", b"".join(pages))
-    out = str(tmp_path / "dataset")
-    steps = json.dumps([{"step": "html"}, {"step": "addresses"}, {"step": "gopher"}])
-    arguments = ["build", "--corpus.paths", str(tmp_path / "*.warc.gz"), "--out", out, "--preparation.steps", steps]
-    arguments += [
-        "--packing.sequence-length",
-        "64",
-        "--tokenizer.vocab-size",
-        "400",
-        "--windows",
-        "8",
-    ]
-    arguments += ["--quiet"]
-    assert main(arguments) == 0
-    batch = next(iter(jd.make_loader(out, ordering="balance", global_batch_size=8, num_epochs=1)))
-    assert batch["inputs"].shape == (8, 64)
-    funnel = json.loads((tmp_path / "dataset" / "preparation" / "funnel.json").read_text())
-    assert funnel["read"] == 60
