@@ -14,6 +14,7 @@ import pytest
 
 import jax_diversity as jd
 from benchmarks import planted
+from jax_diversity.cli.tables import funnel_table
 from jax_diversity.foundation.artifacts import file_hash, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
@@ -363,6 +364,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         found.append(through("decontaminate", [text], files=str(path))[1]["removed"])
     assert found == [{"share": 1}] * 2
     assert len(fingerprints) == 2
+
+
+def test_examples_that_were_found_do_not_fill_the_screen() -> None:
+    found = {f"exam.jsonl:{line}": line for line in range(1, 2000)}
+    printed = funnel_table(account_of(step_of("a", 9, 9, found=found), source={"a": {}}, language={"a": {}}))
+    assert "a found 1,999 exam.jsonl:1999, 1,998 exam.jsonl:1998, " in printed
+    assert printed.endswith("1,989 kinds more")
 
 
 # ---- The report's part.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST_GROUPS = 20
 """Sources and languages that the funnel lists."""
+_MOST_KINDS = 10
+"""Kinds of what a step found that the funnel lists."""
 _REPEATS = ("window", "repeats mean", "worst", "floor")
 
 
@@ -92,13 +94,16 @@ def funnel_table(account: Mapping[str, Any]) -> str:
             before, after = read[name]["documents_in"], kept.get(name, {"documents_out": 0})["documents_out"]
             table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
         tables.append(table)
-    found = [
-        f"{step['step']} found {', '.join(f'{number:,} {kind}' for kind, number in step['found'].items())}"
-        for step in account["steps"]
-        if step["found"]
-    ]
+    found = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
     edited = [f"{step['step']} edited {step['edited']:,} documents" for step in account["steps"] if step["edited"]]
     return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited])
+
+
+def _most(found: Mapping[str, int]) -> str:
+    """The kinds that were found most, with their numbers."""
+    kinds = sorted(found.items(), key=lambda pair: -pair[1])
+    more = [f"{len(kinds) - _MOST_KINDS:,} kinds more"] if len(kinds) > _MOST_KINDS else []
+    return ", ".join([*(f"{number:,} {kind}" for kind, number in kinds[:_MOST_KINDS]), *more])
 
 
 def _amounts(step: Mapping[str, Any], side: str) -> tuple[str, str, str]:
