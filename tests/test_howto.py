@@ -117,6 +117,7 @@ def written_crawl(path: Path) -> None:
     path.write_bytes(b"".join(pages))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_common_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("trafilatura", reason="its text is taken out by the extra `preparation`")
     monkeypatch.chdir(tmp_path)
