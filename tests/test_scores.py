@@ -538,7 +538,7 @@ def test_odd_texts_do_no_harm(examples: dict[str, str], reference: str) -> None:
 # ---- Settings: options of steps given apart, files that change.
 def test_options_of_a_recipes_steps(reference: str) -> None:
     config = PreparationConfig(recipe="ccnet", options={"perplexity.reference": reference, "language.probability": 0.1})
-    language, last = config.listed()
+    _, language, last = config.listed()
     assert language.options == {"languages": "en", "probability": 0.1}
     assert last.options == {"thirds": "head", "reference": reference}
     twice = (StepConfig("words", {"least": 1}), StepConfig("words", {"least": 2}))

@@ -459,7 +459,7 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(
             f"Expected --step of at most {_LAST_POSITION // size} with --batch-size {size}, found {options.step}."
         )
-    ordering = options.ordering or "balance"
+    ordering = "balance" if options.ordering is None else options.ordering
     inspector = Inspector(dataset, ordering, size)
     if options.document is not None:
         document = valid_name(options.document)  # ids made of files' names are valid text
