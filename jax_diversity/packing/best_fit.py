@@ -22,7 +22,7 @@ def best_fit(
 
     Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
     and what remains of a sequence is padding. Which document goes where depends on lengths alone: within a length,
-    documents go in their order, which is that of the sequences, too.
+    documents go in their order, which is that of the sequences, too, and further appearances after the first ones.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)

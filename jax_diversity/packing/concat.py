@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.packing.pieces import (
+    apart_atoms,
+    atom_order,
     checked_atom_size,
     cut_stream,
     end_to_end,
     fill,
     num_filled,
     repeated,
-    shuffled_atoms,
     whole_documents,
 )
 from jax_diversity.schema import Segments
@@ -56,10 +57,12 @@ def concat(
     if size is not None:
         atoms = np.arange(-(-total // size))
         num_full = total // size  # the unfilled last atom keeps its place
-        held, atom = cut_stream(pieces, np.arange(num_full) * size, np.full(num_full, size))
-        several = np.isin(held.document_index, repeated(document_order))
-        per_sequence = sequence_length // size
-        atoms[:num_full] = shuffled_atoms(num_full, per_sequence, atom[several], held.document_index[several], seed)
+        atoms[:num_full] = atom_order(num_full, seed)
+        if size < sequence_length and len(several := repeated(document_order)):
+            held, atom = cut_stream(pieces, np.arange(num_full) * size, np.full(num_full, size))
+            rows = np.flatnonzero(np.isin(held.document_index, several))
+            of_pieces = atom[rows], held.document_index[rows]
+            atoms[:num_full] = apart_atoms(atoms[:num_full], sequence_length // size, *of_pieces, seed)
         # Atoms that follow one another as before are one run: a document is not cut between them. Before the first atom
         # comes -2, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)

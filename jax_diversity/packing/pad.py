@@ -12,13 +12,14 @@ from jaxtyping import Int64
 
 from jax_diversity.packing.pieces import (
     Pieces,
+    apart_atoms,
+    atom_order,
     checked_atom_size,
     end_to_end,
     expand,
     fill,
     num_filled,
     repeated,
-    shuffled_atoms,
 )
 from jax_diversity.schema import Segments
 
@@ -61,9 +62,11 @@ def pad(
     length = np.minimum(lengths[place] - offset, size)
     atoms = Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))
     if atom_size is not None:
-        several = np.flatnonzero(np.isin(atoms.document_index, repeated(document_order)))
-        per_sequence, document = sequence_length // size, atoms.document_index[several]
-        atoms = atoms.take(shuffled_atoms(len(length), per_sequence, several, document, seed))
+        order = atom_order(len(length), seed)
+        if size < sequence_length and len(several := repeated(document_order)):
+            held = np.flatnonzero(np.isin(atoms.document_index, several))
+            order = apart_atoms(order, sequence_length // size, held, atoms.document_index[held], seed)
+        atoms = atoms.take(order)
     if size > sequence_length:
         taken = -(-atoms.length // sequence_length)  # sequences of an atom
         return fill(atoms, end_to_end(taken) * sequence_length, int(taken.sum()), sequence_length)

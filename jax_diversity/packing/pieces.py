@@ -49,24 +49,24 @@ def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
     return np.random.default_rng(seed).permutation(num_atoms)
 
 
-def shuffled_atoms(
-    num_atoms: int,
+def apart_atoms(
+    order: Int64[np.ndarray, " atom"],
     per_sequence: int,
     atom: Int64[np.ndarray, " piece"],
     document: Int64[np.ndarray, " piece"],
     seed: int,
 ) -> Int64[np.ndarray, " atom"]:
-    """As `atom_order`; of a document that appears several times, a sequence has one atom at most where that can be.
+    """Exchange shuffled atoms until a sequence has one atom at most of a document, where that can be.
 
     Args:
-        num_atoms: number of atoms.
+        order: the atoms in their order.
         per_sequence: how many make a sequence.
-        atom: the atom that holds every piece of documents that appear several times.
+        atom: the atom that holds every piece of the documents that appear several times.
         document: the pieces' documents.
-        seed: of the shuffle and of the exchanges.
+        seed: of the exchanges.
     """
-    order, rng = atom_order(num_atoms, seed), np.random.default_rng([seed, 1])
-    for _ in range(_EXCHANGES if per_sequence > 1 and len(atom) else 0):
+    order, rng = order.copy(), np.random.default_rng([seed, 1])
+    for _ in range(_EXCHANGES):
         place = np.argsort(order)
         sequence = place[atom] // per_sequence
         rows = np.lexsort((place[atom], sequence, document))

@@ -93,12 +93,13 @@ def _appearance_counts(
     appearances: Int64[np.ndarray, " document"] | None,
     validation: Bool[np.ndarray, " document"],
 ) -> Counts:
-    """What weights do; without any, whether there is a field that looks as if it held some."""
-    from jax_diversity.packing.weighing import WEIGHT
+    """What weights do, and whether there is a field that looks as if it held some and is not used."""
+    from jax_diversity.packing.weighing import is_field_unused
 
+    unused = {"unused_weight_field": True} if is_field_unused(context) else {}
     if appearances is None:
-        return {"unused_weight_field": True} if WEIGHT in context.counts("prepare")["metadata_fields"] else {}
-    return {
+        return unused
+    return unused | {
         "num_appearances": int(appearances.sum()),
         "num_documents_repeated": int((appearances > 1).sum()),
         "num_documents_left_out": int(((appearances == 0) & ~validation).sum()),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Integer
+from jaxtyping import Float64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context
@@ -31,23 +32,37 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
     if not rules and field is None:
         return None
     stored = _Stored(context)
-    rules = tuple(rule for rule in rules if stored.check(rule) or with_clusters)
-    weights = np.ones(stored.num_documents)
-    if field is not None:
-        start = 0
-        for values in stored.field(field):
-            weights[start : start + len(values)] = field_weights(
-                values, lambda place, first=start: stored.name(first + place), field
-            )
-            start += len(values)
     for rule in rules:
-        holds = stored.holds(rule)
+        stored.check(rule)
+    counted = [rule for rule in rules if with_clusters or not stored.needs_clusters(rule)]
+    fields = {rule.name for rule in counted if not stored.is_family(rule.name)}
+    # Metadata is JSON, which is parsed once; of every field only what its rules need is kept.
+    parts: dict[Rule, list[np.ndarray]] = {rule: [] for rule in counted if rule.name in fields}
+    weights, start = np.ones(stored.num_documents), 0
+    for group in stored.metadata({*fields, *([] if field is None else [field])}):
+        size = len(next(iter(group.values())))
+        if field is not None:
+            own = field_weights(group[field], lambda place, first=start: stored.name(first + place), field)
+            weights[start : start + size] = own
+        for rule, found in parts.items():
+            values = group[rule.name]
+            found.append(rule.holds(values) if rule.family is None else numbers(values, rule.text))
+        start += size
+    for rule in counted:
+        if rule not in parts:
+            names, groups = stored.groups(rule.name)
+            holds = rule.holds(names)[groups]
+        elif rule.family is None:
+            holds = np.concatenate(parts[rule])
+        else:
+            holds = rule.holds_of_means(np.concatenate(parts[rule]), stored.groups(rule.family)[1])
         if not holds.any():
             raise UserError(
                 f"Expected documents that {rule.text!r} of packing.weights means, found none; leave it out."
             )
         weights[holds] *= rule.factor
-    check_largest(weights, stored.name)
+    if len(counted) == len(rules):  # a factor that does not count yet may be below 1
+        check_largest(weights, stored.name)
     return weights
 
 
@@ -64,18 +79,24 @@ def weight_field(context: Context) -> str | None:
     return wanted
 
 
+def is_field_unused(context: Context) -> bool:
+    """Whether the corpus brings a field that is called as if it held weights, and no setting says what it is."""
+    is_there = WEIGHT in context.counts("prepare")["metadata_fields"]
+    return is_there and context.config.packing.weight_field == "auto" and weight_field(context) is None
+
+
 def needs_clusters(context: Context) -> bool:
     """Whether a rule looks at the documents' clusters."""
     named = {name for rule in parse_rules(context.config.packing.weights) for name in rule.names}
     return not named.isdisjoint(context.config.cluster.clusterings)
 
 
-def _listed(prepared: Any) -> str:
+def _listed(prepared: Mapping[str, Any]) -> str:
     return ", ".join(prepared["metadata_fields"]) or "there are none"
 
 
 class _Stored:
-    """What rules look at, a column at a time."""
+    """What rules look at."""
 
     def __init__(self, context: Context) -> None:
         self._dataset, self._store = context.dataset, context.dataset.document_store
@@ -83,37 +104,33 @@ class _Stored:
         self._prepared = context.counts("prepare")
         self.num_documents = self._store.num_documents
 
-    def check(self, rule: Rule) -> bool:
-        """Refuse what a rule names and is not there; whether it can do without clusters."""
-        groups = (*_COLUMNS, *self._clusterings)
-        if (rule.family is None and rule.name in groups) or (
-            rule.name in self._prepared["metadata_fields"] and rule.family in (None, *groups)
-        ):
-            return not {*rule.names} & {*self._clusterings}
-        raise UserError(
-            f"Expected packing.weights to name {', '.join(groups)} or metadata fields of the documents "
-            f"({_listed(self._prepared)}), found {rule.text!r}; take one of these."
-        )
+    def metadata(self, fields: Collection[str]) -> Iterator[dict[str, list[Any]]]:
+        """The values of some metadata fields, some documents at a time; nothing where none is named."""
+        return self._store.metadata(sorted(fields)) if fields else iter(())
+
+    def is_family(self, name: str) -> bool:
+        """Whether a name is that of groups of documents, and not of a metadata field."""
+        return name in _COLUMNS or name in self._clusterings
+
+    def needs_clusters(self, rule: Rule) -> bool:
+        """Whether a rule looks at a clustering."""
+        return not {*rule.names}.isdisjoint(self._clusterings)
+
+    def check(self, rule: Rule) -> None:
+        """Refuse a rule that names what is not there."""
+        is_field = rule.name in self._prepared["metadata_fields"] and not self.is_family(rule.name)
+        fits = (is_field or self.is_family(rule.name)) if rule.family is None else is_field
+        if not fits or not (rule.family is None or self.is_family(rule.family)):
+            raise UserError(
+                f"Expected packing.weights to name {', '.join((*_COLUMNS, *self._clusterings))} or metadata fields of "
+                f"the documents ({_listed(self._prepared)}), found {rule.text!r}; take one of these."
+            )
 
     def name(self, document: int) -> str:
         """A document's id."""
         return self._store.rows(np.array([document]), ["id"])[0]["id"]
 
-    def field(self, name: str) -> Any:
-        """A metadata field's values, some documents at a time."""
-        return (group[name] for group in self._store.metadata([name]))
-
-    def holds(self, rule: Rule) -> Bool[np.ndarray, " document"]:
-        """Of which documents a rule holds."""
-        if rule.family is not None:
-            values = np.concatenate([numbers(group, rule.text) for group in self.field(rule.name)])
-            return rule.holds_of_means(values, self._groups(rule.family)[1])
-        if rule.name in (*_COLUMNS, *self._clusterings):
-            names, group = self._groups(rule.name)
-            return rule.holds(names)[group]
-        return np.concatenate([rule.holds(group) for group in self.field(rule.name)])
-
-    def _groups(self, family: str) -> tuple[list[str | None], Integer[np.ndarray, " document"]]:
+    def groups(self, family: str) -> tuple[list[str | None], Integer[np.ndarray, " document"]]:
         """The groups' names, and the number of every document's."""
         if family in self._clusterings:
             group = self._dataset.assignments(family)
