@@ -24,6 +24,8 @@ from jax_diversity.cli.guidance import next_steps, show_report
 from jax_diversity.cli.options import (
     ExportOptions,
     InspectOptions,
+    LabRunOptions,
+    LabShowOptions,
     MeasureOptions,
     OrderOptions,
     RepackOptions,
@@ -130,8 +132,9 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    """Show a warning as one line; of a library's, also where it comes from."""
-    place = "" if category is UserWarning else f" ({category.__name__} in {filename}:{lineno})"
+    """Show a warning as one line; of another package's, also where it comes from."""
+    own = category is UserWarning or category.__module__.startswith("jax_diversity.")
+    place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
 
 
@@ -193,11 +196,15 @@ def all_verbs() -> dict[str, Verb]:
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
         "train": Verb("Train the lab's small GPT, from its last checkpoint on.", _run_train, TrainOptions()),
+        "lab run": Verb("Run an experiment's training runs that have no row yet.", _run_lab, LabRunOptions()),
+        "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
     }
 
 
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a verb and run it."""
+    if name == "lab":
+        name, arguments = _lab_verb(arguments)
     verb = _find_verb(name)
     if verb.of_run and any(word.partition("=")[0] == "--schedule" for word in arguments):
         name, verb = f"{name} --schedule", verb.of_run
@@ -242,6 +249,17 @@ def _run(name: str, arguments: list[str]) -> None:
         _run_dry(config, Progress("--quiet" in given), sample)
     else:
         verb.run(config, Progress("--quiet" in given), "--open" in given)
+
+
+def _lab_verb(arguments: list[str]) -> tuple[str, list[str]]:
+    """`lab run FILE` and `lab show FILE` as verbs of two words, and the file as their option."""
+    if arguments[:1] not in (["run"], ["show"]):
+        found = arguments[0] if arguments else "nothing"
+        raise UserError(f"Expected `jax-diversity lab run FILE` or `lab show FILE`, found {found} after lab.")
+    rest = arguments[1:]
+    if rest and not rest[0].startswith("-"):
+        rest = ["--file", *rest]
+    return f"lab {arguments[0]}", rest
 
 
 def _pop(arguments: list[str], option: str) -> str | None:
@@ -535,6 +553,18 @@ def _run_verify(options: VerifyOptions) -> None:
             "and run again what makes them (`jax-diversity build`, or `train` for a checkpoint)."
         )
     show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
+
+
+def _run_lab(options: LabRunOptions) -> None:
+    from jax_diversity.cli.experimenting import run_lab
+
+    show(run_lab(options))
+
+
+def _show_lab(options: LabShowOptions) -> None:
+    from jax_diversity.cli.experimenting import show_lab
+
+    show(show_lab(options))
 
 
 def _run_train(options: TrainOptions) -> None:

@@ -171,6 +171,42 @@ class TrainOptions(VerifyOptions):
     """Model and run."""
 
 
+@dataclass(frozen=True)
+class LabShowOptions:
+    """An experiment and its rows; the file can also be given without `--file`, as the first argument."""
+
+    file: str = ""
+    """The experiment's file, such as configs/experiments/orders.yaml."""
+    out: str = "lab"
+    """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
+    size: Literal["tiny", "small", "gpu"] | None = None
+    """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
+    page: str | None = None
+    """Write the experiment's page (Markdown) and figures (SVG) into this folder."""
+
+
+@dataclass(frozen=True)
+class LabRunOptions:
+    """Which of an experiment's runs to do; the file can also be given without `--file`, as the first argument."""
+
+    file: str = ""
+    """The experiment's file, such as configs/experiments/orders.yaml."""
+    out: str = "lab"
+    """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
+    size: Literal["tiny", "small", "gpu"] | None = None
+    """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
+    data: str = "."
+    """The folder from which the paths of corpora and tasks count."""
+    processes: int = 0
+    """Runs side by side, each on one core; 0 takes as many as there are cores, or one where there is an accelerator."""
+    arms: tuple[str, ...] = ()
+    """Run these arms alone."""
+    runs: int | None = None
+    """Do at most so many runs now."""
+    quiet: bool = False
+    """Show no progress."""
+
+
 def parse_options(
     default: _Options,
     verb: str,

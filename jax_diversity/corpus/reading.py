@@ -38,7 +38,6 @@ _READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
     "latex": read_latex,
     "mediawiki": read_mediawiki,
     "stack_exchange": read_stack_exchange,
-    "text": read_text,
     "warc": read_warc,
 }
 """The readers of files that have no fields to name."""
@@ -185,6 +184,8 @@ def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advanc
         )
     if kind == "code":
         return read_code(file, licences, advance)
+    if kind == "text":
+        return read_text(file, advance, config.documents_begin)
     return _READERS[kind](file, advance)
 
 

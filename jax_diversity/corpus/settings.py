@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +47,9 @@ class CorpusConfig:
     array_record_tokens: Literal["example", "uint16", "int32", "uint32", "int64"] = "example"
     """What an ArrayRecord file's records are (format `tokens`): `example`, a tf.train.Example with the token ids as
     an int64 list in `tokens_field`; otherwise the bytes of a little-endian array of that type."""
+    documents_begin: str | None = None
+    """Text files hold several documents: one begins with each line in which this pattern (a regular expression) is
+    found, such as `^ = [^=]` for an article of WikiText, or `\\S` where every line is one. None: a file is one."""
     title_field: str = "title"
     """The field that holds its title."""
     duplicate_ids: Literal["error", "rename"] = "error"
@@ -67,6 +71,19 @@ class CorpusConfig:
                 "pass --corpus.paths 'texts/*.jsonl.gz'."
             )
         at_least(1, "corpus", self, "max_bytes", "file_bytes")
+        if self.documents_begin is not None:
+            if self.format not in ("auto", "text"):
+                raise UserError(
+                    f"Expected corpus.documents_begin with corpus.format=text only, found it with {self.format}; leave "
+                    "it out, or set the format."
+                )
+            try:
+                re.compile(self.documents_begin)
+            except re.error as error:
+                raise UserError(
+                    f"Expected corpus.documents_begin to be a regular expression, found {self.documents_begin!r}: "
+                    f"{error}."
+                ) from None
         if self.format == "chat":
             from jax_diversity.corpus.chat_template import load_template
 
@@ -78,8 +95,10 @@ class CorpusConfig:
             )
 
     def made_of(self) -> dict[str, Any]:
-        """The settings that decide the documents; a template only where there are chats."""
+        """The settings that decide the documents; a template and a pattern only where they are read."""
         settings = dataclasses.asdict(self)
         if self.format != "chat":
             del settings["chat_template"]
+        if self.documents_begin is None:
+            del settings["documents_begin"]
         return settings

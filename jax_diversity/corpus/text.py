@@ -1,8 +1,9 @@
-"""Text and source files: one document a file."""
+"""Text and source files: one document a file, or one from each line that a pattern matches to the next."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
@@ -18,11 +19,12 @@ _LANGUAGES = (
 _LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
-def read_text(file: InputFile, advance: Advance) -> Found:
-    """A reader: the file as one document.
+def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> Found:
+    """A reader: the file as one document, or, with a pattern, a document from each line that it is found in.
 
-    Its id and title are its name below the glob's fixed folders. Its language is `code:python` and the like for the
-    endings of programming languages.
+    What stands before the first such line is a document, too; blank lines at a document's ends are dropped. A
+    document's id is the file's name below the glob's fixed folders, with a number where the file has several; its title
+    is the name. Its language is `code:python` and the like for the endings of programming languages.
     """
     place = Place(file, None)
     with file.stream() as (stored, content):
@@ -38,7 +40,24 @@ def read_text(file: InputFile, advance: Advance) -> Found:
     language = _programming_language(file.name)
     code = f"code:{language}" if language else None
     # The source is the file's folder: with a source for each file, every document would be a group of its own.
-    yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
+    if begins is None:
+        yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
+        return
+    for number, part in enumerate(_parts(text, begins), start=1):
+        name = f"{place.name}#{number}"
+        yield place, Document(id=name, text=part, source=file.folder, language=code, title=file.name)
+
+
+def _parts(text: str, begins: str) -> Iterator[str]:
+    pattern, lines = re.compile(begins), []
+    for line in text.split("\n"):
+        if lines and pattern.search(line):
+            yield "\n".join(lines).rstrip()
+            lines = []
+        if lines or line.strip():
+            lines.append(line)
+    if lines:
+        yield "\n".join(lines).rstrip()
 
 
 def is_source(name: str) -> bool:

@@ -91,3 +91,71 @@ def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
     ranks = jnp.array([stable_rank(matrix) for matrix in matrices])
     counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN is not 0, so that it counts and shows
     return jnp.sum(jnp.where(counts, ranks, 0.0)) / jnp.sum(counts)
+
+
+def named_matrices(gradients: Any) -> dict[str, Array]:
+    """The gradients' matrices by layer and kind: `block0/query`, `block0/key`, ..., `embedding`.
+
+    The one matrix that makes queries, keys and values is three here; what has no two axes is left out.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        if leaf.ndim != 2:
+            continue
+        words = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+        words = [word for word in words if word not in ("kernel", "value", "embedding") or len(words) == 1] or [
+            "embedding"
+        ]
+        layer = next((f"block{word}/" for word in words if word.isdigit()), "")
+        kind = next((word for word in reversed(words) if not word.isdigit() and word not in ("blocks", "layers")), "")
+        if kind == "query_key_value":
+            for part, matrix in zip(("query", "key", "value"), jnp.split(leaf, 3, axis=1), strict=True):
+                found[f"{layer}{part}"] = matrix
+        else:
+            found[f"{layer}{kind or 'embedding'}"] = leaf
+    return found
+
+
+def stable_ranks(gradients: Any) -> dict[str, Float[Array, ""]]:
+    """The stable rank of every matrix of a model's gradient, by layer and kind (see `named_matrices`)."""
+    return {name: stable_rank(matrix) for name, matrix in named_matrices(gradients).items()}
+
+
+def between_batches(gradients: Any) -> Float[Array, ""]:
+    """Variance between batches' gradients over the squared norm of their mean: a pytree of arrays (batch, ...).
+
+    It is the unbiased estimate of the trace of the covariance, divided by `||mean||²` (McCandlish, Kaplan and Amodei
+    2018, "An empirical model of large-batch training", the noise scale of a batch).
+    """
+    means = jax.tree.map(lambda leaf: leaf.mean(axis=0), gradients)
+    number = jax.tree.leaves(gradients)[0].shape[0]
+    deviations = jax.tree.map(lambda leaf, mean: leaf - mean, gradients, means)
+    return _squared_norm(deviations) / (number - 1) / _squared_norm(means)
+
+
+def cosine(one: Any, other: Any) -> Float[Array, ""]:
+    """Cosine of the angle between two gradients, pytrees of one structure; NaN where one is zero.
+
+    Example:
+        >>> float(cosine({"a": jnp.array([1.0, 0.0])}, {"a": jnp.array([1.0, 1.0])}))
+        0.707...
+    """
+    inner = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)))
+    return inner / jnp.sqrt(_squared_norm(one) * _squared_norm(other))
+
+
+def curvature_along(loss: Callable[[Any], Array], parameters: Any, direction: Any) -> Float[Array, ""]:
+    """`dᵀ H d / ||d||²`, H the Hessian of the loss: its second derivative along a direction, such as a gradient.
+
+    The product of Hessian and vector is one derivative of the gradient; the Hessian is never formed (Pearlmutter 1994,
+    "Fast exact multiplication by the Hessian"). Along a batch's gradient with a task's loss it says how fast the task's
+    gain of a step is used up.
+
+    Example:
+        >>> float(curvature_along(lambda x: 3 * jnp.sum(x * x), jnp.ones(2), jnp.array([1.0, 2.0])))
+        6.0
+    """
+    # Of the gradient, not of the loss: the derivative of `jax.grad` in a direction is H d.
+    product = jax.jvp(jax.grad(loss), (parameters,), (direction,))[1]
+    inner = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, direction, product)))
+    return inner / _squared_norm(direction)

@@ -7,11 +7,13 @@ never crosses a segment, squared ReLU (So et al. 2021), tied embeddings.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 _CHUNK_LOGITS = 2**22  # 16 MiB of float32: small enough to stay in memory that is used again
@@ -33,6 +35,7 @@ class Gpt(nnx.Module):
         num_heads: attention heads of a block.
         seed: of the first weights.
         positions: how attention knows where tokens are.
+        dtype: of the computation; weights are float32.
     """
 
     def __init__(
@@ -44,12 +47,13 @@ class Gpt(nnx.Module):
         num_heads: int,
         seed: int,
         positions: Positions = "rotary",
+        dtype: DTypeLike = jnp.float32,
     ) -> None:
         rngs = nnx.Rngs(seed)
         normal = nnx.initializers.normal(0.02)
-        self.embedding = nnx.Embed(vocab_size, width, embedding_init=normal, rngs=rngs)
-        self.blocks = nnx.List([Block(width, num_heads, num_layers, positions, rngs) for _ in range(num_layers)])
-        self.norm = nnx.RMSNorm(width, rngs=rngs)
+        self.embedding = nnx.Embed(vocab_size, width, embedding_init=normal, dtype=dtype, rngs=rngs)
+        self.blocks = nnx.List([Block(width, num_heads, num_layers, positions, dtype, rngs) for _ in range(num_layers)])
+        self.norm = nnx.RMSNorm(width, rngs=rngs)  # in float32: the logits' exponentials need its digits
 
     def __call__(self, inputs: Tokens, segmentation: Tokens, position: Tokens) -> Hidden:
         """The final hidden states.
@@ -69,17 +73,20 @@ class Gpt(nnx.Module):
 class Block(nnx.Module):
     """Attention, then a two-layer perceptron, each added to its input."""
 
-    def __init__(self, width: int, num_heads: int, num_layers: int, positions: Positions, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, width: int, num_heads: int, num_layers: int, positions: Positions, dtype: DTypeLike, rngs: nnx.Rngs
+    ) -> None:
         inner = nnx.initializers.normal(0.02)
         # Scaled so that the sum over all blocks starts as large as one block's output would (Radford et al. 2019).
         outer = nnx.initializers.normal(0.02 / (2 * num_layers) ** 0.5)
+        linear = partial(nnx.Linear, use_bias=False, dtype=dtype, rngs=rngs)
         self.num_heads, self.positions = num_heads, positions
-        self.attention_norm = nnx.RMSNorm(width, rngs=rngs)
-        self.query_key_value = nnx.Linear(width, 3 * width, use_bias=False, kernel_init=inner, rngs=rngs)
-        self.attention_out = nnx.Linear(width, width, use_bias=False, kernel_init=outer, rngs=rngs)
-        self.perceptron_norm = nnx.RMSNorm(width, rngs=rngs)
-        self.perceptron_in = nnx.Linear(width, 4 * width, use_bias=False, kernel_init=inner, rngs=rngs)
-        self.perceptron_out = nnx.Linear(4 * width, width, use_bias=False, kernel_init=outer, rngs=rngs)
+        self.attention_norm = nnx.RMSNorm(width, dtype=dtype, rngs=rngs)
+        self.query_key_value = linear(width, 3 * width, kernel_init=inner)
+        self.attention_out = linear(width, width, kernel_init=outer)
+        self.perceptron_norm = nnx.RMSNorm(width, dtype=dtype, rngs=rngs)
+        self.perceptron_in = linear(width, 4 * width, kernel_init=inner)
+        self.perceptron_out = linear(4 * width, width, kernel_init=outer)
 
     def __call__(self, hidden: Hidden, mask: Bool[Array, "row 1 token token"], position: Tokens) -> Hidden:
         """One block's hidden states."""
@@ -111,9 +118,9 @@ def attend(
 ) -> Heads:
     """Scaled dot-product attention, heads moved to the front: on CPU twice as fast as the library's einsums."""
     query, key, value = query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
-    scores = query @ key.swapaxes(2, 3) / query.shape[-1] ** 0.5 + bias
+    scores = (query @ key.swapaxes(2, 3)).astype(jnp.float32) / query.shape[-1] ** 0.5 + bias
     # Every token sees at least itself, padding too: no row of the softmax is empty.
-    shares = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min))
+    shares = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min)).astype(value.dtype)
     return (shares @ value).swapaxes(1, 2)
 
 
@@ -132,31 +139,41 @@ def rotate(heads: Heads, position: Tokens) -> Heads:
     half = heads.shape[-1] // 2
     frequency = _ROTARY_BASE ** (-jnp.arange(half) / half)
     angle = (position[:, :, None] * frequency)[:, :, None]
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    cosine, sine = jnp.cos(angle).astype(heads.dtype), jnp.sin(angle).astype(heads.dtype)
     first, second = heads[..., :half], heads[..., half:]
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
-@jax.custom_vjp
 def summed_cross_entropy(
     hidden: Float[Array, "token width"],
     embedding: Float[Array, "vocabulary width"],
     targets: Int[Array, " token"],
     weight: Float[Array, " token"],
 ) -> Float[Array, ""]:
-    """Sum of `weight * -log p(target)` in nats, the logits being `hidden @ embedding.T`.
+    """Sum of `weight * -log p(target)` in nats, the logits being `hidden @ embedding.T`."""
+    return cross_entropy(hidden, embedding, targets, weight)[0]
 
-    Logits exist for one chunk of tokens at a time. When a gradient is needed, that of a chunk is computed together
-    with its loss, so that no logits are kept or computed twice.
+
+@jax.custom_vjp
+def cross_entropy(
+    hidden: Float[Array, "token width"],
+    embedding: Float[Array, "vocabulary width"],
+    targets: Int[Array, " token"],
+    weight: Float[Array, " token"],
+) -> tuple[Float[Array, ""], Float[Array, " token"]]:
+    """Sum of `weight * -log p(target)` in nats, and every token's `-log p(target)`; only the sum has a gradient.
+
+    Logits, `hidden @ embedding.T`, exist for one chunk of tokens at a time. When a gradient is needed, that of a chunk
+    is computed together with its loss, so that no logits are kept or computed twice.
     """
     # This body runs only where no gradient is needed, as for validation; `_forward` replaces it elsewhere.
 
-    def add(loss: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
-        hidden, weight = chunk
-        return loss + weight @ jax.nn.logsumexp(hidden @ embedding.T, axis=-1), None
+    def normaliser(_: None, chunk: tuple[Array, Array]) -> tuple[None, Array]:
+        return None, jax.nn.logsumexp(chunk[0] @ embedding.T, axis=-1)
 
-    picked = jnp.sum(hidden * embedding[targets], axis=-1)
-    return jax.lax.scan(add, -weight @ picked, _chunks(hidden, weight, len(embedding)))[0]
+    normalisers = jax.lax.scan(normaliser, None, _chunks(hidden, weight, len(embedding)))[1].reshape(-1)
+    losses = normalisers[: len(hidden)] - jnp.sum(hidden * embedding[targets], axis=-1)
+    return weight @ losses, losses
 
 
 def _chunks(hidden: Array, weight: Array, vocab_size: int) -> tuple[Array, Array]:
@@ -166,33 +183,37 @@ def _chunks(hidden: Array, weight: Array, vocab_size: int) -> tuple[Array, Array
     return hidden.reshape(-1, size, hidden.shape[1]), jnp.pad(weight, (0, missing)).reshape(-1, size)
 
 
-def _forward(hidden: Array, embedding: Array, targets: Array, weight: Array) -> tuple[Array, tuple[Array, ...]]:
-    def add(carry: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        loss, by_embedding = carry
+def _forward(
+    hidden: Array, embedding: Array, targets: Array, weight: Array
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    def add(by_embedding: Array, chunk: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         hidden, weight = chunk
         logits = hidden @ embedding.T
         largest = logits.max(axis=-1, keepdims=True)  # subtracted so that no exponential overflows
         shares = jnp.exp(logits - largest)
         totals = shares.sum(axis=-1, keepdims=True)
-        loss += weight @ (jnp.log(totals) + largest)[:, 0]
         scale = weight[:, None] / totals
         # (width, vocabulary): on CPU twice as fast as its transpose.
-        return (loss, by_embedding + (scale * hidden).T @ shares), scale * (shares @ embedding)
+        by_embedding += (scale * hidden).T @ shares
+        return by_embedding, ((jnp.log(totals) + largest)[:, 0], scale * (shares @ embedding))
 
-    # -log p(target) = log sum exp(logits) - logit(target). The first term is summed over chunks of logits above; the
-    # second needs only the rows of the embedding that the targets name.
-    wanted = weight[:, None] * embedding[targets]
-    start = (-jnp.sum(hidden * wanted), jnp.zeros_like(embedding.T))
-    (loss, by_embedding), by_hidden = jax.lax.scan(add, start, _chunks(hidden, weight, len(embedding)))
-    by_hidden = by_hidden.reshape(-1, hidden.shape[1])[: len(hidden)] - wanted
-    return loss, (by_hidden, by_embedding.T.at[targets].add(-weight[:, None] * hidden))
+    # -log p(target) = log sum exp(logits) - logit(target). The first term comes from chunks of logits above; the second
+    # needs only the rows of the embedding that the targets name.
+    picked = embedding[targets]
+    by_embedding, (normalisers, by_hidden) = jax.lax.scan(
+        add, jnp.zeros_like(embedding.T), _chunks(hidden, weight, len(embedding))
+    )
+    losses = normalisers.reshape(-1)[: len(hidden)] - jnp.sum(hidden * picked, axis=-1)
+    by_hidden = by_hidden.reshape(-1, hidden.shape[1])[: len(hidden)] - weight[:, None] * picked
+    by_embedding = by_embedding.T.at[targets].add(-weight[:, None] * hidden)
+    return (weight @ losses, losses), (by_hidden, by_embedding)
 
 
-def _backward(gradients: tuple[Array, Array], scale: Array) -> tuple[Array | None, ...]:
-    # The gradients were computed with the loss; the loss is a scalar, so that they only have to be scaled. Targets and
-    # weights have none.
+def _backward(gradients: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array | None, ...]:
+    # The gradients were computed with the sum; it is a scalar, so that they only have to be scaled. Targets and weights
+    # have none.
     by_hidden, by_embedding = gradients
-    return scale * by_hidden, scale * by_embedding, None, None
+    return scales[0] * by_hidden, scales[0] * by_embedding, None, None
 
 
-summed_cross_entropy.defvjp(_forward, _backward)
+cross_entropy.defvjp(_forward, _backward)

@@ -1,0 +1,198 @@
+"""Where a trial's batches come from: an order, one that learns from gradients, one that losses change, or a stream.
+
+A source gives the next batch and then sees what its step left: what a learnt order or a changing mixture needs is known
+before the next batch is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float64, Int64, Integer
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.experiments.machine import Machine, Step
+from jax_diversity.lab.experiments.orders import Order, codes_of_tokens, trial_order
+from jax_diversity.lab.experiments.results import Measure
+from jax_diversity.lab.experiments.sequences import Sequences, rotated_rows
+from jax_diversity.lab.experiments.settings import TrialConfig
+from jax_diversity.lab.gradient_orders import GradientOrder
+from jax_diversity.lab.mixture_rules import MixtureRule
+from jax_diversity.ordering.base import order as make_order
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
+
+_NEXT_EPOCH = 1_000_003
+"""Between the seeds of two epochs, so that epochs of one order seed do not meet those of another."""
+
+
+class Given(NamedTuple):
+    """A batch, and how its step is to be done.
+
+    Attributes:
+        arrays: what the model reads.
+        carry: an LSTM's state before it; None of a transformer.
+        sketches: whether the sequences' gradients are asked for.
+    """
+
+    arrays: Mapping[str, Any]
+    carry: Any = None
+    sketches: bool = False
+
+
+class Source(Protocol):
+    """A trial's batches, one after another."""
+
+    steps_per_epoch: int
+
+    def give(self, step: int) -> Given:
+        """The batch of a step; steps are asked for one after another."""
+        ...
+
+    def observe(self, step: int, result: Step) -> list[Measure]:
+        """Look at what the step left; returns what is to be kept in the row."""
+        ...
+
+
+class Ordered:
+    """Sequences in an order, or in one of each epoch's own, which gradients may teach."""
+
+    def __init__(self, config: TrialConfig, dataset: Dataset, sequences: Sequences) -> None:
+        self._config, self._dataset, self.sequences = config, dataset, sequences
+        self.steps_per_epoch = len(sequences) // config.batch_size
+        _check_batches(self.steps_per_epoch, config)
+        self._learner: GradientOrder | None = None
+        self.order: Order = np.zeros(0, np.int64)
+        self.rows: Order = self.order
+        self.upcoming: Order = self.order
+        """The sequences of the epoch that come after the present batch."""
+
+    def give(self, step: int) -> Given:
+        """The next sequences of the order."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if place == 0:
+            self.order = self._epoch_order(epoch)
+        size = self._config.batch_size
+        self.rows = self.order[place * size : (place + 1) * size]
+        self.upcoming = self.order[(place + 1) * size :]
+        return Given(self.sequences.batch(self.rows), sketches=self._learner is not None)
+
+    def _epoch_order(self, epoch: int) -> Order:
+        config = self._config
+        if self._learner is not None:
+            return self._learner.next_epoch()
+        if epoch and config.epoch_orders == "same":
+            return self.order
+        seed = config.order_seed + (_NEXT_EPOCH * epoch if config.epoch_orders == "fresh" else 0)
+        order = trial_order(config, self._dataset, len(self.sequences), seed)
+        if config.learner != "none":
+            self._learner = GradientOrder(order, config.learner)
+        return order
+
+    def observe(self, step: int, result: Step) -> list[Measure]:
+        """Teach the next epoch's order, where gradients do that."""
+        if self._learner is not None and result.sketches is not None:
+            self._learner.observe(result.sketches)
+        return []
+
+
+class Mixed(Ordered):
+    """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses."""
+
+    def __init__(
+        self, config: TrialConfig, dataset: Dataset, sequences: Sequences, rule: MixtureRule, names: tuple[str, ...]
+    ) -> None:
+        super().__init__(config, dataset, sequences)
+        self._rule, self._names = rule, names
+        self._codes = codes_of_tokens(dataset, config.mixture_family, sequences.documents)
+        # Looked at when the order is made again: each look waits for the device.
+        self._waiting: list[tuple[Any, Order]] = []
+
+    def observe(self, step: int, result: Step) -> list[Measure]:
+        """Add up losses; after `replan_every` steps make a new order of what is left."""
+        self._waiting.append((result.losses, self.rows))
+        if (step + 1) % self._config.replan_every:
+            return []
+        sums, counts = np.zeros(len(self._names)), np.zeros(len(self._names), np.int64)
+        for losses, rows in self._waiting:
+            counted = self.sequences.is_target[rows] > 0
+            groups = self._codes[rows][counted]
+            sums += np.bincount(groups, np.asarray(losses, np.float64)[counted], len(self._names))
+            counts += np.bincount(groups, minlength=len(self._names))
+        self._waiting = []
+        shares = self._rule.update(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), counts)
+        self._plan_again(shares, step)
+        family = self._config.mixture_family
+        pairs = zip(self._names, shares.tolist(), strict=True)
+        return [Measure(step + 1, f"share/{family}/{name}", share) for name, share in pairs]
+
+    def _plan_again(self, shares: Float64[np.ndarray, " group"], step: int) -> None:
+        """What was read stays, so that it is not read again in this epoch; the rest aims at the shares."""
+        config = self._config
+        seen = self.order[: len(self.order) - len(self.upcoming)]
+        options: dict[str, Any] = dict(config.order.options)
+        rest = make_order(
+            self._dataset.characteristics,
+            config.order.method,
+            seed=config.order_seed + step,
+            targets={config.mixture_family: shares},
+            consumed=seen,
+            **options,
+        )
+        self.order = np.concatenate([seen, np.asarray(rest.indices)])
+
+
+class Contiguous:
+    """The corpus as one stream in rows, for a model that carries its state."""
+
+    def __init__(self, config: TrialConfig, machine: Machine, dataset: Dataset) -> None:
+        self._config, self._machine, self._length = config, machine, dataset.sequence_length
+        self._stream = _stream(dataset)
+        self._row_length = len(self._stream) // config.batch_size
+        self.steps_per_epoch = max(self._row_length - 1, 0) // self._length
+        _check_batches(self.steps_per_epoch, config)
+        self._carry: Any = None
+        self._rows: Integer[np.ndarray, "row token"] = np.zeros((0, 0), np.int32)
+
+    def give(self, step: int) -> Given:
+        """The next columns of all rows."""
+        config = self._config
+        epoch, column = divmod(step, self.steps_per_epoch)
+        if column == 0:
+            self._carry = self._machine.first_carry(config.batch_size)
+            offsets = np.zeros(config.batch_size, np.int64)
+            if config.layout == "partial_shuffle":
+                rng = np.random.default_rng((config.order_seed, epoch))
+                offsets = rng.integers(self._row_length, size=config.batch_size)
+            self._rows = rotated_rows(self._stream, config.batch_size, offsets)
+        return Given(stream_batch(self._rows, column * self._length, self._length), self._carry)
+
+    def observe(self, step: int, result: Step) -> list[Measure]:
+        """Carry the state on."""
+        self._carry = result.carry
+        return []
+
+
+def stream_batch(
+    rows: Integer[np.ndarray, "row token"], start: int, length: int
+) -> dict[str, Integer[np.ndarray, "row token"]]:
+    """Some columns of rows of a stream, every token of which has a target."""
+    tokens = rows[:, start : start + length + 1].astype(np.int32)
+    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "is_target": np.ones_like(tokens[:, 1:])}
+
+
+def _stream(dataset: Dataset) -> Integer[np.ndarray, " token"]:
+    """All training documents end to end, in the corpus's order."""
+    documents: Int64[np.ndarray, " document"] = np.unique(dataset.segments.document_index)
+    return np.concatenate([np.asarray(dataset.tokens.document(index)) for index in documents.tolist()])
+
+
+def _check_batches(steps_per_epoch: int, config: TrialConfig) -> None:
+    if steps_per_epoch < 1:
+        raise UserError(
+            f"Expected a dataset with at least one batch of {config.batch_size} sequences, found fewer; lower "
+            "trial.batch_size."
+        )

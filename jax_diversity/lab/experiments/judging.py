@@ -1,0 +1,272 @@
+"""What the rows of an experiment say: paired differences with intervals, and verdicts on its claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.experiments.results import Row
+from jax_diversity.lab.experiments.settings import ClaimConfig, Experiment
+from jax_diversity.lab.statistics import Difference, are_found, paired_difference, pairs_needed
+
+Verdict = Literal["held", "did not hold", "not to be told apart", "not run"]
+Seeds = tuple[int, int]
+
+
+class Judged(NamedTuple):
+    """A claim's verdict and the figure that it rests on."""
+
+    claim: ClaimConfig
+    verdict: Verdict
+    figure: str
+
+
+class Spread(NamedTuple):
+    """How far an arm's runs differ that differ in one kind of seed.
+
+    Attributes:
+        arm: the arm and the varied settings.
+        share: of the steps.
+        mean: of the first measure.
+        deviation: its standard deviation over the runs.
+        by_group: root mean square over the groups of the deviation of a group's loss from its run's mean.
+        runs: that each of two arms needs to see a difference of .01 with a power of 80 %, unpaired.
+    """
+
+    arm: str
+    share: float
+    mean: float
+    deviation: float
+    by_group: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Judge:
+    """An experiment and its rows by identity."""
+
+    experiment: Experiment
+    rows: Mapping[str, Row]
+
+    @cached_property
+    def held(self) -> dict[tuple[str, str], dict[Seeds, Row]]:
+        """(arm, varied settings as JSON) -> seeds -> row, those of diverged runs left out."""
+        found: dict[tuple[str, str], dict[Seeds, Row]] = {}
+        for trial in self.experiment.trials:
+            row = self.rows.get(trial.identity)
+            if row is not None and row.status == "done":
+                key = trial.arm, _key(trial.varied)
+                found.setdefault(key, {})[trial.config.order_seed, trial.config.weight_seed] = row
+        return found
+
+    @cached_property
+    def num_diverged(self) -> int:
+        """Runs whose loss was no number any more."""
+        known = {trial.identity for trial in self.experiment.trials}
+        return sum(row.status == "diverged" for identity, row in self.rows.items() if identity in known)
+
+    @cached_property
+    def settings(self) -> list[str]:
+        """The varied settings that some arm was run with, as JSON."""
+        return list(dict.fromkeys(_key(trial.varied) for trial in self.experiment.trials))
+
+    def is_run(self, arm: str) -> bool:
+        """Whether an arm has two rows at least, so that it can be compared."""
+        return any(len(self.held.get((arm, setting), {})) >= 2 for setting in self.settings)
+
+    def best(self, arm: str) -> str:
+        """The varied settings at which an arm's first measure has the lowest mean."""
+        first = self.experiment.config.measures[0]
+        means = {
+            setting: np.mean([value_of(row, first) for row in rows.values()])
+            for setting in self.settings
+            if len(rows := self.held.get((arm, setting), {})) >= 2
+        }
+        if not means:
+            raise UserError(f"Expected two runs of the arm {arm!r} at least, found fewer; run the experiment first.")
+        return min(means, key=lambda setting: means[setting])
+
+    def against(self, arm: str) -> str:
+        """The arm that another one is compared with."""
+        return self.experiment.config.compare.get(arm, self.experiment.config.baseline)
+
+    def values(self, arm: str, measure: str, setting: str | None = None) -> Float64[np.ndarray, " run"]:
+        """A measure of an arm's runs, at its best setting where none is given."""
+        rows = self.held.get((arm, self.best(arm) if setting is None else setting), {})
+        return np.array([value_of(row, measure) for row in rows.values()])
+
+    def difference(
+        self, arm: str, other: str, measure: str, setting: str | None = None, confidence: float = 0.95
+    ) -> Difference | None:
+        """The paired difference of two arms in a measure, None where fewer than two pairs were run.
+
+        Each arm is taken at its own best varied setting, or both at `setting`.
+        """
+        one = self.held.get((arm, self.best(arm) if setting is None else setting), {})
+        two = self.held.get((other, self.best(other) if setting is None else setting), {})
+        pairs = [seeds for seeds in one if seeds in two]
+        if len(pairs) < 2:
+            return None
+        weights = None
+        first, second = one[pairs[0]], two[pairs[0]]
+        if _of_documents(measure, first) and np.array_equal(first.document_tokens, second.document_tokens):
+            weights = _document_weights(measure, first)
+            left = np.array([one[seeds].document_losses for seeds in pairs], np.float64)
+            right = np.array([two[seeds].document_losses for seeds in pairs], np.float64)
+        else:
+            left = np.array([[value_of(one[seeds], measure)] for seeds in pairs])
+            right = np.array([[value_of(two[seeds], measure)] for seeds in pairs])
+        if not np.isfinite(left).all() or not np.isfinite(right).all():
+            return None
+        return paired_difference(left, right, weights, num_draws=2000, confidence=confidence)
+
+    def names(self, pattern: str) -> list[str]:
+        """The measures that a name, or the beginning of one before a `*`, means."""
+        begins, star, ends = pattern.partition("*")
+        if not star:
+            return [pattern]
+        rows = [row for rows in self.held.values() for row in rows.values()]
+        known = {name for row in rows[:1] for name in row.final()}
+        return [name + ends for name in sorted(known) if name.startswith(begins)]
+
+    def judge(self, claim: ClaimConfig) -> Judged:
+        """The verdict on a claim."""
+        involved = {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
+        if not all(self.is_run(arm) for arm in involved):
+            return Judged(claim, "not run", "")
+        if claim.test == "sensitivity":
+            return self._sensitivity(claim)
+        measures = [name for pattern in claim.measures for name in self.names(pattern)]
+        if claim.test in ("lowest", "highest"):
+            pairs = [(arm, other, name) for arm in claim.arms for other in claim.among for name in measures]
+        else:
+            pairs = [(arm, claim.against or self.against(arm), name) for arm in claim.arms for name in measures]
+        found = [(pair, difference) for pair in pairs if (difference := self.difference(*pair)) is not None]
+        if not found:
+            return Judged(claim, "not run", "")
+        differences = [difference for _, difference in found]
+        clear = told_apart(differences)
+        lower = [mark and each.mean < 0 for mark, each in zip(clear, differences, strict=True)]
+        higher = [mark and each.mean > 0 for mark, each in zip(clear, differences, strict=True)]
+        if claim.test == "mixed":
+            figure = f"{sum(lower)} of {len(found)} measures lower, {sum(higher)} higher, after Holm's correction"
+            both, one = any(lower) and any(higher), any(lower) or any(higher)
+            return Judged(claim, "held" if both else "did not hold" if one else "not to be told apart", figure)
+        if claim.test == "most_higher":
+            return self._most_higher(claim, [pair for pair, _ in found], differences)
+        expected, opposite = (lower, higher) if claim.test in ("lower", "lowest") else (higher, lower)
+        verdict: Verdict = "held" if all(expected) else "did not hold" if any(opposite) else "not to be told apart"
+        shown = found if len(found) <= 4 else [min(found, key=lambda each: each[1].p_value)]
+        figure = "; ".join(f"{arm} - {other}: {interval(each)}" for (arm, other, _), each in shown)
+        if len(found) > 4:
+            figure = f"{sum(expected)} of {len(found)} as claimed, {sum(opposite)} opposite; {figure}"
+        return Judged(claim, verdict, figure)
+
+    def _most_higher(
+        self, claim: ClaimConfig, pairs: Sequence[tuple[str, str, str]], differences: Sequence[Difference]
+    ) -> Judged:
+        """Over several measures: how many are higher, and whether the mean of their logarithms is."""
+        arm, other, _ = pairs[0]
+        one, two = self.held[arm, self.best(arm)], self.held[other, self.best(other)]
+        seeds = [each for each in one if each in two]
+
+        def logs(rows: Mapping[Seeds, Row]) -> np.ndarray:
+            names = [name for _, _, name in pairs]
+            return np.array([[np.log(value_of(rows[each], name)) for name in names] for each in seeds]).mean(1)[:, None]
+
+        mean = paired_difference(logs(one), logs(two), num_draws=2000)
+        number = sum(each.mean > 0 for each in differences)
+        figure = f"{number} of {len(differences)} higher; ratio of geometric means {np.exp(mean.mean):.3f} "
+        figure += f"[{np.exp(mean.low):.3f}, {np.exp(mean.high):.3f}]"
+        if mean.is_told_apart:
+            held = mean.mean > 0 and number >= 0.8 * len(differences)
+            return Judged(claim, "held" if held else "did not hold", figure)
+        return Judged(claim, "not to be told apart", figure)
+
+    def ranges(self, arm: str) -> dict[Seeds, float]:
+        """Range of the first measure over the varied settings, for every pair of seeds with all of them."""
+        first = self.experiment.config.measures[0]
+        rows = [self.held.get((arm, setting), {}) for setting in self.settings]
+        seeds = [each for each in rows[0] if all(each in other for other in rows)]
+        return {each: float(np.ptp([value_of(other[each], first) for other in rows])) for each in seeds}
+
+    def _sensitivity(self, claim: ClaimConfig) -> Judged:
+        found = []
+        for arm in claim.arms:
+            one, two = self.ranges(arm), self.ranges(claim.against or self.against(arm))
+            seeds = [each for each in one if each in two]
+            if len(seeds) < 2:
+                return Judged(claim, "not run", "")
+            left, right = (np.array([[ranges[each]] for each in seeds]) for ranges in (one, two))
+            found.append((arm, paired_difference(left, right, num_draws=2000)))
+        clear = told_apart([each for _, each in found])
+        figure = "; ".join(f"range of {arm} less that of the other: {interval(each)}" for arm, each in found)
+        if all(mark and each.mean > 0 for mark, (_, each) in zip(clear, found, strict=True)):
+            return Judged(claim, "held", figure)
+        opposite = any(mark and each.mean < 0 for mark, (_, each) in zip(clear, found, strict=True))
+        return Judged(claim, "did not hold" if opposite else "not to be told apart", figure)
+
+    def spreads(self) -> list[Spread]:
+        """The noise of every arm at every point of training that was evaluated."""
+        found = []
+        for (arm, setting), rows in self.held.items():
+            if len(rows) < 3:
+                continue
+            words = " ".join([arm, *(str(value) for value in json.loads(setting).values())])
+            for share in next(iter(rows.values())).settings["evaluate_at"]:
+                first = f"{self.experiment.config.measures[0]}@{share}"
+                values = np.array([value_of(row, first) for row in rows.values()])
+                names = [f"{name}@{share}" for name in self.names(f"loss/{self.experiment.config.validation.macro}/*")]
+                groups = np.array([[value_of(row, name) for name in names] for row in rows.values()])
+                own = groups - groups.mean(axis=1, keepdims=True)
+                deviation = float(values.std(ddof=1))
+                runs = pairs_needed(0.01, max(deviation, 1e-6) * np.sqrt(2))
+                by_group = float(np.sqrt(own.var(axis=0, ddof=1).mean())) if names else 0.0
+                found.append(Spread(words, share, float(values.mean()), deviation, by_group, runs))
+        return found
+
+
+def told_apart(differences: Sequence[Difference]) -> list[bool]:
+    """Which differences are found: after Holm's correction, and with an interval that leaves out 0."""
+    found = are_found(np.array([each.p_value for each in differences]))
+    return [bool(mark) and each.is_told_apart for mark, each in zip(found, differences, strict=True)]
+
+
+def interval(difference: Difference) -> str:
+    """A difference with its interval, such as `-0.0120 [-0.0180, -0.0060]`."""
+    return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
+
+
+def value_of(row: Row, measure: str) -> float:
+    """A measure of a run, at its end, or, as `NAME@0.2`, after a share of the steps; NaN where there is none."""
+    name, _, share = measure.partition("@")
+    steps, values = row.curve(name)
+    if not len(steps):
+        return float("nan")
+    wanted = row.num_steps if not share else float(share) * row.num_steps
+    return float(values[np.argmin(np.abs(steps - wanted))])
+
+
+def _of_documents(measure: str, row: Row) -> bool:
+    return len(row.document_losses) > 0 and "@" not in measure and measure in ("loss/macro", "loss/validation")
+
+
+def _document_weights(measure: str, row: Row) -> Float64[np.ndarray, " document"]:
+    """The share of every document in a measure: by tokens, and for `loss/macro` every group with the same total."""
+    tokens = row.document_tokens.astype(np.float64)
+    if measure == "loss/validation":
+        return tokens / tokens.sum()
+    groups, place = np.unique(np.array(row.document_groups), return_inverse=True)
+    totals = np.bincount(place, tokens)
+    return tokens / totals[place] / len(groups)
+
+
+def _key(varied: Mapping[str, Any]) -> str:
+    return json.dumps(dict(varied), sort_keys=True)

@@ -1,0 +1,256 @@
+"""The page of an experiment: what was run, what can be told apart, and the verdicts on its claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jax_diversity.foundation.artifacts import write_text
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import make_folder
+from jax_diversity.lab.experiments.figures import Bar, Line, curves_figure, differences_figure
+from jax_diversity.lab.experiments.judging import Judge, interval, told_apart
+from jax_diversity.lab.experiments.results import Row
+from jax_diversity.lab.experiments.settings import Experiment
+from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
+
+_MOST_GROUPS = 24
+_MOST_LINES = 6
+
+
+def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
+    """The page without its figures.
+
+    Raises:
+        UserError: no row of the experiment.
+    """
+    return "\n".join(_lines(Judge(experiment, rows), ())).rstrip()
+
+
+def write_page(experiment: Experiment, rows: Mapping[str, Row], folder: Path) -> None:
+    """Write `folder/NAME.md` and the figures that it shows.
+
+    Raises:
+        UserError: no row of the experiment, or a folder that cannot be written.
+    """
+    judge = Judge(experiment, rows)
+    make_folder(folder)
+    figures = dict(_figures(judge))
+    text = "\n".join(_lines(judge, tuple(figures)))
+    for name, content in figures.items():
+        write_text(folder / name, content)
+    write_text(folder / f"{experiment.name.replace('_', '-')}.md", text.rstrip() + "\n")
+
+
+def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
+    experiment = judge.experiment
+    config, known = experiment.config, [row for rows in judge.held.values() for row in rows.values()]
+    if not known:
+        raise UserError(
+            f"Expected rows of the experiment {experiment.name!r}, found none; run `jax-diversity lab run`."
+        )
+    done = sum(trial.identity in judge.rows for trial in experiment.trials)
+    yield f"# {config.title}\n\n{config.question}\n"
+    yield f"{_design(judge, known)}\n"
+    if done < len(experiment.trials):
+        yield f"**{done} of {len(experiment.trials)} runs are done.**\n"
+    if judge.num_diverged:
+        yield f"{judge.num_diverged} runs diverged and are left out.\n"
+    if config.claims:
+        yield "## Claims\n\n| claim | verdict | figure |\n|---|---|---|"
+        for judged in map(judge.judge, config.claims):
+            yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |"
+        yield ""
+    yield from (f"![{name}]({name})\n" for name in figures)
+    for measure in config.measures:
+        yield from _table(judge, measure)
+    if len(judge.settings) > 1:
+        yield from _settings_table(judge)
+    yield from _groups_table(judge)
+    yield from _gradients_table(judge)
+    if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
+        yield from _spread_table(judge)
+    yield "## Run it\n"
+    yield f"```sh\njax-diversity lab run configs/experiments/{experiment.name}.yaml --data texts"
+    yield f"jax-diversity lab show configs/experiments/{experiment.name}.yaml\n```"
+
+
+def _design(judge: Judge, known: Sequence[Row]) -> str:
+    experiment = judge.experiment
+    sizes = sorted({(row.num_parameters, row.settings["model"], row.settings["size"]) for row in known})
+    models = ", ".join(f"{model} `{size}` ({number:,} parameters)" for number, model, size in sizes)
+    tokens = sorted(row.num_tokens for row in known)
+    span = f"{tokens[0]:,}" if tokens[0] == tokens[-1] else f"{tokens[0]:,} to {tokens[-1]:,}"
+    varied = "".join(f", {name} {', '.join(map(str, values))}" for name, values in experiment.vary.items())
+    devices = ", ".join(sorted({row.device for row in known}))
+    return (
+        f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
+        f"weights, budget and validation. {models}; {span} target tokens a run; {devices}; "
+        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats a token; intervals hold "
+        "95 %, over seeds and documents."
+    )
+
+
+def _table(judge: Judge, measure: str) -> Iterator[str]:
+    """Every arm's mean, and its difference from the arm that it is compared with, each at its best setting."""
+    arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
+    differences = {arm: _difference(judge, arm, measure) for arm in arms}
+    found = {arm: each for arm, each in differences.items() if each is not None}
+    clear = dict(zip(found, told_apart(list(found.values())), strict=True)) if found else {}
+    corrected = (
+        dict(zip(found, holm(np.array([each.p_value for each in found.values()])), strict=True)) if found else {}
+    )
+    several = bool(judge.experiment.config.compare)
+    yield f"## {measure}\n"
+    column, rule = ("at | ", "---|") if len(judge.settings) > 1 else ("", "")
+    yield f"| arm | {column}mean | difference{' from' if several else ''} | p (Holm) | |\n|---|{rule}---|---|---|---|"
+    for arm in sorted(arms, key=lambda arm: judge.values(arm, measure).mean()) if not several else arms:
+        at = f"{_words(judge.best(arm))} | " if len(judge.settings) > 1 else ""
+        mean = judge.values(arm, measure).mean()
+        each = found.get(arm)
+        if each is None:
+            yield f"| {arm} | {at}{mean:.4f} | | | |"
+            continue
+        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "not to be told apart"
+        origin = f"{judge.against(arm)}: " if several else ""
+        yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(each)} | {corrected[arm]:.3g} | {verdict} |"
+    if found:
+        pairs = min(each.num_pairs for each in found.values())
+        deviations = [
+            np.sqrt(pairs) * (each.high - each.low) / (2 * _quantile(each.num_pairs)) for each in found.values()
+        ]
+        seen = smallest_detectable(max(float(np.median(deviations)), 1e-9), pairs)
+        yield f"\n{pairs} pairs of this spread find a difference of {seen:.3g} in four of five cases.\n"
+    else:
+        yield ""
+
+
+def _quantile(num_pairs: int) -> float:
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, num_pairs - 1))
+
+
+def _difference(judge: Judge, arm: str, measure: str, setting: str | None = None) -> Difference | None:
+    other = judge.against(arm)
+    if other == arm or not judge.is_run(other) or not judge.is_run(arm):
+        return None
+    return judge.difference(arm, other, measure, setting)
+
+
+def _settings_table(judge: Judge) -> Iterator[str]:
+    """The first measure at every varied setting, and its range over them."""
+    first = judge.experiment.config.measures[0]
+    yield f"## {first} by {', '.join(judge.experiment.vary)}\n"
+    yield f"| arm | {' | '.join(map(_words, judge.settings))} | range |"
+    yield f"|---|{'---|' * len(judge.settings)}---|"
+    for arm in filter(judge.is_run, judge.experiment.arms):
+        cells = []
+        for setting in judge.settings:
+            values = judge.values(arm, first, setting)
+            each = _difference(judge, arm, first, setting)
+            cells.append("" if not len(values) else f"{values.mean():.4f}" + (f" ({each.mean:+.4f})" if each else ""))
+        ranges = list(judge.ranges(arm).values())
+        yield f"| {arm} | {' | '.join(cells)} | {np.mean(ranges) if ranges else float('nan'):.4f} |"
+    yield ""
+
+
+def _groups_table(judge: Judge) -> Iterator[str]:
+    """Differences by the groups of the family that is averaged."""
+    family = judge.experiment.config.validation.macro
+    names = judge.names(f"loss/{family}/*")[:_MOST_GROUPS]
+    arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
+    if len(names) < 2 or not arms:
+        return
+    rows = {(arm, name): _difference(judge, arm, name) for arm in arms for name in names}
+    yield f"## By {family}\n\nDifferences from the arm that each is compared with; **bold** where they are told apart "
+    yield "after Holm's correction over the column.\n"
+    yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
+    marks: dict[tuple[str, str], bool] = {}
+    for arm in arms:
+        found = {name: each for name in names if (each := rows[arm, name]) is not None}
+        if found:
+            marks |= {(arm, name): mark for name, mark in zip(found, told_apart(list(found.values())), strict=True)}
+    for name in names:
+        cells = []
+        for arm in arms:
+            each = rows[arm, name]
+            words = "" if each is None else f"{each.mean:+.3f}"
+            cells.append(f"**{words}**" if marks.get((arm, name)) else words)
+        yield f"| {name.rpartition('/')[2]} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _gradients_table(judge: Judge) -> Iterator[str]:
+    """Measures of the gradients as ratios to those of the arm that each is compared with."""
+    names = [*judge.names("stable_rank/*"), *judge.names("gradient/*")]
+    arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
+    if not names or not arms:
+        return
+    row = next(iter(next(iter(judge.held.values())).values()))
+    yield "## Gradients\n\nRatios of the means to those of the arm that each is compared with, both at their best "
+    yield "setting.\n"
+    for share in row.settings["diagnose_at"]:
+        yield f"After {share:.0%} of the steps:\n\n| | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
+        for name in names:
+            measure = f"{name}@{share}"
+            means = {arm: judge.values(arm, measure).mean() for arm in (*arms, *map(judge.against, arms))}
+            cells = [f"{means[arm] / means[judge.against(arm)]:.3f}" for arm in arms]
+            yield f"| {name} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _spread_table(judge: Judge) -> Iterator[str]:
+    yield "## Noise\n\nStandard deviations over runs; *by group* is that of a group's loss around its run's mean; "
+    yield "*runs* are those that each of two arms needs to see a difference of .01 with a power of 80 %, unpaired.\n"
+    yield "| arm | share of the steps | mean | deviation | by group | runs |\n|---|---|---|---|---|---|"
+    for each in judge.spreads():
+        yield (
+            f"| {each.arm} | {each.share:g} | {each.mean:.4f} | {each.deviation:.4f} | {each.by_group:.4f} | "
+            f"{each.runs:,} |"
+        )
+    yield ""
+
+
+def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
+    experiment = judge.experiment
+    config = experiment.config
+    bars = []
+    for measure in config.measures:
+        found = {arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure)) is not None}
+        if found:
+            clear = told_apart(list(found.values()))
+            bars.append(Bar(measure))
+            bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
+    if bars:
+        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where told apart after correction."
+        yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
+    lines = []
+    for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
+        rows = list(judge.held[arm, judge.best(arm)].values())
+        curves = [row.curve("loss/train") for row in rows]
+        if min(len(steps) for steps, _ in curves) >= 3:
+            steps = curves[0][0]
+            mean = np.mean([np.interp(steps, *curve) for curve in curves], axis=0)
+            lines.append(Line(arm, steps, _smoothed(mean)))
+    if lines:
+        # The first losses, those of a model that knows nothing, would leave no room for the rest.
+        lines = [Line(line.name, line.x[len(line.x) // 4 :], line.y[len(line.y) // 4 :]) for line in lines]
+        subtitle = "Training loss, mean of the runs, exponential moving average; from a quarter of the steps on."
+        name = f"{experiment.name.replace('_', '-')}-curves.svg"
+        yield name, curves_figure(f"{config.title}: training", subtitle, "step", lines)
+
+
+def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
+    """Exponential moving average that starts at the first value."""
+    smooth = [values[0]]
+    for value in values[1:]:
+        smooth.append(keep * smooth[-1] + (1 - keep) * value)
+    return np.array(smooth)
+
+
+def _words(setting: str) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in json.loads(setting).values())

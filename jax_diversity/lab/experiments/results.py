@@ -1,0 +1,200 @@
+"""The rows of an experiment: one a training run, in one Parquet file that grows by whole rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.lab.experiments.settings import VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = "results.parquet"
+
+
+class Measure(NamedTuple):
+    """A number that was measured after so many steps."""
+
+    step: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a training run left.
+
+    Attributes:
+        identity: hash of its settings.
+        experiment: the experiment's name.
+        arm: the arm's.
+        varied: the varied settings and their values.
+        order_seed: seed of the order.
+        weight_seed: seed of the first weights.
+        settings: all of the trial's.
+        data: fingerprint of the dataset that it read.
+        version: of the meaning of the settings.
+        status: `done`, or `diverged` where the loss was no number any more.
+        num_parameters: that the model learnt.
+        num_steps: optimiser steps.
+        num_tokens: target tokens that it was trained on.
+        seconds: of the whole run, its compilation included.
+        device: what it ran on.
+        digest: hash of the losses of all steps and documents, bit for bit.
+        measures: all numbers, by step.
+        document_losses: mean loss of every validation document at the end, in nats a token.
+        document_tokens: the targets that each is the mean of.
+        document_groups: the group of each in the experiment's family `macro`.
+    """
+
+    identity: str
+    experiment: str
+    arm: str
+    varied: Mapping[str, Any]
+    order_seed: int
+    weight_seed: int
+    settings: Mapping[str, Any]
+    data: str
+    version: int
+    status: str
+    num_parameters: int
+    num_steps: int
+    num_tokens: int
+    seconds: float
+    device: str
+    digest: str
+    measures: tuple[Measure, ...]
+    document_losses: np.ndarray
+    document_tokens: np.ndarray
+    document_groups: Sequence[str]
+
+    def final(self) -> dict[str, float]:
+        """The measures at the last step at which each was taken."""
+        return {each.name: each.value for each in self.measures}
+
+    def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The steps at which a measure was taken, and its values."""
+        points = [(each.step, each.value) for each in self.measures if each.name == name]
+        return np.array([step for step, _ in points]), np.array([value for _, value in points])
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows to a file, whole or not at all; those that it holds stay as they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = _table(list(rows))
+    if path.exists():
+        table = pa.concat_tables([_read(path), table])
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_rows(folder: Path) -> dict[str, Row]:
+    """All rows in a folder by their identity: those of `results.parquet` and of any other .parquet file beside it.
+
+    Rows of several machines are joined by laying their files side by side, or by concatenating them.
+
+    Raises:
+        UserError: a file that holds no rows, rows of another version, two runs of one identity with other numbers, rows
+            of other data.
+    """
+    found: dict[str, Row] = {}
+    origin: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        for row in _rows(_read(path), path):
+            other = found.get(row.identity)
+            if other is not None and _numbers(other) != _numbers(row):
+                raise UserError(
+                    f"Expected one result of each run, found two with other numbers of {row.experiment}, {row.arm}, "
+                    f"order seed {row.order_seed}, weights {row.weight_seed} ({row.identity}; {origin[row.identity]} "
+                    f"on {other.device}, {path} on {row.device}): equal settings should give equal bits on one kind of "
+                    "machine; find out why, and remove one of the two."
+                )
+            found.setdefault(row.identity, row)
+            origin.setdefault(row.identity, path)
+    return found
+
+
+def _numbers(row: Row) -> tuple[Any, ...]:
+    return row.status, row.data, row.digest
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    measure = pa.struct([("step", pa.int32()), ("name", pa.string()), ("value", pa.float64())])
+    text, whole = pa.string(), pa.int64()
+    return pa.schema(
+        [
+            *((name, text) for name in ("identity", "experiment", "arm", "varied")),
+            ("order_seed", whole),
+            ("weight_seed", whole),
+            ("settings", text),
+            ("data", text),
+            ("version", whole),
+            ("status", text),
+            *((name, whole) for name in ("num_parameters", "num_steps", "num_tokens")),
+            ("seconds", pa.float64()),
+            ("device", text),
+            ("digest", text),
+            ("measures", pa.list_(measure)),
+            ("document_losses", pa.list_(pa.float32())),
+            ("document_tokens", pa.list_(pa.int32())),
+            ("document_groups", pa.list_(text)),
+        ]
+    )
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    import pyarrow as pa
+
+    plain = []
+    for row in rows:
+        values = {name: getattr(row, name) for name in row.__dataclass_fields__}
+        values["varied"], values["settings"] = json.dumps(row.varied), json.dumps(row.settings)
+        values["measures"] = [measure._asdict() for measure in row.measures]
+        values["document_groups"] = list(row.document_groups)
+        plain.append(values)
+    return pa.Table.from_pylist(plain, schema=_schema())
+
+
+def _read(path: Path) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"Expected rows of an experiment in {path}, found {in_one_line(error)}; restore the file, or remove it and "
+            "run again what it held."
+        ) from None
+    if lacking := set(_schema().names) - set(table.schema.names):
+        raise UserError(f"Expected rows of an experiment in {path}, found none of {', '.join(sorted(lacking))}.")
+    if len(table) and (other := set(table["version"].to_pylist()) - {VERSION}):
+        raise UserError(
+            f"Expected rows of version {VERSION} in {path}, found some of {', '.join(map(str, sorted(other)))}, whose "
+            "settings meant something else; move the file elsewhere and run the experiment again."
+        )
+    return table.select(_schema().names).cast(_schema())
+
+
+def _rows(table: pa.Table, path: Path) -> Iterable[Row]:
+    for values in table.to_pylist():
+        try:
+            values["varied"], values["settings"] = json.loads(values["varied"]), json.loads(values["settings"])
+            values["measures"] = tuple(Measure(**measure) for measure in values["measures"])
+            values["document_losses"] = np.array(values["document_losses"], np.float32)
+            values["document_tokens"] = np.array(values["document_tokens"], np.int32)
+            yield Row(**values)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"Expected rows of an experiment in {path}, found {in_one_line(error)}.") from None

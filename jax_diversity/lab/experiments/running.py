@@ -1,0 +1,183 @@
+"""Running an experiment: the trials that have no row yet, side by side, each leaving a row when it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.artifacts import remove_leftovers
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import hold, make_folder
+from jax_diversity.foundation.processes import map_in_processes
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.experiments.evaluation import common_runs, make_evaluation
+from jax_diversity.lab.experiments.results import FILE, Row, append_rows, read_rows
+from jax_diversity.lab.experiments.settings import Experiment, ExperimentConfig, Trial
+from jax_diversity.lab.experiments.trial import Material, run_trial
+from jax_diversity.lab.statistics import smallest_detectable
+
+_WAITING = "finished"
+"""Folder of rows that are not in the file yet, each a file of its own."""
+_MOST_IN_COMMON = 0.01
+"""Share of a task's text that may stand in the training documents, too."""
+
+
+class SmallDesign(UserWarning):
+    """An experiment that cannot see the difference that it asks for."""
+
+
+class SeenTask(UserWarning):
+    """A task whose text is also in the training data."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    datasets: Mapping[str, Dataset],
+    *,
+    data: Path = Path(),
+    num_processes: int = 1,
+    arms: Sequence[str] = (),
+    num_trials: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Row]:
+    """Run the trials of an experiment that `folder` has no row of, and return all rows by identity.
+
+    Every trial runs in a process of its own kind, on one core where there is no accelerator: its losses are then the
+    same bits whatever runs beside it. Its row is on disk when it ends; a run that is killed loses the trials that it
+    was at, and the next call runs these again.
+
+    Args:
+        experiment: as `read_experiment` gives it.
+        folder: of `results.parquet`.
+        datasets: the experiment's datasets by name.
+        data: the folder from which tasks' paths count.
+        num_processes: trials side by side.
+        arms: run these alone; none runs all.
+        num_trials: run at most so many.
+        progress: where the work is shown.
+
+    Raises:
+        UserError: settings that cannot be, rows of another version or with other numbers, a task without text.
+
+    Warns:
+        SmallDesign: the smallest difference that the pairs can show is larger than the one asked for.
+        SeenTask: a task's text is in the training data.
+    """
+    config, progress = experiment.config, progress or Progress(quiet=True)
+    for arm in arms:
+        if arm not in experiment.arms:
+            raise UserError(f"Expected arms among {', '.join(experiment.arms)}, found {arm!r}.")
+    if (sentence := design_sentence(experiment)) is not None:
+        warnings.warn(sentence, SmallDesign, stacklevel=2)
+    make_folder(folder)
+    waiting = folder / _WAITING
+    with hold(folder):
+        _collect(folder, waiting)
+        rows = read_rows(folder)
+        missing = [trial for trial in experiment.trials if trial.identity not in rows]
+        missing = [trial for trial in missing if not arms or trial.arm in arms][:num_trials]
+        if not missing:
+            return rows
+        for name in dict.fromkeys(trial.config.dataset for trial in missing):
+            _check_tasks(experiment, datasets[name], data)
+        make_folder(waiting)
+        jobs = [
+            (trial, datasets[trial.config.dataset].root, config, data.absolute(), experiment.name, waiting)
+            for trial in missing
+        ]
+        with progress.task(f"lab {experiment.name}", len(jobs), "runs") as advance:
+            for _ in map_in_processes(_work, jobs, num_processes, what="lab", setting="--processes"):
+                _collect(folder, waiting)
+                advance(1)
+        _collect(folder, waiting)
+        with suppress(OSError):
+            waiting.rmdir()
+        return read_rows(folder)
+
+
+def design_sentence(experiment: Experiment) -> str | None:
+    """What the design cannot see, where it cannot see what is asked; None where it can."""
+    config, pairs = experiment.config, experiment.num_pairs
+    if pairs < 2:
+        return f"{experiment.name}: one pair of runs gives no interval; add seeds."
+    seen = smallest_detectable(config.deviation, pairs)
+    if seen <= config.asks:
+        return None
+    return (
+        f"{experiment.name} asks for a difference of {config.asks:g} in {config.measures[0]}; with {pairs} pairs whose "
+        f"differences spread by {config.deviation:g} the smallest that 80 of 100 such experiments find is {seen:.3g}: "
+        "add seeds, or read a smaller difference as not to be told apart."
+    )
+
+
+def _collect(folder: Path, waiting: Path) -> None:
+    """Move finished rows into the file; one that a kill left in both places is in the file once."""
+    if not waiting.is_dir():
+        return
+    remove_leftovers(waiting)
+    found = read_rows(waiting)
+    if not found:
+        return
+    held = read_rows(folder)
+    append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
+    for path in waiting.glob("*.parquet"):
+        if path.stem in found:
+            path.unlink()
+
+
+def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:
+    for name, task in make_evaluation(dataset, experiment.config, data).tasks.items():
+        share = common_runs(dataset, task)
+        if share > _MOST_IN_COMMON:
+            warnings.warn(
+                f"{share:.0%} of the task {name!r}, by runs of 32 tokens, also stands in the training documents: its "
+                "loss measures memory, too. Leave these documents out of training (the step `decontaminate`), or take "
+                "another text.",
+                SeenTask,
+                stacklevel=3,
+            )
+
+
+@lru_cache(maxsize=2)
+def _material(root: Path, key: str, data: Path) -> Material:
+    dataset = open_dataset(root)
+    config = _configs[key]
+    return Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
+
+
+_configs: dict[str, ExperimentConfig] = {}
+"""An experiment's settings by their text: they cannot be a key of a cache."""
+
+
+def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experiment: str, waiting: Path) -> None:
+    """Run one trial in a process of its own and leave its row."""
+    _take_one_core()
+    key = repr(config)
+    _configs[key] = config
+    row = run_trial(trial, _material(root, key, data), experiment)
+    append_rows(waiting / f"{row.identity}.parquet", [row])
+
+
+@lru_cache(maxsize=1)
+def _take_one_core() -> None:
+    """Before JAX starts its threads: with one core each, processes do not wait for one another's.
+
+    The number of threads also decides how sums are cut, and so the last bits of a loss.
+    """
+    if accelerator():
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    number = (multiprocessing.current_process()._identity or (1,))[-1]
+    os.sched_setaffinity(0, {cores[(number - 1) % len(cores)]})
+
+
+def accelerator() -> bool:
+    """Whether this machine has one, told by the devices' files: asking JAX would start its threads."""
+    return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0"))

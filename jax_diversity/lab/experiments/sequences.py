@@ -1,0 +1,144 @@
+"""Sequences as arrays that a model reads: of a dataset's segments, of single texts, of one stream in rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from jax_diversity.schema import Segments
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
+
+Rows = Int32[np.ndarray, "row token"]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Token ids of sequences, and which document's each is.
+
+    Attributes:
+        inputs: token ids.
+        targets: the token after each.
+        segmentation: which part of the sequence a token sees, from 1; 0 on padding.
+        position: place within that part.
+        is_target: 1 where the target counts in the loss, 0 elsewhere.
+        documents: the document of every token; -1 on padding.
+    """
+
+    inputs: Rows
+    targets: Rows
+    segmentation: Rows
+    position: Rows
+    is_target: Rows
+    documents: Rows
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, rows: Int64[np.ndarray, " row"]) -> dict[str, Rows]:
+        """Some sequences as a model's step takes them."""
+        return {
+            "inputs": self.inputs[rows],
+            "targets": self.targets[rows],
+            "segmentation": self.segmentation[rows],
+            "position": self.position[rows],
+            "is_target": self.is_target[rows],
+        }
+
+    def padded(self, multiple: int) -> Sequences:
+        """With empty sequences at the end, to a multiple of a number: batches of one size need one compilation."""
+        missing = -len(self) % multiple
+        return Sequences(
+            **{
+                name: np.pad(
+                    getattr(self, name), ((0, missing), (0, 0)), constant_values=-1 if name == "documents" else 0
+                )
+                for name in self.__dataclass_fields__
+            }
+        )
+
+
+def training_sequences(
+    dataset: Dataset, segments: Segments, attention: Literal["document", "sequence"] = "document"
+) -> Sequences:
+    """The sequences of a packing of a dataset's documents."""
+    shape = (segments.num_sequences, segments.sequence_length)
+    lengths = segments.length
+    start = segments.sequence_index * shape[1] + segments.position
+    # An end token that packing inserted is no token of the document.
+    inserted = segments.inserted_ends(dataset.tokens.document_lengths)
+    held = lengths - inserted
+    runs = dataset.tokens.gather(segments.document_index, segments.document_offset, held)
+    places = _places(start, held)
+    tokens = np.zeros(shape[0] * shape[1], np.int32)
+    tokens[places] = runs
+    tokens[(start + lengths - 1)[inserted]] = dataset.end_id
+    row = _places(start, lengths)
+    of_segment = np.repeat(np.arange(len(lengths)), lengths)
+    segment, documents = np.zeros(len(tokens), np.int32), np.full(len(tokens), -1, np.int32)
+    first = np.flatnonzero(np.diff(segments.sequence_index, prepend=-1) != 0)
+    number = np.arange(len(lengths)) - np.repeat(first, np.diff(first, append=len(lengths))) + 1
+    segment[row], documents[row] = number[of_segment], segments.document_index[of_segment]
+    position = np.zeros(len(tokens), np.int32)
+    position[row] = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    tokens, segment, documents, position = (each.reshape(shape) for each in (tokens, segment, documents, position))
+    if attention == "sequence":
+        segment = np.minimum(segment, 1)
+        position = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape) * segment
+    targets = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+    follows = np.pad(segment[:, 1:], ((0, 0), (0, 1))) == segment
+    is_target = (follows & (segment > 0)).astype(np.int32)
+    is_target[:, -1] = 0  # the token after the last is another sequence's
+    return Sequences(tokens, targets, segment, position, is_target, documents)
+
+
+def sequences_of_texts(
+    texts: list[Integer[np.ndarray, " token"]], sequence_length: int, stride: int | None = None
+) -> Sequences:
+    """Single documents, each in sequences of its own; with a stride, sequences overlap and a target counts once.
+
+    With a stride s every sequence begins s tokens after the one before it, and only its last s targets count, but for
+    a document's first sequence: all others see at least `sequence_length - s` tokens before them.
+    """
+    step = sequence_length if stride is None else stride
+    rows = []
+    for document, tokens in enumerate(texts):
+        for start in range(0, max(len(tokens) - 1, 1), step):
+            taken = tokens[start : start + sequence_length + 1]
+            # The targets that the sequence before has not counted.
+            fresh = 0 if start == 0 else sequence_length - step
+            rows.append((document, taken, fresh))
+            if start + sequence_length + 1 > len(tokens):
+                break
+    shape = (len(rows), sequence_length)
+    inputs, targets, is_target = (np.zeros(shape, np.int32) for _ in range(3))
+    segmentation, documents = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+    for row, (document, taken, fresh) in enumerate(rows):
+        length = min(len(taken), sequence_length)
+        num_targets = len(taken) - 1
+        inputs[row, :length], targets[row, :num_targets] = taken[:length], taken[1:]
+        is_target[row, fresh:num_targets] = 1
+        segmentation[row, :length], documents[row, :length] = 1, document
+    position = np.broadcast_to(np.arange(sequence_length, dtype=np.int32), shape) * segmentation
+    return Sequences(inputs, targets, segmentation, position, is_target, documents)
+
+
+def rotated_rows(
+    stream: Integer[np.ndarray, " token"], num_rows: int, offsets: Int64[np.ndarray, " row"]
+) -> Integer[np.ndarray, "row token"]:
+    """A stream cut into rows of one length, each rotated by its offset; the tokens that are left over are dropped.
+
+    Press 2019, "Partially shuffling the training data to improve language models"; offsets of 0 rotate nothing.
+    """
+    length = len(stream) // num_rows
+    rows = stream[: num_rows * length].reshape(num_rows, length)
+    return rows[np.arange(num_rows)[:, None], (np.arange(length) + offsets[:, None]) % length]
+
+
+def _places(start: Int64[np.ndarray, " run"], length: Int64[np.ndarray, " run"]) -> Int64[np.ndarray, " token"]:
+    """The places of runs, one after another."""
+    return np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)

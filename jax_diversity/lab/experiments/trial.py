@@ -1,0 +1,280 @@
+"""One trial: a small model trained on one order, and the row of numbers that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.experiments.batches import Contiguous, Given, Mixed, Ordered, Source, stream_batch
+from jax_diversity.lab.experiments.evaluation import Documents, Evaluation
+from jax_diversity.lab.experiments.machine import Machine, Step, machine
+from jax_diversity.lab.experiments.orders import codes_of_tokens
+from jax_diversity.lab.experiments.results import Measure, Row
+from jax_diversity.lab.experiments.sequences import Sequences, rotated_rows, training_sequences
+from jax_diversity.lab.experiments.settings import VERSION, Trial, TrialConfig
+from jax_diversity.lab.mixture_rules import make_rule
+from jax_diversity.packing.base import pack
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.schema import Segments
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
+
+_EVALUATION_ROWS = 32
+_STEPS_BETWEEN_CHECKS = 50
+"""Steps after which a loss is looked at: each look waits for the device."""
+_CURVE_POINTS = 100
+"""Mean losses of an epoch that a row keeps."""
+_STREAM_ROWS = 8
+"""Rows of a text that a model with a state reads."""
+_OTHER_BATCHES = 4
+"""Batches, after the present one, between which gradients' variance is measured."""
+
+
+def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
+    """Train one model and measure it; a run whose loss is no number any more ends there and is a row, too."""
+    started = time.perf_counter()
+    run = _Run(trial.config, material)
+    run.train()
+    return Row(
+        identity=trial.identity,
+        experiment=experiment,
+        arm=trial.arm,
+        varied=dict(trial.varied),
+        order_seed=trial.config.order_seed,
+        weight_seed=trial.config.weight_seed,
+        settings=dataclasses.asdict(trial.config),
+        data=material.dataset.fingerprint,
+        version=VERSION,
+        status="diverged" if run.diverged else "done",
+        num_parameters=run.num_parameters,
+        num_steps=run.num_steps,
+        num_tokens=run.num_tokens,
+        seconds=time.perf_counter() - started,
+        device=_device(),
+        digest=run.digest(),
+        measures=tuple(run.measures),
+        document_losses=run.document_losses,
+        document_tokens=run.document_tokens,
+        document_groups=run.document_groups,
+    )
+
+
+def _device() -> str:
+    device = jax.local_devices()[0]
+    return f"{device.platform}:{device.device_kind}, jax {jax.__version__}"
+
+
+class Material:
+    """What the trials of an experiment on one dataset share: the dataset, what models are judged on, sequences."""
+
+    def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
+        self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
+        self._held: tuple[str, Sequences] | None = None
+
+    def sequences(self, config: TrialConfig) -> Sequences:
+        """The sequences that a trial reads; the last ones are kept, since trials of one packing follow one another."""
+        packing, dataset = config.packing, self.dataset
+        key = repr((packing, config.attention, packing and config.order_seed))
+        if self._held is None or self._held[0] != key:
+            segments = dataset.segments if packing is None else self._packed(packing, config.order_seed)
+            self._held = key, training_sequences(dataset, segments, config.attention)
+        return self._held[1]
+
+    def _packed(self, packing: PackingConfig, seed: int) -> Segments:
+        documents = np.unique(self.dataset.segments.document_index)
+        if packing.document_order == "shuffle":
+            documents = documents[np.random.default_rng(seed).permutation(len(documents))]
+        options: dict[str, Any] = dict(packing.options)
+        return pack(
+            self.dataset.tokens.document_lengths,
+            packing.sequence_length,
+            method=packing.method,
+            document_order=documents,
+            clusters=self.dataset.assignments(),
+            seed=seed,
+            **options,
+        ).segments
+
+
+class _Run:
+    """A trial while it runs."""
+
+    def __init__(self, config: TrialConfig, material: Material) -> None:
+        self.config, self.material, self.dataset = config, material, material.dataset
+        self.machine: Machine = machine(
+            config.model, config.size, config.positions, config.precision, self.dataset.vocab_size
+        )
+        self.diverged = False
+        self.measures: list[Measure] = []
+        self.num_tokens = 0
+        self.document_losses = np.zeros(0, np.float32)
+        self.document_tokens = np.zeros(0, np.int32)
+        self.document_groups: list[str] = []
+        self._losses: list[Any] = []
+        self.source = self._make_source()
+        self.num_steps = config.num_steps or self.source.steps_per_epoch * config.num_epochs
+        self.parameters, self.state = self.machine.start(config.weight_seed)
+        self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(self.parameters))
+
+    def _make_source(self) -> Source:
+        config, dataset = self.config, self.dataset
+        if config.layout != "sequences":
+            return Contiguous(config, self.machine, dataset)
+        sequences = self.material.sequences(config)
+        if config.mixture == "fixed":
+            return Ordered(config, dataset, sequences)
+        names = dataset.group_names[config.mixture_family]
+        codes = codes_of_tokens(dataset, config.mixture_family, sequences.documents)
+        counted = sequences.is_target > 0
+        prior = np.bincount(codes[counted], minlength=len(names)) / counted.sum()
+        reference = self._reference(names) if config.mixture == "excess_loss" else None
+        return Mixed(config, dataset, sequences, make_rule(config.mixture, prior, reference), names)
+
+    def _reference(self, names: tuple[str, ...]) -> np.ndarray:
+        """Every group's loss at the end of DoReMi's reference run: the same model on the corpus's own mixture."""
+        plain = dataclasses.replace(self.config, mixture="fixed", evaluate_at=(1.0,), diagnose_at=())
+        run = _Run(plain, self.material)
+        run.train()
+        final = {each.name: each.value for each in run.measures}
+        # A group that validation does not measure has no excess.
+        return np.array([final.get(f"loss/{self.config.mixture_family}/{name}", np.inf) for name in names])
+
+    def digest(self) -> str:
+        """A hash of the run's losses, bit for bit."""
+        losses = np.array([np.float32(loss) for loss in self._losses], np.float32)
+        return hashlib.sha256(losses.tobytes() + self.document_losses.tobytes()).hexdigest()[:16]
+
+    def train(self) -> None:
+        """All steps, with what is measured on the way."""
+        config = self.config
+        evaluations = {max(round(share * self.num_steps), 1) for share in config.evaluate_at}
+        diagnoses = {max(round(share * self.num_steps), 1) for share in config.diagnose_at}
+        for step in range(self.num_steps):
+            given = self.source.give(step)
+            result = self._step(step, given)
+            self._losses.append(result.loss)
+            self.measures += self.source.observe(step, result)
+            if (step + 1) % _STEPS_BETWEEN_CHECKS == 0 or step + 1 == self.num_steps:
+                self.diverged = not np.isfinite(float(result.loss))
+            if step + 1 in diagnoses and not self.diverged:
+                self._diagnose(step, given)
+            if step + 1 in evaluations and not self.diverged:
+                self._evaluate(step + 1)
+            if self.diverged:
+                break
+        self._keep_curve()
+
+    def _step(self, step: int, given: Given) -> Step:
+        self.num_tokens += int(given.arrays["is_target"].sum())
+        self.parameters, self.state, result = self.machine.step(
+            self.parameters,
+            self.state,
+            given.arrays,
+            jnp.float32(self._rate(step)),
+            given.carry,
+            sketches=given.sketches,
+        )
+        return result
+
+    def _rate(self, step: int) -> float:
+        """The learning rate: linear warm-up, then half a cosine down to a tenth, or the peak."""
+        config = self.config
+        warmup = round(config.warmup * self.num_steps)
+        if step < warmup:
+            return config.learning_rate * (step + 1) / warmup
+        if config.decay == "constant":
+            return config.learning_rate
+        part = (step - warmup) / max(self.num_steps - warmup, 1)
+        return config.learning_rate * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * part)))
+
+    # ---- What is measured.
+    def _evaluate(self, step: int) -> None:
+        if self.config.layout != "sequences":
+            self._evaluate_stream(step)
+            return
+        evaluation, macro = self.material.evaluation, self.material.macro
+        validation = evaluation.validation
+        sums, counts = validation.by_document(self._losses_of(validation.sequences))
+        found = validation.measures(sums, counts, macro)
+        for name, task in evaluation.tasks.items():
+            total, number = task.by_document(self._losses_of(task.sequences))
+            found[f"loss/task/{name}"] = float(total.sum() / number.sum())
+        self.measures += [Measure(step, name, value) for name, value in found.items()]
+        self.document_losses = (sums / np.maximum(counts, 1)).astype(np.float32)
+        self.document_tokens = counts.astype(np.int32)
+        self.document_groups = validation.groups[macro].tolist()
+        self.diverged = not np.isfinite(found["loss/validation"])
+
+    def _losses_of(self, sequences: Sequences) -> np.ndarray:
+        padded = sequences.padded(_EVALUATION_ROWS)
+        parts = [
+            self.machine.losses(self.parameters, padded.batch(np.arange(start, start + _EVALUATION_ROWS)))[0]
+            for start in range(0, len(padded), _EVALUATION_ROWS)
+        ]
+        return np.concatenate([np.asarray(part, np.float64) for part in parts])[: len(sequences)]
+
+    def _evaluate_stream(self, step: int) -> None:
+        """An LSTM reads each text as one stream; its blocks stand for documents."""
+        evaluation = self.material.evaluation
+        texts = {"validation": evaluation.validation} | dict(evaluation.tasks)
+        for name, documents in texts.items():
+            losses = self._stream_losses(documents)
+            mean = float(losses.mean())
+            self.measures.append(
+                Measure(step, "loss/validation" if name == "validation" else f"loss/task/{name}", mean)
+            )
+            if name == "validation":
+                self.measures.append(Measure(step, "loss/macro", mean))
+                self.document_losses = losses.mean(axis=1).astype(np.float32)
+                self.document_tokens = np.full(len(losses), losses.shape[1], np.int32)
+                self.document_groups = ["validation"] * len(losses)
+                self.diverged = not np.isfinite(mean)
+
+    def _stream_losses(self, documents: Documents) -> np.ndarray:
+        length = self.dataset.sequence_length
+        stream = np.concatenate(documents.texts)
+        rows = rotated_rows(stream, _STREAM_ROWS, np.zeros(_STREAM_ROWS, np.int64))
+        carry, found = self.machine.first_carry(_STREAM_ROWS), []
+        for start in range(0, rows.shape[1] - length, length):
+            losses, carry = self.machine.losses(self.parameters, stream_batch(rows, start, length), carry)
+            found.append(np.asarray(losses, np.float64))
+        if not found:
+            raise UserError(
+                f"Expected a validation text of at least {_STREAM_ROWS * (length + 1)} tokens, found {len(stream)}."
+            )
+        return np.concatenate(found)
+
+    def _diagnose(self, step: int, given: Given) -> None:
+        """Measures of the gradient of the step's batch, with the weights after it."""
+        if not isinstance(self.source, Ordered):
+            return
+        size, sequences = self.config.batch_size, self.source.sequences
+        number = min(_OTHER_BATCHES, len(self.source.upcoming) // size)
+        rows = self.source.upcoming[: number * size]
+        if number < 2:  # the end of an epoch: some of its first batches instead
+            number = _OTHER_BATCHES
+            rows = self.source.order[np.arange(number * size) % len(self.source.order)]
+        others = {name: each.reshape(number, size, -1) for name, each in sequences.batch(rows).items()}
+        evaluation = self.material.evaluation
+        chosen = {"validation": evaluation.validation} | dict(evaluation.tasks)
+        tasks = {name: each.sequences.padded(size).batch(np.arange(size)) for name, each in chosen.items()}
+        found = self.machine.diagnose(self.parameters, given.arrays, others, tasks)
+        self.measures += [Measure(step + 1, name, float(value)) for name, value in found.items()]
+
+    def _keep_curve(self) -> None:
+        """Mean training losses over hundredths of an epoch."""
+        losses = np.array([float(loss) for loss in self._losses])
+        width = max(self.source.steps_per_epoch / _CURVE_POINTS, 1)
+        block = (np.arange(len(losses)) / width).astype(int)
+        for number in np.unique(block):
+            held = block == number
+            last = int(np.flatnonzero(held)[-1]) + 1
+            self.measures.append(Measure(last, "loss/train", float(losses[held].mean())))

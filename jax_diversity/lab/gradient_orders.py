@@ -1,0 +1,141 @@
+"""Orders that learn from gradients, epoch by epoch: GraB and CD-GraB.
+
+Both look at the sequences' gradients in the order in which they came, give each a sign such that the running sum of
+the signed gradients stays small (herding), and put those with + at the front of the next epoch and those with - at its
+back, in reverse. GraB signs each gradient less the mean of the epoch before (Lu, Guo and De Sa 2022, "GraB: Finding
+provably better data permutations than random reshuffling", algorithm 4); CD-GraB signs the difference of two
+neighbours, which needs no mean (Cooper et al. 2023, "Coordinating distributed example orders for provably accelerated
+training").
+
+Gradients are too long to be kept: each is sketched to a few thousand numbers whose inner products are right on average
+(Charikar, Chen and Farach-Colton 2002, the count sketch).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int64
+
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.errors import UserError
+
+Rule = Literal["grab", "cd_grab"]
+SKETCH_SIZE = 4096
+
+
+def sketch(gradients: Any, size: int = SKETCH_SIZE, seed: int = 0) -> Float[Array, " size"]:
+    """A pytree of arrays as `size` numbers: each entry is added, with a random sign, to one of them, drawn by `seed`.
+
+    Inner products of two sketches of one seed are those of the pytrees on average over seeds; the variance is at most
+    2 ||a||² ||b||² / size.
+
+    Example:
+        >>> sketch({"weight": jnp.ones((8, 8))}, size=16).shape
+        (16,)
+    """
+    total = jnp.zeros(size, jnp.float32)
+    for number, leaf in enumerate(jax.tree.leaves(gradients)):
+        place, sign = jax.random.split(jax.random.fold_in(jax.random.key(seed), number))
+        places = jax.random.randint(place, (leaf.size,), 0, size)
+        signs = jax.random.rademacher(sign, (leaf.size,), jnp.float32)
+        total = total.at[places].add(signs * leaf.reshape(-1).astype(jnp.float32))
+    return total
+
+
+@jax.jit
+def balanced_signs(
+    vectors: Float[Array, "vector size"], start: Float[Array, " size"]
+) -> tuple[Bool[Array, " vector"], Float[Array, " size"]]:
+    """Which vectors get +, one after another: + where the running sum of the signed vectors is then the shorter one.
+
+    Args:
+        vectors: in the order in which they come.
+        start: the running sum before the first.
+
+    Returns:
+        True for +, and the running sum after the last.
+    """
+
+    def sign(total: Array, vector: Array) -> tuple[Array, Array]:
+        # ||s + v|| < ||s - v|| where <s, v> < 0.
+        plus = total @ vector < 0
+        return total + jnp.where(plus, vector, -vector), plus
+
+    total, plus = jax.lax.scan(sign, start, vectors)
+    return plus, total
+
+
+class GradientOrder:
+    """An order that is learnt over epochs: `observe` the gradients of each batch, then take the `next_epoch`.
+
+    Args:
+        order: the first epoch's: sequence indices.
+        rule: `grab` or `cd_grab`.
+        size: numbers of a sketch.
+
+    Raises:
+        UserError: an unknown rule.
+
+    Example:
+        >>> learnt = GradientOrder(np.arange(4), "cd_grab", size=2)
+        >>> learnt.observe(np.array([[1, 0], [1, 0], [-1, 0], [-1, 0]], np.float32))
+        >>> learnt.next_epoch().tolist()
+        [1, 3, 2, 0]
+    """
+
+    def __init__(self, order: Int64[np.ndarray, " position"], rule: Rule = "cd_grab", size: int = SKETCH_SIZE) -> None:
+        one_of("rule", rule, ("grab", "cd_grab"))
+        self.order, self.rule, self.size = np.asarray(order, np.int64), rule, size
+        self._mean = jnp.zeros(size)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._waiting: list[Array] = []  # of cd_grab: a sequence whose neighbour has not come yet
+        self._running, self._total = jnp.zeros(self.size), jnp.zeros(self.size)
+        self._plus: list[np.ndarray] = []
+        self._num_seen = 0
+
+    def observe(self, sketches: Float[Array, "row size"] | Float[np.ndarray, "row size"]) -> None:
+        """Look at the sketched gradients of the next sequences of the order.
+
+        Raises:
+            UserError: more sequences than the epoch has, or sketches of another size.
+        """
+        if sketches.ndim != 2 or sketches.shape[1] != self.size or self._num_seen + len(sketches) > len(self.order):
+            raise UserError(
+                f"Expected sketches of {self.size} numbers of at most {len(self.order) - self._num_seen} sequences, "
+                f"which are left of the epoch, found an array of {sketches.shape}."
+            )
+        vectors = jnp.asarray(sketches, jnp.float32)
+        self._num_seen += len(vectors)
+        if self.rule == "grab":
+            self._total += vectors.sum(axis=0)
+            plus, self._running = balanced_signs(vectors - self._mean, self._running)
+            self._plus.append(np.asarray(plus))
+            return
+        vectors = jnp.concatenate([*self._waiting, vectors])
+        num_pairs = len(vectors) // 2
+        self._waiting = [vectors[2 * num_pairs :]]
+        plus, self._running = balanced_signs(
+            vectors[: 2 * num_pairs : 2] - vectors[1 : 2 * num_pairs : 2], self._running
+        )
+        first = np.asarray(plus)
+        self._plus.append(np.stack([first, ~first], axis=1).reshape(-1))
+
+    def next_epoch(self) -> Int64[np.ndarray, " position"]:
+        """The order of the next epoch, learnt from what was observed in this one.
+
+        Sequences that were not observed, the last of an epoch that fills no batch, keep their places at the end; so
+        does the one without a neighbour.
+        """
+        plus = np.concatenate(self._plus) if self._plus else np.zeros(0, bool)
+        seen, rest = self.order[: len(plus)], self.order[len(plus) :]
+        self.order = np.concatenate([seen[plus], seen[~plus][::-1], rest])
+        if self.rule == "grab" and self._num_seen:
+            self._mean = self._total / self._num_seen
+        self._begin()
+        return self.order

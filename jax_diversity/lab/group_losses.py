@@ -1,0 +1,103 @@
+"""The loss by group, within a jitted step: which groups a batch's tokens belong to comes with its segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Int32, Int64
+
+from jax_diversity.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
+
+
+def group_losses(
+    losses: Float[Array, "row token"],
+    segmentation: Int[Array, "row token"],
+    groups: Int[Array, "row segment"],
+    num_groups: int,
+) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
+    """Sum the losses of a batch's target tokens by the groups of their segments.
+
+    It can be called within `jax.jit`, with `num_groups` static. The sums add up to the loss of all targets, up to
+    rounding.
+
+    Args:
+        losses: of every token, in nats.
+        segmentation: `targets_segmentation` of the batch: segment numbers from 1, 0 where there is no target.
+        groups: the group of every segment, in the order of their numbers; see `segment_groups`.
+        num_groups: groups of the family.
+
+    Returns:
+        The summed loss of every group, and its number of target tokens.
+
+    Example:
+        >>> losses = jnp.array([[1.0, 2.0, 4.0, 8.0]])
+        >>> sums, counts = group_losses(losses, jnp.array([[1, 1, 2, 0]]), jnp.array([[1, 0]]), 2)
+        >>> sums.tolist(), counts.tolist()
+        ([4.0, 3.0], [1.0, 2.0])
+    """
+    group = jnp.take_along_axis(groups, jnp.maximum(segmentation - 1, 0), axis=1)
+    # What is no target goes to a place beyond the groups, which is dropped.
+    group = jnp.where(segmentation > 0, group, num_groups).reshape(-1)
+    sums = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(losses.reshape(-1).astype(jnp.float32))
+    counts = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(1.0)
+    return sums[:num_groups], counts[:num_groups]
+
+
+def segment_groups(
+    dataset: Dataset, family: str, sequences: Int64[np.ndarray, " row"]
+) -> Int32[np.ndarray, "row segment"]:
+    """The group of every segment of some training sequences, 0 behind a sequence's last segment.
+
+    The width is that of the sequence with the most segments in the whole dataset, so that all batches have one shape.
+
+    Args:
+        dataset: a built dataset.
+        family: one whose groups documents belong to as a whole: source, language, cluster ...
+        sequences: indices of training sequences, such as `ordering.indices[:64]`.
+
+    Raises:
+        UserError: a family that the dataset does not store, or a sequence that it does not have.
+
+    Example:
+        >>> groups = segment_groups(dataset, "source", ordering.indices[position : position + 64])
+    """
+    codes = document_codes(dataset, family)
+    segments = dataset.segments
+    number = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
+    start = np.cumsum(number) - number
+    rows = np.asarray(sequences)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < segments.num_sequences:
+        raise UserError(f"Expected sequences below {segments.num_sequences}, found {rows.min()} to {rows.max()}.")
+    column = np.arange(number.max(initial=1))
+    held = column < number[rows][:, None]
+    places = np.where(held, start[rows][:, None] + column, 0)
+    return np.where(held, codes[segments.document_index[places]], 0).astype(np.int32)
+
+
+def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " document"]:
+    """Every document's group in a family, numbered as in `dataset.group_names[family]`.
+
+    Raises:
+        UserError: a family that the dataset does not store, or one without a column for documents.
+    """
+    import pyarrow.parquet as pq
+
+    if family not in dataset.group_names:
+        raise UserError(f"Expected a family among {', '.join(dataset.group_names)}, found {family!r}.")
+    path = dataset.file("characterize", "characteristics/documents.parquet")
+    name = {"length": "length_bin"}.get(family, family)
+    if name not in pq.read_schema(path).names:
+        raise UserError(f"Expected a family whose groups hold whole documents, such as source, found {family!r}.")
+    column = pq.read_table(path, columns=[name])[name]
+    if family == "length" or family.startswith("cluster"):
+        return column.to_numpy().astype(np.int64)  # numbers of groups already
+    places = {name: place for place, name in enumerate(dataset.group_names[family])}
+    # A value that is too rare for a group of its own is in `(other)`, no value in `unknown`.
+    rare = places.get("(other)", 0)
+    values = column.to_pylist()
+    return np.array([places.get("unknown" if value is None else str(value), rare) for value in values], np.int64)

@@ -1,0 +1,71 @@
+"""A recurrent model for contiguous batches: an LSTM whose state is carried from each batch to the next.
+
+Hochreiter and Schmidhuber 1997, "Long short-term memory"; tied embeddings, as in the lab's transformer.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+Carry = Float[Array, "layer 2 row width"]
+"""The state of every layer: its cells, and what it has put out."""
+
+
+class Lstm(nnx.Module):
+    """Token ids and a state to hidden states and the next state.
+
+    Args:
+        vocab_size: number of token ids.
+        width: size of a hidden state.
+        num_layers: layers, one above the other.
+        seed: of the first weights.
+    """
+
+    def __init__(self, *, vocab_size: int, width: int, num_layers: int, seed: int) -> None:
+        rngs = nnx.Rngs(seed)
+        self.width = width
+        self.embedding = nnx.Embed(vocab_size, width, embedding_init=nnx.initializers.normal(0.1), rngs=rngs)
+        self.layers = nnx.List([Layer(width, rngs) for _ in range(num_layers)])
+
+    def first_carry(self, num_rows: int) -> Carry:
+        """The state before anything was read."""
+        return jnp.zeros((len(self.layers), 2, num_rows, self.width))
+
+    def __call__(self, inputs: Int[Array, "row token"], carry: Carry) -> tuple[Float[Array, "row token width"], Carry]:
+        """The final hidden states, and the state after the last token."""
+        hidden, carries = self.embedding(inputs), []
+        for layer, own in zip(self.layers, carry, strict=True):
+            hidden, after = layer(hidden, own)
+            carries.append(after)
+        return hidden, jnp.stack(carries)
+
+
+class Layer(nnx.Module):
+    """One layer: the gates of input, forgetting and output, and the candidate."""
+
+    def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+        scaled = nnx.initializers.variance_scaling(1.0, "fan_in", "uniform")
+        self.from_input = nnx.Linear(width, 4 * width, kernel_init=scaled, rngs=rngs)
+        self.from_output = nnx.Linear(width, 4 * width, use_bias=False, kernel_init=scaled, rngs=rngs)
+
+    def __call__(
+        self, inputs: Float[Array, "row token width"], carry: Float[Array, "2 row width"]
+    ) -> tuple[Float[Array, "row token width"], Float[Array, "2 row width"]]:
+        """What the layer puts out, and its state after the last token."""
+        kernel = self.from_output.kernel[...]
+
+        def step(carry: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+            cell, output = carry
+            enters, forgets, leaves, candidate = jnp.split(given + output @ kernel, 4, axis=-1)
+            # One is added so that nothing is forgotten at first (Jozefowicz, Zaremba and Sutskever 2015).
+            cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
+            output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
+            return (cell, output), output
+
+        # The share of the inputs in the gates is one product over all tokens; only that of the outputs is a loop.
+        given = self.from_input(inputs).swapaxes(0, 1)
+        after, outputs = jax.lax.scan(step, (carry[0], carry[1]), given)
+        return outputs.swapaxes(0, 1), jnp.stack(after)
