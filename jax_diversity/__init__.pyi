@@ -3,6 +3,8 @@
 from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .foundation.errors import UserError as UserError
+from .lab.group_losses import group_losses as group_losses
+from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
 from .loader.loader import make_loader as make_loader

@@ -9,7 +9,7 @@ since it was last asked and answers with shares; whoever trains orders the rest 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -20,6 +20,7 @@ Rule = Literal["excess_loss", "learning_speed"]
 Shares = Float64[np.ndarray, " group"]
 
 
+@runtime_checkable
 class MixtureRule(Protocol):
     """What turns losses into shares; a rule of one's own is any object with this method."""
 
@@ -48,7 +49,13 @@ class ExcessLoss:
         [0.73, 0.27]
     """
 
-    def __init__(self, prior: Shares, reference: Shares, step_size: float = 1.0, smoothing: float = 1e-3) -> None:
+    def __init__(
+        self,
+        prior: Shares,
+        reference: Float64[np.ndarray, " reference"],
+        step_size: float = 1.0,
+        smoothing: float = 1e-3,
+    ) -> None:
         if len(prior) != len(reference):
             raise UserError(f"Expected a reference loss for each of {len(prior)} groups, found {len(reference)}.")
         self.shares, self.reference = _normal(prior), reference

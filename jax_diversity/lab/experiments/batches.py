@@ -6,8 +6,9 @@ before the next batch is chosen.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
@@ -21,6 +22,7 @@ from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
 from jax_diversity.lab.mixture_rules import MixtureRule
 from jax_diversity.ordering.base import order as make_order
+from jax_diversity.ordering.shortages import UnmetTargets
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
@@ -43,6 +45,7 @@ class Given(NamedTuple):
     sketches: bool = False
 
 
+@runtime_checkable
 class Source(Protocol):
     """A trial's batches, one after another."""
 
@@ -134,14 +137,17 @@ class Mixed(Ordered):
         config = self._config
         seen = self.order[: len(self.order) - len(self.upcoming)]
         options: dict[str, Any] = dict(config.order.options)
-        rest = make_order(
-            self._dataset.characteristics,
-            config.order.method,
-            seed=config.order_seed + step,
-            targets={config.mixture_family: shares},
-            consumed=seen,
-            **options,
-        )
+        with warnings.catch_warnings():
+            # A group that is used up before the epoch ends: training ends before that, or takes what is left.
+            warnings.simplefilter("ignore", UnmetTargets)
+            rest = make_order(
+                self._dataset.characteristics,
+                config.order.method,
+                seed=config.order_seed + step,
+                targets={config.mixture_family: shares},
+                consumed=seen,
+                **options,
+            )
         self.order = np.concatenate([seen, np.asarray(rest.indices)])
 
 
@@ -177,7 +183,7 @@ class Contiguous:
 
 
 def stream_batch(
-    rows: Integer[np.ndarray, "row token"], start: int, length: int
+    rows: Integer[np.ndarray, "row column"], start: int, length: int
 ) -> dict[str, Integer[np.ndarray, "row token"]]:
     """Some columns of rows of a stream, every token of which has a target."""
     tokens = rows[:, start : start + length + 1].astype(np.int32)

@@ -36,7 +36,7 @@ class Documents:
         groups: family -> the group of every document, by name.
     """
 
-    texts: tuple[Integer[np.ndarray, " token"], ...]
+    texts: tuple[Integer[np.ndarray, " _"], ...]
     sequences: Sequences
     groups: Mapping[str, np.ndarray]
 
@@ -118,7 +118,11 @@ def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int
         raise UserError("Expected a dataset with a tokenizer, which turns tasks' texts into tokens, found none.")
     corpus = CorpusConfig(paths=tuple(at(data, path) for path in task.paths), format=task.format)
     texts, left = [], task.max_tokens
-    for document in read_documents(corpus, ReadReport()):
+    try:
+        documents = list(read_documents(corpus, ReadReport()))
+    except UserError as error:
+        raise UserError(f"Task {name!r}: {error}") from None
+    for document in documents:
         # Characters enough for the tokens that are left: a token of a trained BPE has at most a few.
         tokens = tokenizer.encode_documents([document.text[: 16 * left]])[0][:left]
         texts.append(tokens)

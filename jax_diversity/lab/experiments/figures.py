@@ -85,7 +85,7 @@ class Line(NamedTuple):
 
 def curves_figure(title: str, subtitle: str, x_words: str, lines: Sequence[Line]) -> str:
     """Curves with their names at the right end, at most six colours."""
-    lines = [line for line in lines if len(line.x)]
+    lines = [Line(line.name, *(np.asarray(each, np.float64) for each in line[1:])) for line in lines if len(line.x)]
     height, top, bottom, left, right = 380, 84, 330, 66, 150
     low_x, high_x = min(line.x.min() for line in lines), max(line.x.max() for line in lines)
     low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)

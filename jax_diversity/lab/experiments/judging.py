@@ -18,6 +18,8 @@ from jax_diversity.lab.statistics import Difference, are_found, paired_differenc
 
 Verdict = Literal["held", "did not hold", "not to be told apart", "not run"]
 Seeds = tuple[int, int]
+ALL = "all"
+"""In place of varied settings: the mean over all of them."""
 
 
 class Judged(NamedTuple):
@@ -102,30 +104,37 @@ class Judge:
         rows = self.held.get((arm, self.best(arm) if setting is None else setting), {})
         return np.array([value_of(row, measure) for row in rows.values()])
 
-    def difference(
-        self, arm: str, other: str, measure: str, setting: str | None = None, confidence: float = 0.95
-    ) -> Difference | None:
+    def difference(self, arm: str, other: str, measure: str, setting: str | None = None) -> Difference | None:
         """The paired difference of two arms in a measure, None where fewer than two pairs were run.
 
-        Each arm is taken at its own best varied setting, or both at `setting`.
+        Each arm is taken at its own best varied setting; or both at `setting`; or, where that is `ALL`, every pair of
+        seeds at the mean over all varied settings.
         """
-        one = self.held.get((arm, self.best(arm) if setting is None else setting), {})
-        two = self.held.get((other, self.best(other) if setting is None else setting), {})
+        one, two = self._runs(arm, setting), self._runs(other, setting)
         pairs = [seeds for seeds in one if seeds in two]
         if len(pairs) < 2:
             return None
         weights = None
-        first, second = one[pairs[0]], two[pairs[0]]
+        first, second = one[pairs[0]][0], two[pairs[0]][0]
         if _of_documents(measure, first) and np.array_equal(first.document_tokens, second.document_tokens):
             weights = _document_weights(measure, first)
-            left = np.array([one[seeds].document_losses for seeds in pairs], np.float64)
-            right = np.array([two[seeds].document_losses for seeds in pairs], np.float64)
-        else:
-            left = np.array([[value_of(one[seeds], measure)] for seeds in pairs])
-            right = np.array([[value_of(two[seeds], measure)] for seeds in pairs])
+
+        def values(rows: Sequence[Row]) -> np.ndarray:
+            if weights is None:
+                return np.mean([[value_of(row, measure)] for row in rows], axis=0)
+            return np.mean([row.document_losses.astype(np.float64) for row in rows], axis=0)
+
+        left, right = (np.array([values(runs[seeds]) for seeds in pairs]) for runs in (one, two))
         if not np.isfinite(left).all() or not np.isfinite(right).all():
             return None
-        return paired_difference(left, right, weights, num_draws=2000, confidence=confidence)
+        return paired_difference(left, right, weights, num_draws=2000)
+
+    def _runs(self, arm: str, setting: str | None) -> dict[Seeds, list[Row]]:
+        """The rows of an arm by seeds: one each, or, for `ALL`, one of every varied setting."""
+        if setting != ALL:
+            return {seeds: [row] for seeds, row in self.held.get((arm, setting or self.best(arm)), {}).items()}
+        rows = [self.held.get((arm, each), {}) for each in self.settings]
+        return {seeds: [each[seeds] for each in rows] for seeds in rows[0] if all(seeds in each for each in rows)}
 
     def names(self, pattern: str) -> list[str]:
         """The measures that a name, or the beginning of one before a `*`, means."""
@@ -148,7 +157,9 @@ class Judge:
             pairs = [(arm, other, name) for arm in claim.arms for other in claim.among for name in measures]
         else:
             pairs = [(arm, claim.against or self.against(arm), name) for arm in claim.arms for name in measures]
-        found = [(pair, difference) for pair in pairs if (difference := self.difference(*pair)) is not None]
+        # The mean over the varied settings uses all runs; which setting is best for an arm is itself a matter of noise.
+        setting = ALL if len(self.settings) > 1 else None
+        found = [(pair, difference) for pair in pairs if (difference := self.difference(*pair, setting)) is not None]
         if not found:
             return Judged(claim, "not run", "")
         differences = [difference for _, difference in found]
@@ -165,6 +176,8 @@ class Judge:
         verdict: Verdict = "held" if all(expected) else "did not hold" if any(opposite) else "not to be told apart"
         shown = found if len(found) <= 4 else [min(found, key=lambda each: each[1].p_value)]
         figure = "; ".join(f"{arm} - {other}: {interval(each)}" for (arm, other, _), each in shown)
+        if setting == ALL and len(found) == 1 and (best := self.difference(*found[0][0])) is not None:
+            figure += f" over all settings; {interval(best)} with each at its best"
         if len(found) > 4:
             figure = f"{sum(expected)} of {len(found)} as claimed, {sum(opposite)} opposite; {figure}"
         return Judged(claim, verdict, figure)
@@ -174,12 +187,14 @@ class Judge:
     ) -> Judged:
         """Over several measures: how many are higher, and whether the mean of their logarithms is."""
         arm, other, _ = pairs[0]
-        one, two = self.held[arm, self.best(arm)], self.held[other, self.best(other)]
+        setting = ALL if len(self.settings) > 1 else None
+        one, two = self._runs(arm, setting), self._runs(other, setting)
         seeds = [each for each in one if each in two]
 
-        def logs(rows: Mapping[Seeds, Row]) -> np.ndarray:
+        def logs(runs: Mapping[Seeds, Sequence[Row]]) -> np.ndarray:
             names = [name for _, _, name in pairs]
-            return np.array([[np.log(value_of(rows[each], name)) for name in names] for each in seeds]).mean(1)[:, None]
+            values = [[np.log(value_of(row, name)) for name in names for row in runs[each]] for each in seeds]
+            return np.array(values).mean(axis=1)[:, None]
 
         mean = paired_difference(logs(one), logs(two), num_draws=2000)
         number = sum(each.mean > 0 for each in differences)

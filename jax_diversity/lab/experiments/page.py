@@ -12,7 +12,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.lab.experiments.figures import Bar, Line, curves_figure, differences_figure
-from jax_diversity.lab.experiments.judging import Judge, interval, told_apart
+from jax_diversity.lab.experiments.judging import ALL, Judge, interval, told_apart
 from jax_diversity.lab.experiments.results import Row
 from jax_diversity.lab.experiments.settings import Experiment
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
@@ -145,8 +145,9 @@ def _settings_table(judge: Judge) -> Iterator[str]:
     """The first measure at every varied setting, and its range over them."""
     first = judge.experiment.config.measures[0]
     yield f"## {first} by {', '.join(judge.experiment.vary)}\n"
-    yield f"| arm | {' | '.join(map(_words, judge.settings))} | range |"
-    yield f"|---|{'---|' * len(judge.settings)}---|"
+    yield "In brackets the difference from the arm that each is compared with, at the same setting.\n"
+    yield f"| arm | {' | '.join(map(_words, judge.settings))} | mean difference over all | range |"
+    yield f"|---|{'---|' * len(judge.settings)}---|---|"
     for arm in filter(judge.is_run, judge.experiment.arms):
         cells = []
         for setting in judge.settings:
@@ -154,6 +155,8 @@ def _settings_table(judge: Judge) -> Iterator[str]:
             each = _difference(judge, arm, first, setting)
             cells.append("" if not len(values) else f"{values.mean():.4f}" + (f" ({each.mean:+.4f})" if each else ""))
         ranges = list(judge.ranges(arm).values())
+        over_all = _difference(judge, arm, first, ALL)
+        cells.append("" if over_all is None else interval(over_all))
         yield f"| {arm} | {' | '.join(cells)} | {np.mean(ranges) if ranges else float('nan'):.4f} |"
     yield ""
 
@@ -165,9 +168,10 @@ def _groups_table(judge: Judge) -> Iterator[str]:
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if len(names) < 2 or not arms:
         return
-    rows = {(arm, name): _difference(judge, arm, name) for arm in arms for name in names}
-    yield f"## By {family}\n\nDifferences from the arm that each is compared with; **bold** where they are told apart "
-    yield "after Holm's correction over the column.\n"
+    setting = ALL if len(judge.settings) > 1 else None
+    rows = {(arm, name): _difference(judge, arm, name, setting) for arm in arms for name in names}
+    yield f"## By {family}\n\nDifferences from the arm that each is compared with, means over all settings; **bold** "
+    yield "where they are told apart after Holm's correction over the column.\n"
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
     for arm in arms:
@@ -220,10 +224,13 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     config = experiment.config
     bars = []
     for measure in config.measures:
-        found = {arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure)) is not None}
+        setting = ALL if len(judge.settings) > 1 else None
+        found = {
+            arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure, setting)) is not None
+        }
         if found:
             clear = told_apart(list(found.values()))
-            bars.append(Bar(measure))
+            bars.append(Bar(measure + (", mean over all settings" if setting else "")))
             bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
     if bars:
         subtitle = "Paired differences with 95 % intervals, nats a token; coloured where told apart after correction."

@@ -40,7 +40,7 @@ class Row:
         order_seed: seed of the order.
         weight_seed: seed of the first weights.
         settings: all of the trial's.
-        data: fingerprint of the dataset that it read.
+        data: hash of the tokens that it learnt and was judged on.
         version: of the meaning of the settings.
         status: `done`, or `diverged` where the loss was no number any more.
         num_parameters: that the model learnt.

@@ -79,7 +79,7 @@ def run_experiment(
     make_folder(folder)
     waiting = folder / _WAITING
     with hold(folder):
-        _collect(folder, waiting)
+        _collect(folder, waiting, ends=True)
         rows = read_rows(folder)
         missing = [trial for trial in experiment.trials if trial.identity not in rows]
         missing = [trial for trial in missing if not arms or trial.arm in arms][:num_trials]
@@ -96,9 +96,7 @@ def run_experiment(
             for _ in map_in_processes(_work, jobs, num_processes, what="lab", setting="--processes"):
                 _collect(folder, waiting)
                 advance(1)
-        _collect(folder, waiting)
-        with suppress(OSError):
-            waiting.rmdir()
+        _collect(folder, waiting, ends=True)
         return read_rows(folder)
 
 
@@ -117,19 +115,19 @@ def design_sentence(experiment: Experiment) -> str | None:
     )
 
 
-def _collect(folder: Path, waiting: Path) -> None:
+def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
     """Move finished rows into the file; one that a kill left in both places is in the file once."""
     if not waiting.is_dir():
         return
-    remove_leftovers(waiting)
-    found = read_rows(waiting)
-    if not found:
-        return
-    held = read_rows(folder)
-    append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
-    for path in waiting.glob("*.parquet"):
-        if path.stem in found:
-            path.unlink()
+    if found := read_rows(waiting):
+        held = read_rows(folder)
+        append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
+        for identity in found:
+            (waiting / f"{identity}.parquet").unlink(missing_ok=True)
+    if ends:  # no process writes here
+        remove_leftovers(waiting)
+        with suppress(OSError):
+            waiting.rmdir()
 
 
 def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:

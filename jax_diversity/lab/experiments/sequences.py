@@ -97,7 +97,7 @@ def training_sequences(
 
 
 def sequences_of_texts(
-    texts: list[Integer[np.ndarray, " token"]], sequence_length: int, stride: int | None = None
+    texts: list[Integer[np.ndarray, " _"]], sequence_length: int, stride: int | None = None
 ) -> Sequences:
     """Single documents, each in sequences of its own; with a stride, sequences overlap and a target counts once.
 
@@ -129,7 +129,7 @@ def sequences_of_texts(
 
 def rotated_rows(
     stream: Integer[np.ndarray, " token"], num_rows: int, offsets: Int64[np.ndarray, " row"]
-) -> Integer[np.ndarray, "row token"]:
+) -> Integer[np.ndarray, "row column"]:
     """A stream cut into rows of one length, each rotated by its offset; the tokens that are left over are dropped.
 
     Press 2019, "Partially shuffling the training data to improve language models"; offsets of 0 rotate nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -51,7 +52,7 @@ def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
         order_seed=trial.config.order_seed,
         weight_seed=trial.config.weight_seed,
         settings=dataclasses.asdict(trial.config),
-        data=material.dataset.fingerprint,
+        data=material.fingerprint,
         version=VERSION,
         status="diverged" if run.diverged else "done",
         num_parameters=run.num_parameters,
@@ -78,6 +79,15 @@ class Material:
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
         self._held: tuple[str, Sequences] | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the tokens that models learn and are judged on: the same on every machine, wherever they lie."""
+        dataset = self.dataset
+        digest = hashlib.sha256(training_sequences(dataset, dataset.segments).inputs.tobytes())
+        for name, documents in {"": self.evaluation.validation, **self.evaluation.tasks}.items():
+            digest.update(name.encode() + documents.sequences.inputs.tobytes())
+        return digest.hexdigest()[:16]
 
     def sequences(self, config: TrialConfig) -> Sequences:
         """The sequences that a trial reads; the last ones are kept, since trials of one packing follow one another."""
@@ -259,9 +269,9 @@ class _Run:
         size, sequences = self.config.batch_size, self.source.sequences
         number = min(_OTHER_BATCHES, len(self.source.upcoming) // size)
         rows = self.source.upcoming[: number * size]
-        if number < 2:  # the end of an epoch: some of its first batches instead
+        if number < 2:  # the end of an epoch: the dataset's first sequences, the same in all arms
             number = _OTHER_BATCHES
-            rows = self.source.order[np.arange(number * size) % len(self.source.order)]
+            rows = np.arange(number * size) % len(sequences)
         others = {name: each.reshape(number, size, -1) for name, each in sequences.batch(rows).items()}
         evaluation = self.material.evaluation
         chosen = {"validation": evaluation.validation} | dict(evaluation.tasks)
