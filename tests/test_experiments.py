@@ -253,14 +253,9 @@ def test_a_loss_that_is_no_number_is_a_row(experiment, material):
         ("num_steps: 6", "num_steps: 0", "num_steps"),
         ("  balance: {order: {method: balance}}", "  balance: {}", "two whose settings are the same"),
         ("diagnose_at: [1.0]", "evaluate_at: [0.5]", "evaluate_at to hold 1"),
-        ("diagnose_at: [1.0]", "model: lstm", "layout of contiguous or partial_shuffle"),
+        ("diagnose_at: [1.0]", "model: lstm", "layout of contiguous or rotated"),
         ("arms: [balance]}", "arms: [balanse]}", "the arms of claim 1"),
         ("title: Small", "title: Small\nvary: {batch: [1]}", "vary.batch"),
-        (
-            "  balance: {order: {method: balance}}",
-            "  balance: {order: {method: balance}, packing: {method: pad, sequence_length: 16}}",
-            "order.method to be uniform_shuffle or corpus_order",
-        ),
     ],
 )
 def test_a_file_that_is_wrong(old: str, new: str, sentence: str, tmp_path: Path):
@@ -360,7 +355,7 @@ def test_every_packing_gives_its_documents_tokens(material, method: str):
     from jax_diversity.packing.settings import PackingConfig
 
     config = TrialConfig(packing=PackingConfig(method=method, sequence_length=16), order_seed=3)
-    found = material.sequences(config)
+    found = material.packed(config).sequences
     tokens, end = material.dataset.tokens, material.dataset.end_id
     for row in range(0, len(found), 7):
         for part in range(1, found.segmentation[row].max() + 1):
@@ -369,6 +364,10 @@ def test_every_packing_gives_its_documents_tokens(material, method: str):
             whole = np.asarray(tokens.document(int(document))).astype(np.int32)
             inside = piece[:-1] if method == "pad" and piece[-1] == end else piece
             assert inside.tobytes() in whole.tobytes()
+    counts = material.packed(config).characteristics.counts["source"].toarray()
+    codes = document_codes(material.dataset, "source")[np.maximum(found.documents, 0)]
+    for group in (0, 1):
+        assert (counts[:, group] == ((codes == group) & (found.segmentation > 0)).sum(axis=1)).all()
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3, 8])
@@ -387,7 +386,7 @@ def test_sliding_contexts_count_every_target_once(stride: int | None):
 def test_rotated_rows_and_the_stream(material):
     rows = rotated_rows(np.arange(11), 2, np.array([0, 2]))
     assert rows.tolist() == [[0, 1, 2, 3, 4], [7, 8, 9, 5, 6]]
-    config = TrialConfig(model="lstm", layout="partial_shuffle", batch_size=3)
+    config = TrialConfig(model="lstm", layout="rotated", batch_size=3)
     made = machine("lstm", "tiny", "rotary", "float32", material.dataset.vocab_size)
     source = Contiguous(config, made, material.dataset)
     first, second = source.give(0), source.give(1)
@@ -416,7 +415,7 @@ def test_documents_are_exchanged_within_their_cells():
 
 def test_main_documents(material):
     dataset = material.dataset
-    found = main_documents(dataset)
+    found = main_documents(dataset.segments)
     sequences = training_sequences(dataset, dataset.segments)
     for row in range(0, len(found), 9):
         held = sequences.documents[row][sequences.documents[row] >= 0]
@@ -425,16 +424,17 @@ def test_main_documents(material):
 
 
 def test_epochs_have_the_same_or_fresh_orders(material):
-    dataset, sequences = material.dataset, material.sequences(TrialConfig())
+    packed = material.packed(TrialConfig())
     for epochs in ("same", "fresh"):
-        source = Ordered(TrialConfig(batch_size=4, epoch_orders=epochs), dataset, sequences)
+        source = Ordered(TrialConfig(batch_size=4, epoch_orders=epochs), packed)
         first = source.give(0).arrays["inputs"]
         again = source.give(source.steps_per_epoch).arrays["inputs"]
         assert (first == again).all() == (epochs == "same")
 
 
 def test_a_mixture_is_planned_again_without_repeats(material):
-    dataset, sequences = material.dataset, material.sequences(TrialConfig())
+    dataset, packed = material.dataset, material.packed(TrialConfig())
+    sequences = packed.sequences
 
     class Wanted:
         def update(self, losses, num_tokens):
@@ -443,15 +443,16 @@ def test_a_mixture_is_planned_again_without_repeats(material):
 
     order = dataclasses.replace(TrialConfig().order, method="balance")
     config = TrialConfig(batch_size=4, mixture="learning_speed", replan_every=2, order=order)
-    source = Mixed(config, dataset, sequences, Wanted(), dataset.group_names["source"])
     codes = document_codes(dataset, "source")
+    of_tokens = codes[np.maximum(sequences.documents, 0)].astype(np.int32)
+    source = Mixed(config, packed, Wanted(), dataset.group_names["source"], of_tokens)
 
     result = Step(jnp.zeros(()), jnp.ones((4, 16)), None, None)
     share, seen = [], []
     for step in range(6):
         source.give(step)
         seen += source.rows.tolist()
-        share.append((codes[np.maximum(sequences.documents[source.rows], 0)] == 0).mean())
+        share.append((of_tokens[source.rows] == 0).mean())
         measures = source.observe(step, result)
         assert len(measures) == (2 if step % 2 else 0)
     assert len(set(seen)) == len(seen)
@@ -575,7 +576,7 @@ def test_cosine_curvature_and_variance_are_numpys():
 
 def test_steps_with_sketches_are_steps_without(material):
     made = machine("gpt", "tiny", "rotary", "float32", material.dataset.vocab_size)
-    batch = material.sequences(TrialConfig()).batch(np.arange(4))
+    batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))
     with_, without = (
         made.step(*made.start(0), batch, jnp.float32(1e-3), None, sketches=wanted) for wanted in (True, False)
     )

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64, Int64, Integer
+from jaxtyping import Float64, Int32, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.experiments.machine import Machine, Step
-from jax_diversity.lab.experiments.orders import Order, codes_of_tokens, trial_order
+from jax_diversity.lab.experiments.orders import Order, trial_order
 from jax_diversity.lab.experiments.results import Measure
-from jax_diversity.lab.experiments.sequences import Sequences, rotated_rows
+from jax_diversity.lab.experiments.sequences import Packed, rotated_rows
 from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
 from jax_diversity.lab.mixture_rules import MixtureRule
@@ -63,9 +63,9 @@ class Source(Protocol):
 class Ordered:
     """Sequences in an order, or in one of each epoch's own, which gradients may teach."""
 
-    def __init__(self, config: TrialConfig, dataset: Dataset, sequences: Sequences) -> None:
-        self._config, self._dataset, self.sequences = config, dataset, sequences
-        self.steps_per_epoch = len(sequences) // config.batch_size
+    def __init__(self, config: TrialConfig, packed: Packed) -> None:
+        self._config, self.packed = config, packed
+        self.steps_per_epoch = len(packed.sequences) // config.batch_size
         _check_batches(self.steps_per_epoch, config)
         self._learner: GradientOrder | None = None
         self.order: Order = np.zeros(0, np.int64)
@@ -81,7 +81,7 @@ class Ordered:
         size = self._config.batch_size
         self.rows = self.order[place * size : (place + 1) * size]
         self.upcoming = self.order[(place + 1) * size :]
-        return Given(self.sequences.batch(self.rows), sketches=self._learner is not None)
+        return Given(self.packed.sequences.batch(self.rows), sketches=self._learner is not None)
 
     def _epoch_order(self, epoch: int) -> Order:
         config = self._config
@@ -90,7 +90,7 @@ class Ordered:
         if epoch and config.epoch_orders == "same":
             return self.order
         seed = config.order_seed + (_NEXT_EPOCH * epoch if config.epoch_orders == "fresh" else 0)
-        order = trial_order(config, self._dataset, len(self.sequences), seed)
+        order = trial_order(config, self.packed, seed)
         if config.learner != "none":
             self._learner = GradientOrder(order, config.learner)
         return order
@@ -103,14 +103,21 @@ class Ordered:
 
 
 class Mixed(Ordered):
-    """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses."""
+    """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses.
+
+    `names` are the groups', `codes` says which every token of the sequences belongs to.
+    """
 
     def __init__(
-        self, config: TrialConfig, dataset: Dataset, sequences: Sequences, rule: MixtureRule, names: tuple[str, ...]
+        self,
+        config: TrialConfig,
+        packed: Packed,
+        rule: MixtureRule,
+        names: tuple[str, ...],
+        codes: Int32[np.ndarray, "row token"],
     ) -> None:
-        super().__init__(config, dataset, sequences)
-        self._rule, self._names = rule, names
-        self._codes = codes_of_tokens(dataset, config.mixture_family, sequences.documents)
+        super().__init__(config, packed)
+        self._rule, self._names, self._codes = rule, names, codes
         # Looked at when the order is made again: each look waits for the device.
         self._waiting: list[tuple[Any, Order]] = []
 
@@ -121,7 +128,7 @@ class Mixed(Ordered):
             return []
         sums, counts = np.zeros(len(self._names)), np.zeros(len(self._names), np.int64)
         for losses, rows in self._waiting:
-            counted = self.sequences.is_target[rows] > 0
+            counted = self.packed.sequences.is_target[rows] > 0
             groups = self._codes[rows][counted]
             sums += np.bincount(groups, np.asarray(losses, np.float64)[counted], len(self._names))
             counts += np.bincount(groups, minlength=len(self._names))
@@ -141,7 +148,7 @@ class Mixed(Ordered):
             # A group that is used up before the epoch ends: training ends before that, or takes what is left.
             warnings.simplefilter("ignore", UnmetTargets)
             rest = make_order(
-                self._dataset.characteristics,
+                self.packed.characteristics,
                 config.order.method,
                 seed=config.order_seed + step,
                 targets={config.mixture_family: shares},
@@ -170,7 +177,7 @@ class Contiguous:
         if column == 0:
             self._carry = self._machine.first_carry(config.batch_size)
             offsets = np.zeros(config.batch_size, np.int64)
-            if config.layout == "partial_shuffle":
+            if config.layout == "rotated":
                 rng = np.random.default_rng((config.order_seed, epoch))
                 offsets = rng.integers(self._row_length, size=config.batch_size)
             self._rows = rotated_rows(self._stream, config.batch_size, offsets)

@@ -8,41 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.lab.group_losses import document_codes
+from jax_diversity.lab.experiments.sequences import Packed
 from jax_diversity.ordering.base import order
+from jax_diversity.schema import Characteristics, Segments
 
 if TYPE_CHECKING:
-    from jax_diversity.dataset import Dataset
     from jax_diversity.lab.experiments.settings import TrialConfig
 
 Order = Int64[np.ndarray, " position"]
 
 
-def trial_order(config: TrialConfig, dataset: Dataset, num_sequences: int, seed: int) -> Order:
-    """The order of one epoch of a trial.
-
-    Args:
-        config: the trial's settings.
-        dataset: the dataset that it names.
-        num_sequences: sequences of the trial's own packing, or of the dataset.
-        seed: the epoch's.
-    """
-    if config.packing is not None:  # no token counts; settings allow the two methods that need none
-        if config.order.method == "corpus_order":
-            return np.arange(num_sequences)
-        return np.random.default_rng(seed).permutation(num_sequences)
-    settings = dataclasses.replace(config.order, seed=seed).for_batches(dataset.batch_size)
-    objective = settings.resolve_objective(dataset.families)
-    chars = dataset.characteristics
+def trial_order(config: TrialConfig, packed: Packed, seed: int) -> Order:
+    """The order of one epoch of a trial; `seed` is the epoch's."""
+    settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
+    families = chars.families
+    objective = settings.resolve_objective(families)
     if settings.weights:
-        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in dataset.families})
+        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in families})
     options: dict[str, Any] = dict(settings.options)
-    indices = order(chars, settings.method, seed=seed, objective=objective, **options).indices
+    indices = np.asarray(order(chars, settings.method, seed=seed, objective=objective, **options).indices)
     if settings.reverse:
         indices = indices[::-1]
     if config.documents == "as_ordered":
-        return np.asarray(indices)
-    return exchange_documents(np.asarray(indices), _cells(dataset), main_documents(dataset), config.documents, seed)
+        return indices
+    return exchange_documents(indices, _cells(chars), main_documents(packed.segments), config.documents, seed)
 
 
 def exchange_documents(
@@ -91,28 +80,20 @@ def exchange_documents(
     return exchanged
 
 
-def _cells(dataset: Dataset) -> Int64[np.ndarray, " sequence"]:
-    """The cell of every sequence: the source and the cluster that hold most of its tokens."""
-    cells = np.zeros(dataset.num_sequences, np.int64)
-    for family in dataset.families:
-        if family == "length":
-            continue
-        counts = dataset.characteristics.counts[family]
-        cells = cells * (counts.shape[1] + 1) + np.asarray(counts.argmax(axis=1)).reshape(-1)
+def _cells(characteristics: Characteristics) -> Int64[np.ndarray, " sequence"]:
+    """The cell of every sequence: the groups that hold most of its tokens, in all families but the lengths'."""
+    cells = np.zeros(characteristics.num_sequences, np.int64)
+    for family in characteristics.families:
+        if family != "length":
+            counts = characteristics.counts[family]
+            cells = cells * (counts.shape[1] + 1) + np.asarray(counts.argmax(axis=1)).reshape(-1)
     return cells
 
 
-def main_documents(dataset: Dataset) -> Int64[np.ndarray, " sequence"]:
-    """The document that holds most tokens of every sequence."""
-    segments = dataset.segments
+def main_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
+    """The document that holds most tokens of every sequence; -1 of an empty one."""
     longest = np.lexsort((-segments.length, segments.sequence_index))
     first = longest[np.flatnonzero(np.diff(segments.sequence_index[longest], prepend=-1))]
     documents = np.full(segments.num_sequences, -1, np.int64)
     documents[segments.sequence_index[first]] = segments.document_index[first]
     return documents
-
-
-def codes_of_tokens(dataset: Dataset, family: str, documents: np.ndarray) -> np.ndarray:
-    """The groups of tokens whose documents are given; those without a document are in group 0."""
-    codes = document_codes(dataset, family)
-    return codes[np.maximum(documents, 0)].astype(np.int32)

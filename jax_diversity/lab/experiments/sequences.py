@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from jax_diversity.schema import Segments
+from jax_diversity.characteristics.codes import Codes
+from jax_diversity.characteristics.counts import count_tokens, sequence_documents
+from jax_diversity.lab.group_losses import document_codes
+from jax_diversity.packing.base import pack
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.schema import Characteristics, Segments
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 Rows = Int32[np.ndarray, "row token"]
+Attention = Literal["document", "sequence"]
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,54 @@ class Sequences:
         )
 
 
-def training_sequences(
-    dataset: Dataset, segments: Segments, attention: Literal["document", "sequence"] = "document"
-) -> Sequences:
+@dataclass(frozen=True)
+class Packed:
+    """Documents packed into sequences: where they lie, their tokens, and how many each group has."""
+
+    segments: Segments
+    sequences: Sequences
+    characteristics: Characteristics
+
+
+def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: Attention, seed: int) -> Packed:
+    """A dataset's own sequences, or its training documents packed in another way.
+
+    Args:
+        dataset: a built dataset.
+        packing: method, length and options; None takes the dataset's own.
+        attention: what a token sees.
+        seed: of the documents' order, and of what the method draws.
+    """
+    if packing is None:
+        segments, characteristics = dataset.segments, dataset.characteristics
+        return Packed(segments, training_sequences(dataset, segments, attention), characteristics)
+    documents = np.unique(dataset.segments.document_index)
+    if packing.document_order == "shuffle":
+        documents = documents[np.random.default_rng(seed).permutation(len(documents))]
+    options: dict[str, Any] = dict(packing.options)
+    segments = pack(
+        dataset.tokens.document_lengths,
+        packing.sequence_length,
+        method=packing.method,
+        document_order=documents,
+        clusters=dataset.assignments(),
+        seed=seed,
+        **options,
+    ).segments
+    counts = {}
+    for family in dataset.families:
+        codes = Codes(document_codes(dataset, family).astype(np.int32), dataset.group_names[family])
+        counts[family] = count_tokens(segments, codes)
+    characteristics = Characteristics.from_counts(
+        counts,
+        weights=dataset.characteristics.weights,
+        sequence_length=packing.sequence_length,
+        documents=sequence_documents(segments),
+    )
+    return Packed(segments, training_sequences(dataset, segments, attention), characteristics)
+
+
+def training_sequences(dataset: Dataset, segments: Segments, attention: Attention = "document") -> Sequences:
     """The sequences of a packing of a dataset's documents."""
     shape = (segments.num_sequences, segments.sequence_length)
     lengths = segments.length

@@ -70,9 +70,9 @@ class TrialConfig:
     """Steps after which `mixture` makes a new order of what is left."""
     attention: Literal["document", "sequence"] = "document"
     """What a token sees: its own document, or all of its sequence before it."""
-    layout: Literal["sequences", "contiguous", "partial_shuffle"] = "sequences"
+    layout: Literal["sequences", "contiguous", "rotated"] = "sequences"
     """`sequences` come in the ordering. The others are for `lstm`: the corpus as one stream in rows, each batch going
-    on where the last one ended, every row rotated by a random offset in each epoch (`partial_shuffle`) or not."""
+    on where the last one ended, every row rotated by a random offset in each epoch (`rotated`) or not."""
     model: Literal["gpt", "lstm"] = "gpt"
     """The lab's transformer, or an LSTM that carries its state."""
     size: Literal["tiny", "small", "gpu"] = "tiny"
@@ -122,20 +122,11 @@ class TrialConfig:
             raise UserError(f"Expected {where}.evaluate_at to hold 1, the end of training, found {self.evaluate_at}.")
         if (self.model == "lstm") != (self.layout != "sequences"):
             raise UserError(
-                f"Expected {where}.model=lstm with a layout of contiguous or partial_shuffle, and gpt with sequences, "
+                f"Expected {where}.model=lstm with a layout of contiguous or rotated, and gpt with sequences, "
                 f"found {self.model} with {self.layout}."
-            )
-        if self.packing is not None and self.order.method not in _WITHOUT_COUNTS:
-            raise UserError(
-                f"Expected {where}.order.method to be {' or '.join(_WITHOUT_COUNTS)} with a packing of its own, found "
-                f"{self.order.method}; build a dataset with that packing."
             )
         if self.learner != "none" and self.mixture != "fixed":
             raise UserError(f"Expected {where}.learner or {where}.mixture, found both.")
-
-
-_WITHOUT_COUNTS = ("uniform_shuffle", "corpus_order")
-"""Ordering methods that read no token counts."""
 
 
 @dataclass(frozen=True)

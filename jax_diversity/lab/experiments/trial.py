@@ -16,14 +16,17 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.experiments.batches import Contiguous, Given, Mixed, Ordered, Source, stream_batch
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation
 from jax_diversity.lab.experiments.machine import Machine, Step, machine
-from jax_diversity.lab.experiments.orders import codes_of_tokens
 from jax_diversity.lab.experiments.results import Measure, Row
-from jax_diversity.lab.experiments.sequences import Sequences, rotated_rows, training_sequences
+from jax_diversity.lab.experiments.sequences import (
+    Packed,
+    Sequences,
+    pack_documents,
+    rotated_rows,
+    training_sequences,
+)
 from jax_diversity.lab.experiments.settings import VERSION, Trial, TrialConfig
+from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.lab.mixture_rules import make_rule
-from jax_diversity.packing.base import pack
-from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
@@ -78,7 +81,7 @@ class Material:
 
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
-        self._held: tuple[str, Sequences] | None = None
+        self._held: tuple[str, Packed] | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -89,29 +92,12 @@ class Material:
             digest.update(name.encode() + documents.sequences.inputs.tobytes())
         return digest.hexdigest()[:16]
 
-    def sequences(self, config: TrialConfig) -> Sequences:
+    def packed(self, config: TrialConfig) -> Packed:
         """The sequences that a trial reads; the last ones are kept, since trials of one packing follow one another."""
-        packing, dataset = config.packing, self.dataset
-        key = repr((packing, config.attention, packing and config.order_seed))
+        key = repr((config.packing, config.attention, config.packing and config.order_seed))
         if self._held is None or self._held[0] != key:
-            segments = dataset.segments if packing is None else self._packed(packing, config.order_seed)
-            self._held = key, training_sequences(dataset, segments, config.attention)
+            self._held = key, pack_documents(self.dataset, config.packing, config.attention, config.order_seed)
         return self._held[1]
-
-    def _packed(self, packing: PackingConfig, seed: int) -> Segments:
-        documents = np.unique(self.dataset.segments.document_index)
-        if packing.document_order == "shuffle":
-            documents = documents[np.random.default_rng(seed).permutation(len(documents))]
-        options: dict[str, Any] = dict(packing.options)
-        return pack(
-            self.dataset.tokens.document_lengths,
-            packing.sequence_length,
-            method=packing.method,
-            document_order=documents,
-            clusters=self.dataset.assignments(),
-            seed=seed,
-            **options,
-        ).segments
 
 
 class _Run:
@@ -138,15 +124,16 @@ class _Run:
         config, dataset = self.config, self.dataset
         if config.layout != "sequences":
             return Contiguous(config, self.machine, dataset)
-        sequences = self.material.sequences(config)
+        packed = self.material.packed(config)
         if config.mixture == "fixed":
-            return Ordered(config, dataset, sequences)
+            return Ordered(config, packed)
         names = dataset.group_names[config.mixture_family]
-        codes = codes_of_tokens(dataset, config.mixture_family, sequences.documents)
-        counted = sequences.is_target > 0
+        codes = document_codes(dataset, config.mixture_family)
+        codes = codes[np.maximum(packed.sequences.documents, 0)].astype(np.int32)
+        counted = packed.sequences.is_target > 0
         prior = np.bincount(codes[counted], minlength=len(names)) / counted.sum()
         reference = self._reference(names) if config.mixture == "excess_loss" else None
-        return Mixed(config, dataset, sequences, make_rule(config.mixture, prior, reference), names)
+        return Mixed(config, packed, make_rule(config.mixture, prior, reference), names, codes)
 
     def _reference(self, names: tuple[str, ...]) -> np.ndarray:
         """Every group's loss at the end of DoReMi's reference run: the same model on the corpus's own mixture."""
@@ -266,7 +253,7 @@ class _Run:
         """Measures of the gradient of the step's batch, with the weights after it."""
         if not isinstance(self.source, Ordered):
             return
-        size, sequences = self.config.batch_size, self.source.sequences
+        size, sequences = self.config.batch_size, self.source.packed.sequences
         number = min(_OTHER_BATCHES, len(self.source.upcoming) // size)
         rows = self.source.upcoming[: number * size]
         if number < 2:  # the end of an epoch: the dataset's first sequences, the same in all arms
