@@ -30,7 +30,7 @@ from jax_diversity.lab.experiments.machine import Step, machine
 from jax_diversity.lab.experiments.orders import exchange_documents, main_documents
 from jax_diversity.lab.experiments.page import experiment_text, write_page
 from jax_diversity.lab.experiments.results import Measure, Row, append_rows, read_rows
-from jax_diversity.lab.experiments.running import SmallDesign, design_sentence
+from jax_diversity.lab.experiments.running import SmallDesign, design_sentence, run_experiment
 from jax_diversity.lab.experiments.sequences import rotated_rows, sequences_of_texts, training_sequences
 from jax_diversity.lab.experiments.settings import Experiment, TrialConfig, read_experiment
 from jax_diversity.lab.experiments.trial import Material, run_trial
@@ -285,12 +285,15 @@ def test_mistakes_on_the_command_line_are_one_sentence(place, tmp_path, capsys):
 
 def test_a_design_that_is_too_small_is_told_before_it_runs(tmp_path):
     (tmp_path / "small.yaml").write_text(FILE.replace("asks: 0.5", "asks: 0.02"))
-    sentence = design_sentence(read_experiment(tmp_path / "small.yaml"))
-    assert sentence is not None
+    sentence, is_enough = design_sentence(read_experiment(tmp_path / "small.yaml"))
     assert "with 2 pairs whose differences spread by 0.01" in sentence
+    assert not is_enough
+    with pytest.warns(SmallDesign, match="Add seeds"), pytest.raises(UserError, match="arms among"):
+        run_experiment(read_experiment(tmp_path / "small.yaml"), tmp_path, {}, arms=["none"])
     (tmp_path / "small.yaml").write_text(FILE)
-    assert design_sentence(read_experiment(tmp_path / "small.yaml")) is None
-    assert issubclass(SmallDesign, UserWarning)
+    sentence, is_enough = design_sentence(read_experiment(tmp_path / "small.yaml"))
+    assert is_enough
+    assert "it asks for 0.5" in sentence
 
 
 def test_an_empty_task_is_refused(material, experiment, tmp_path):

@@ -14,6 +14,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
+from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.experiments.evaluation import at
 from jax_diversity.lab.experiments.results import read_rows
 from jax_diversity.lab.experiments.settings import Experiment, read_experiment
@@ -23,13 +24,16 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 def run_lab(options: LabRunOptions) -> str:
     """Build what is not built, run what has no row, and say what there is now."""
-    from jax_diversity.lab.experiments.running import accelerator, run_experiment
+    from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
     folder_name("out", options.out)
     if options.processes < 0 or (options.runs is not None and options.runs < 1):
         raise UserError(f"Expected --processes >= 0 and --runs >= 1, found {options.processes} and {options.runs}.")
     progress, data = Progress(options.quiet), Path(options.data)
+    sentence, is_enough = design_sentence(experiment)
+    if is_enough and not options.quiet:  # otherwise it is a warning
+        show(sentence)
     needed = [trial.config.dataset for trial in experiment.trials if not options.arms or trial.arm in options.arms]
     datasets = {
         name: _dataset(name, experiment.datasets[name], Path(options.out), data, progress)

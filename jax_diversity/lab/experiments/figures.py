@@ -59,9 +59,10 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     for number, bar in enumerate(bars):
         y = top + _ROW * (number + 0.5)
         each = bar.difference
-        parts.append(_text(_LEFT - 12, y + 4, bar.name, "" if each else "quiet", "end"))
         if each is None:
+            parts.append(_text(24, y + 4, bar.name, "quiet"))
             continue
+        parts.append(_text(_LEFT - 12, y + 4, bar.name, "", "end"))
         kind = "open" if not bar.is_clear else "lower" if each.mean < 0 else "higher"
         parts.append(
             f'<line class="{kind}" stroke-width="2.4" x1="{x(each.low):.1f}" x2="{x(each.high):.1f}" '
@@ -86,7 +87,7 @@ class Line(NamedTuple):
 def curves_figure(title: str, subtitle: str, x_words: str, lines: Sequence[Line]) -> str:
     """Curves with their names at the right end, at most six colours."""
     lines = [Line(line.name, *(np.asarray(each, np.float64) for each in line[1:])) for line in lines if len(line.x)]
-    height, top, bottom, left, right = 380, 84, 330, 66, 150
+    height, top, bottom, left, right = 380, 84, 330, 66, 210
     low_x, high_x = min(line.x.min() for line in lines), max(line.x.max() for line in lines)
     low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
     step = _round_step((high - low) / 4 or 1.0)

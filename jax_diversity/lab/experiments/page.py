@@ -19,6 +19,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 
 _MOST_GROUPS = 24
 _MOST_LINES = 6
+_TRAINING = "loss/train"
 
 
 def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
@@ -69,6 +70,8 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
         yield from _table(judge, measure)
     if len(judge.settings) > 1:
         yield from _settings_table(judge)
+    if _TRAINING in config.measures:
+        yield from _training_table(judge)
     yield from _groups_table(judge)
     yield from _gradients_table(judge)
     if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
@@ -161,6 +164,32 @@ def _settings_table(judge: Judge) -> Iterator[str]:
     yield ""
 
 
+def _training_table(judge: Judge) -> Iterator[str]:
+    """Training losses at equal epochs and at equal steps, and ranks over the last epoch."""
+    arms = list(filter(judge.is_run, judge.experiment.arms))
+    curves, steps = {}, {}
+    for arm in arms:
+        rows = list(judge.held[arm, judge.best(arm)].values())
+        grid = rows[0].curve(_TRAINING)[0]
+        curves[arm] = grid, np.mean([np.interp(grid, *row.curve(_TRAINING)) for row in rows], axis=0)
+        steps[arm] = rows[0].num_steps, rows[0].settings["num_epochs"]
+    fewest = min(number for number, _ in steps.values())
+    # Ranks at a hundred places of the last epoch, each arm at the same share of its steps.
+    places = np.linspace(0, 1, 100)
+    last = {
+        arm: np.interp(number * (1 - (1 - places) / epochs), *curves[arm]) for arm, (number, epochs) in steps.items()
+    }
+    ranks = np.argsort(np.argsort([last[arm] for arm in arms], axis=0), axis=0).mean(axis=1) + 1
+    yield "## Training loss at equal epochs and at equal steps\n"
+    yield f"*At equal steps* is after {fewest:,} steps; *rank* is the mean rank over a hundred places of the last "
+    yield "epoch.\n"
+    yield "| arm | steps | loss at the end | perplexity | loss at equal steps | rank |\n|---|---|---|---|---|---|"
+    for arm, rank in zip(arms, ranks, strict=True):
+        end, equal = curves[arm][1][-1], np.interp(fewest, *curves[arm])
+        yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {np.exp(end):.1f} | {equal:.4f} | {rank:.1f} |"
+    yield ""
+
+
 def _groups_table(judge: Judge) -> Iterator[str]:
     """Differences by the groups of the family that is averaged."""
     family = judge.experiment.config.validation.macro
@@ -238,7 +267,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     lines = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
         rows = list(judge.held[arm, judge.best(arm)].values())
-        curves = [row.curve("loss/train") for row in rows]
+        curves = [row.curve(_TRAINING) for row in rows]
         if min(len(steps) for steps, _ in curves) >= 3:
             steps = curves[0][0]
             mean = np.mean([np.interp(steps, *curve) for curve in curves], axis=0)

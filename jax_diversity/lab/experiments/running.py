@@ -71,11 +71,12 @@ def run_experiment(
         SeenTask: a task's text is in the training data.
     """
     config, progress = experiment.config, progress or Progress(quiet=True)
+    sentence, is_enough = design_sentence(experiment)
+    if not is_enough:
+        warnings.warn(sentence, SmallDesign, stacklevel=2)
     for arm in arms:
         if arm not in experiment.arms:
             raise UserError(f"Expected arms among {', '.join(experiment.arms)}, found {arm!r}.")
-    if (sentence := design_sentence(experiment)) is not None:
-        warnings.warn(sentence, SmallDesign, stacklevel=2)
     make_folder(folder)
     waiting = folder / _WAITING
     with hold(folder):
@@ -100,19 +101,19 @@ def run_experiment(
         return read_rows(folder)
 
 
-def design_sentence(experiment: Experiment) -> str | None:
-    """What the design cannot see, where it cannot see what is asked; None where it can."""
+def design_sentence(experiment: Experiment) -> tuple[str, bool]:
+    """Which difference the pairs can show, as a sentence, and whether it is as small as what the experiment asks."""
     config, pairs = experiment.config, experiment.num_pairs
     if pairs < 2:
-        return f"{experiment.name}: one pair of runs gives no interval; add seeds."
+        return f"{experiment.name}: one pair of runs gives no interval; add seeds.", False
     seen = smallest_detectable(config.deviation, pairs)
-    if seen <= config.asks:
-        return None
-    return (
-        f"{experiment.name} asks for a difference of {config.asks:g} in {config.measures[0]}; with {pairs} pairs whose "
-        f"differences spread by {config.deviation:g} the smallest that 80 of 100 such experiments find is {seen:.3g}: "
-        "add seeds, or read a smaller difference as not to be told apart."
+    sentence = (
+        f"{experiment.name}: with {pairs} pairs whose differences spread by {config.deviation:g}, 80 of 100 such "
+        f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it asks for {config.asks:g}."
     )
+    if seen > config.asks:
+        sentence += " Add seeds, or read a smaller difference as not to be told apart."
+    return sentence, seen <= config.asks
 
 
 def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
