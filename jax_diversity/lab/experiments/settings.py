@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -179,7 +179,7 @@ class SeedsConfig:
     def check(self) -> None:
         """Refuse seeds that make no pairs."""
         for seeds in (self.order, self.weights):
-            if not seeds or len(set(self.pairs() if self.crossed else self.order)) < 1 or min(seeds) < 0:
+            if not seeds or min(seeds) < 0:
                 raise UserError(f"Expected seeds >= 0, at least one, found {seeds}.")
         if not self.crossed and len(self.order) != len(self.weights):
             raise UserError(
@@ -259,12 +259,6 @@ class Trial:
     varied: Mapping[str, Any]
     config: TrialConfig
     identity: str
-
-    @property
-    def name(self) -> str:
-        """Arm, varied settings and seeds in a few words."""
-        varied = "".join(f" {name} {value:g}" for name, value in self.varied.items())
-        return f"{self.arm}{varied}, order seed {self.config.order_seed}, weights {self.config.weight_seed}"
 
 
 @dataclass(frozen=True)
@@ -351,7 +345,7 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
                         f"Expected arms.{arm}.dataset among {', '.join(datasets)}, found {trial.dataset!r}"
                         f"{did_you_mean(trial.dataset, datasets)}"
                     )
-                identity = fingerprint(VERSION, _made_of(trial), datasets[trial.dataset], held)[:16]
+                identity = fingerprint(VERSION, dataclasses.asdict(trial), datasets[trial.dataset], held)[:16]
                 trials.append(Trial(arm, varied, trial, identity))
     if len({trial.identity for trial in trials}) < len(trials):
         raise UserError("Expected arms that differ, found two whose settings are the same; leave one out.")
@@ -359,10 +353,6 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
 
 
 _PLAIN = ("datasets", "arms", "vary")
-
-
-def _made_of(trial: TrialConfig) -> dict[str, Any]:
-    return dataclasses.asdict(trial)
 
 
 def _overlaid(base: Mapping[str, Any], own: Any, where: str) -> dict[str, Any]:
@@ -409,9 +399,3 @@ def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> 
             one_of(f"the arms of claim {claim.number}", arm, list(arms))
         if not claim.arms or not claim.text or not claim.measures:
             raise UserError(f"Expected claim {claim.number} to have text, arms and measures.")
-
-
-def group_by_arm(trials: Sequence[Trial]) -> Iterator[tuple[str, list[Trial]]]:
-    """Every arm with its trials, in the file's order."""
-    for arm in dict.fromkeys(trial.arm for trial in trials):
-        yield arm, [trial for trial in trials if trial.arm == arm]
