@@ -715,6 +715,11 @@ def invented(trial, shift: float, rng: np.random.Generator) -> Row:
     )  # fmt: skip
 
 
+def invented_row() -> Row:
+    rows = read_experiment("configs/experiments/documents.yaml").trials
+    return invented(rows[0], 0.0, np.random.default_rng(0))
+
+
 def test_verdicts_on_rows_with_known_differences(tmp_path):
     text = FILE[: FILE.index("claims:")] + CLAIMS
     text = text.replace("order: [0, 1], weights: [0, 1]", "order: [0, 1, 2, 3, 4], weights: [0, 1, 2, 3, 4]")
@@ -761,6 +766,13 @@ def test_noise_says_how_many_runs_are_needed(tmp_path):
     assert "## Noise" in experiment_text(experiment, rows)
 
 
+def test_measures_on_the_way():
+    measures = tuple(Measure(step, "loss/train", float(step)) for step in (2, 4, 6, 8, 10))
+    row = dataclasses.replace(invented_row(), measures=measures, num_steps=10)
+    assert [value_of(row, f"loss/train{part}") for part in ("", "@0.2", "@0.5", "@>0.7")] == [10, 2, 4, 9]
+    assert np.isnan(value_of(row, "loss/none"))
+
+
 def test_several_comparisons_are_corrected_for():
     single = [Difference(-0.1, -0.19, -0.01, 0.03, 5)]
     assert told_apart(single) == [True]
@@ -788,6 +800,14 @@ def test_text_files_of_several_documents(tmp_path):
     with pytest.raises(UserError, match=r"documents_begin with corpus.format=text only"):
         dataclasses.replace(corpus, format="jsonl").check()
     assert "documents_begin" not in CorpusConfig().made_of()
+
+
+@pytest.mark.parametrize("name", ["documents", "partial_shuffle"])
+def test_the_committed_pages_say_what_the_committed_rows_say(name: str, tmp_path: Path):
+    rows = read_rows(Path("benchmarks/results/lab") / name)
+    write_page(read_experiment(f"configs/experiments/{name}.yaml"), rows, tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (Path("docs/evidence") / path.name).read_text(), path.name
 
 
 def test_the_committed_experiments_can_be_read():

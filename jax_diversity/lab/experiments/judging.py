@@ -260,11 +260,16 @@ def interval(difference: Difference) -> str:
 
 
 def value_of(row: Row, measure: str) -> float:
-    """A measure of a run, at its end, or, as `NAME@0.2`, after a share of the steps; NaN where there is none."""
+    """A measure of a run, NaN where there is none.
+
+    `NAME` is its last value, `NAME@0.2` that after a fifth of the steps, `NAME@>0.9` the mean over the last tenth.
+    """
     name, _, share = measure.partition("@")
     steps, values = row.curve(name)
     if not len(steps):
         return float("nan")
+    if share.startswith(">"):
+        return float(values[steps > float(share[1:]) * row.num_steps].mean())
     wanted = row.num_steps if not share else float(share) * row.num_steps
     return float(values[np.argmin(np.abs(steps - wanted))])
 

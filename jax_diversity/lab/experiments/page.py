@@ -70,7 +70,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
         yield from _table(judge, measure)
     if len(judge.settings) > 1:
         yield from _settings_table(judge)
-    if _TRAINING in config.measures:
+    if any(measure.partition("@")[0] == _TRAINING for measure in config.measures):
         yield from _training_table(judge)
     yield from _groups_table(judge)
     yield from _gradients_table(judge)

@@ -207,8 +207,8 @@ class ClaimConfig:
     the arm lies below (above) all of `among`. `sensitivity`: the first measure's range over the varied setting is
     larger than the other arm's."""
     measures: tuple[str, ...] = ("loss/macro",)
-    """Names of measures; `loss/source/*` are all that begin so, and `NAME@0.2` is the value after a fifth of the
-    steps."""
+    """Names of measures; `loss/source/*` are all that begin so, `NAME@0.2` is the value after a fifth of the steps,
+    `NAME@>0.9` the mean over the last tenth."""
     arms: tuple[str, ...] = ()
     """The arms that the claim is about."""
     against: str = ""
