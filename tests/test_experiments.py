@@ -589,6 +589,21 @@ def test_steps_with_sketches_are_steps_without(material):
     assert all(jax.tree.leaves(close))
 
 
+def test_half_precision_computes_nearly_the_same(material):
+    """As sizes above `tiny` do: weights and losses are float32, what is between them is not."""
+    batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        made = machine("gpt", "tiny", "alibi", precision, material.dataset.vocab_size)
+        parameters, _, step = made.step(*made.start(0), batch, jnp.float32(1e-3), None)
+        assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype(jnp.float32)}
+        found[precision] = step.losses
+    held = batch["is_target"] > 0
+    assert found["bfloat16"].dtype == jnp.float32
+    assert not (found["bfloat16"] == found["float32"]).all()
+    np.testing.assert_allclose(found["bfloat16"][held], found["float32"][held], rtol=0.02)
+
+
 # ---- Orders from gradients, mixtures from losses.
 
 
