@@ -42,7 +42,7 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """Differences as points with their intervals: green where lower, orange where higher, grey where not clear."""
     known = [bar.difference for bar in bars if bar.difference is not None]
     reach = max((max(abs(each.low), abs(each.high)) for each in known), default=1.0) or 1.0
-    step = _round_step(reach / 2)
+    step = _round_step(reach / 3)
     limit = np.ceil(reach / step) * step
     top, height = 84, 84 + _ROW * len(bars) + 46
     scale = (_WIDTH - _LEFT - _RIGHT) / (2 * limit)
@@ -90,7 +90,7 @@ def curves_figure(title: str, subtitle: str, x_words: str, lines: Sequence[Line]
     height, top, bottom, left, right = 380, 84, 330, 66, 210
     low_x, high_x = min(line.x.min() for line in lines), max(line.x.max() for line in lines)
     low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
-    step = _round_step((high - low) / 4 or 1.0)
+    step = _round_step((high - low) / 6 or 1.0)
     low, high = np.floor(low / step) * step, np.ceil(high / step) * step
     parts = [_text(24, 28, title, "title"), _text(24, 50, subtitle, "quiet")]
 
@@ -124,9 +124,9 @@ def curves_figure(title: str, subtitle: str, x_words: str, lines: Sequence[Line]
 
 
 def _round_step(value: float) -> float:
-    """The largest of 1, 2 and 5 times a power of ten that is not above a value."""
+    """The smallest of 1, 2 and 5 times a power of ten that is not below a value."""
     power = 10.0 ** np.floor(np.log10(value))
-    return float(max(factor * power for factor in (1, 2, 5) if factor * power <= value * (1 + 1e-9)))
+    return float(min(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * (1 - 1e-9)))
 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:

@@ -19,6 +19,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 
 _MOST_GROUPS = 24
 _MOST_LINES = 6
+_FEW_POINTS = 50
 _TRAINING = "loss/train"
 
 
@@ -275,13 +276,15 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     if lines:
         # The first losses, those of a model that knows nothing, would leave no room for the rest.
         lines = [Line(line.name, line.x[len(line.x) // 4 :], line.y[len(line.y) // 4 :]) for line in lines]
-        subtitle = "Training loss, mean of the runs, exponential moving average; from a quarter of the steps on."
+        subtitle = "Training loss, mean of the runs, smoothed; from a quarter of the steps on."
         name = f"{experiment.name.replace('_', '-')}-curves.svg"
         yield name, curves_figure(f"{config.title}: training", subtitle, "step", lines)
 
 
 def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
-    """Exponential moving average that starts at the first value."""
+    """Exponential moving average that starts at the first value; few values, each the mean of many steps, stay."""
+    if len(values) < _FEW_POINTS:
+        return values
     smooth = [values[0]]
     for value in values[1:]:
         smooth.append(keep * smooth[-1] + (1 - keep) * value)
