@@ -60,7 +60,7 @@ datasets:
     cluster: {num_clusters: 4}
     packing: {sequence_length: 16, validation_fraction: 0.3}
     characteristics: {families: [cluster, source], length_bins: 4}
-trial: {dataset: texts, batch_size: 4, num_steps: 6, diagnose_at: [1.0]}
+trial: {dataset: texts, batch_size: 4, num_steps: 6}
 seeds: {order: [0, 1], weights: [0, 1]}
 validation: {tokens_per_group: 1200, tokens_per_document: 300}
 tasks:
@@ -138,7 +138,7 @@ def test_an_experiment_leaves_a_row_a_run(place, experiment):
         assert row.status == "done"
         assert row.num_steps == 6
         assert np.isfinite(list(final.values())).all()
-        assert {"loss/macro", "loss/source/sea", "loss/task/tale", "stable_rank/block0/query"} <= final.keys()
+        assert {"loss/macro", "loss/source/sea", "loss/task/tale", "loss/train"} <= final.keys()
         assert final["loss/macro"] == pytest.approx((final["loss/source/sea"] + final["loss/source/law"]) / 2)
         weights = row.document_tokens / row.document_tokens.sum()
         assert final["loss/validation"] == pytest.approx(float(weights @ row.document_losses), rel=1e-5)
@@ -180,7 +180,18 @@ def test_killed_at_five_moments_it_ends_with_the_same_rows(place, tmp_path):
 
 
 def test_a_run_repeats_bit_for_bit(experiment, material):
-    first, again = (run_trial(experiment.trials[1], material, "small") for _ in range(2))
+    trial = experiment.trials[1]
+    config = dataclasses.replace(trial.config, diagnose_at=(0.5, 1.0))
+    first, again = (run_trial(dataclasses.replace(trial, config=config), material, "small") for _ in range(2))
+    names = {
+        "stable_rank/block0/query",
+        "gradient/diversity",
+        "gradient/variance",
+        "cosine/tale",
+        "curvature/validation",
+    }
+    assert names <= first.final().keys()
+    assert first.curve("gradient/variance")[0].tolist() == [3, 6]
     assert first.digest == again.digest
     assert first.measures == again.measures
 
@@ -252,8 +263,8 @@ def test_a_loss_that_is_no_number_is_a_row(experiment, material):
         ("batch_size: 4", "batch_sise: 4", "trial.batch_sise"),
         ("num_steps: 6", "num_steps: 0", "num_steps"),
         ("  balance: {order: {method: balance}}", "  balance: {}", "two whose settings are the same"),
-        ("diagnose_at: [1.0]", "evaluate_at: [0.5]", "evaluate_at to hold 1"),
-        ("diagnose_at: [1.0]", "model: lstm", "layout of contiguous or rotated"),
+        ("num_steps: 6", "evaluate_at: [0.5]", "evaluate_at to hold 1"),
+        ("num_steps: 6", "model: lstm", "layout of contiguous or rotated"),
         ("arms: [balance]}", "arms: [balanse]}", "the arms of claim 1"),
         ("title: Small", "title: Small\nvary: {batch: [1]}", "vary.batch"),
     ],
