@@ -1,6 +1,6 @@
-"""Make the files of tests/data/megatron with Megatron-LM's own code.
+"""Make the files of tests/support/data/megatron with Megatron-LM's own code.
 
-    python benchmarks/megatron_goldens.py tests/data/megatron
+    python benchmarks/megatron_goldens.py tests/support/data/megatron
 
 Needs megatron-core and torch, nothing of jax-diversity; docs/megatron.md has the recipe. `CASES` and `BLENDS` are
 also what the opt-in test compares with an installed megatron-core.

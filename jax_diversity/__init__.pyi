@@ -8,6 +8,7 @@ from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
 from .loader.loader import make_loader as make_loader
+from .loader.sampler import OrderSampler as OrderSampler
 from .loader.streaming import stream_batches as stream_batches
 from .loader.watching import BatchMetrics as BatchMetrics
 from .loader.watching import watch_batches as watch_batches
@@ -19,14 +20,9 @@ from .measures.duplicates import duplicate_gaps as duplicate_gaps
 from .measures.profile import group_timeline as group_timeline
 from .measures.profile import window_profile as window_profile
 from .ordering.base import order as order
-from .ordering.composition.blending import Blend as Blend
-from .ordering.composition.blending import blend as blend
 from .ordering.composition.compose import concatenate as concatenate
-from .ordering.composition.compose import repeat as repeat
-from .ordering.composition.compose import replan as replan
 from .ordering.composition.compose import reverse as reverse
 from .ordering.composition.compose import shuffle_blocks as shuffle_blocks
-from .ordering.composition.compose import truncate as truncate
 from .ordering.composition.duplicates import separate_duplicates as separate_duplicates
 from .ordering.composition.hosts import merge_orderings as merge_orderings
 from .ordering.composition.hosts import partition_sequences as partition_sequences
@@ -37,15 +33,16 @@ from .packing.base import Packed as Packed
 from .packing.base import pack as pack
 from .packing.report import PackingReport as PackingReport
 from .pipeline.repacking import repack as repack
-from .schedule.making import create_schedule as create_schedule
-from .schedule.making import extend_schedule as extend_schedule
-from .schedule.making import skip_positions as skip_positions
-from .schedule.stored import RunSchedule as RunSchedule
-from .schedule.stored import open_schedule as open_schedule
+from .run.making import create_schedule as create_schedule
+from .run.making import extend_schedule as extend_schedule
+from .run.making import skip_positions as skip_positions
+from .run.run import Run as Run
+from .run.run import make_run as make_run
+from .run.source import SequenceSource as SequenceSource
+from .run.stored import open_schedule as open_schedule
 from .schema import Characteristics as Characteristics
 from .schema import Document as Document
 from .schema import Ordering as Ordering
-from .schema import Schedule as Schedule
 from .schema import Segments as Segments
 
 __all__: list[str]

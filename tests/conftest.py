@@ -25,9 +25,9 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-import tests.typechecker  # noqa: F401 - the hook looks it up by name, but does not import it
+import tests.support.typechecker  # noqa: F401 - the hook looks it up by name, but does not import it
 
-install_import_hook("jax_diversity", "tests.typechecker.typecheck")
+install_import_hook("jax_diversity", "tests.support.typechecker.typecheck")
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
@@ -58,7 +58,7 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
 def tiny_dataset(make_once: MakeFolder) -> Path:
     """A whole dataset of 400 small documents, built as `jax-diversity build` does; its corpus lies beside it."""
     from jax_diversity.pipeline.build import Build
-    from tests.tiny_corpus import tiny_config, write_corpus
+    from tests.support.tiny_corpus import tiny_config, write_corpus
 
     def fill(folder: Path) -> None:
         Build(tiny_config(write_corpus(folder / "corpus"), folder / "dataset")).run_all()

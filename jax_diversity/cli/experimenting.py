@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.cli.options import LabRunOptions, LabShowOptions
+from jax_diversity.cli.options import LabOptions, LabRunOptions, LabShowOptions
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
@@ -64,7 +64,7 @@ def show_lab(options: LabShowOptions) -> str:
     return experiment_text(experiment, rows)
 
 
-def _experiment(options: LabRunOptions | LabShowOptions) -> Experiment:
+def _experiment(options: LabOptions) -> Experiment:
     if not options.file:
         raise UserError("Expected the file of an experiment, found none; name one of configs/experiments.")
     return read_experiment(options.file, options.size)

@@ -16,52 +16,33 @@ from jax_diversity.cli.tables import end_of, plain_table, printed
 from jax_diversity.foundation.terminal import clean
 
 if TYPE_CHECKING:
-    from jax_diversity.dataset.inspection import BatchView, Use
-    from jax_diversity.schedule.inspection import RunBatch, RunRow, RunUse
+    from jax_diversity.run.inspection import BatchView, DocumentUse
+    from jax_diversity.run.run import Run
 
 Deviations = Mapping[str, Float64[np.ndarray, " batch"]]
 _FAMILY_WIDTH, _SOURCE_WIDTH = 16, 14
-_PATH_WIDTH, _DOCUMENT_WIDTH, _MOST_DOCUMENTS = 16, 24, 3
+_PATH_WIDTH = 16
 
 
-def batch_table(batch: BatchView, num_rows: int, deviations: Deviations | None = None) -> str:
+def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviations | None = None) -> str:
     """One batch, or a host's rows of it: how good it is, where it differs, and its first rows' documents.
 
-    `deviations`, the TV of every batch of an epoch, shows its rank among them.
+    `deviations`, the TV of every batch of the run, shows its rank among them.
     """
-    size = len(batch.sequences)
-    place = f"epoch {batch.epoch}, position {batch.position:,}, {size:,} rows"
-    head = f"step {batch.step:,} of {_clean(batch.ordering)!r}: {place}"
-    lines = [_head(head, batch), ""]
+    size, several = len(batch.sequences), len(run.sizes) > 1
+    version = "" if batch.version is None else f", version {batch.version}"
+    epochs = sorted({each.epoch for each in batch.sequences})
+    epoch = "" if several else f"epoch {' and '.join(map(str, epochs[:2]))}, "
+    place = f"{epoch}position {batch.position:,}, {size:,} rows"
+    lines = [_head(f"step {batch.step:,} of {_clean(batch.run)!r}{version}: {place}", batch), ""]
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
-    return "\n".join([*lines, _differences_table(batch), "", _rows_table(batch, num_rows), *_rest(size, num_rows)])
+    if batch.families:
+        lines += [_differences_table(batch, "run" if several else "corpus"), ""]
+    return "\n".join([*lines, _rows_table(batch, num_rows, several), *_rest(size, num_rows)])
 
 
-def run_batch_table(batch: RunBatch, num_rows: int, deviations: Deviations | None = None) -> str:
-    """One batch of a run, as `batch_table` shows one of an ordering: its rows with their datasets and epochs."""
-    size = len(batch.sequences)
-    place = f"position {batch.position:,}, {size:,} rows"
-    lines = [_head(f"step {batch.step:,} of {_clean(batch.schedule)!r}, version {batch.version}: {place}", batch), ""]
-    if deviations:
-        lines += [_ranks_table(batch, deviations), "", _differences_table(batch, "run"), ""]
-    numbers = ("row", "position", "epoch", "sequence")
-    table = plain_table("row", "position", "dataset", "epoch", "sequence", "documents", numbers=numbers)
-    for each in batch.sequences[:num_rows]:
-        documents = list(dict.fromkeys(_clean(str(segment.about["id"])) for segment in each.segments))
-        shown = ", ".join(end_of(name, _DOCUMENT_WIDTH) for name in documents[:_MOST_DOCUMENTS])
-        if len(documents) > _MOST_DOCUMENTS:
-            shown += f" and {len(documents) - _MOST_DOCUMENTS} more"
-        cells = (str(each.row), f"{each.position:,}", _dataset(each), str(each.epoch), f"{each.sequence_index:,}")
-        table.add_row(*cells, shown)
-    return "\n".join([*lines, printed(table), *_rest(size, num_rows)])
-
-
-def _dataset(of: RunRow | RunUse) -> str:
-    return end_of(_clean(of.path), _PATH_WIDTH)
-
-
-def _head(head: str, batch: BatchView | RunBatch) -> str:
+def _head(head: str, batch: BatchView) -> str:
     """What is shown, and what of it repeats."""
     repeats = "no document comes twice"
     if batch.num_repeats:
@@ -75,7 +56,7 @@ def _rest(size: int, num_rows: int) -> list[str]:
     return [f"... and {size - num_rows:,} rows more (--rows {size}, --json)"] if size > num_rows else []
 
 
-def _ranks_table(batch: BatchView | RunBatch, deviations: Deviations) -> str:
+def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
     """Every family's TV beside those of all batches."""
     numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
@@ -94,7 +75,7 @@ def _in_percent(share: float) -> str:
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def _differences_table(batch: BatchView | RunBatch, whole: str = "corpus") -> str:
+def _differences_table(batch: BatchView, whole: str) -> str:
     """Every family's TV, and its groups that are farthest from the share of the whole."""
     table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
@@ -106,19 +87,24 @@ def _differences_table(batch: BatchView | RunBatch, whole: str = "corpus") -> st
     return printed(table)
 
 
-def _rows_table(batch: BatchView, num_rows: int) -> str:
-    """The first rows' sequences, and the documents in each."""
+def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
+    """The first rows' sequences, of several datasets with theirs, and the documents in each."""
     cells = []
     for sequence in batch.sequences[:num_rows]:
+        origin = (end_of(_clean(sequence.path), _PATH_WIDTH), str(sequence.epoch)) if several else ()
         for index, segment in enumerate(sequence.segments):
-            place = (str(sequence.row), f"{sequence.sequence_index:,}") if index == 0 else ("", "")
+            place = (str(sequence.row), *origin, f"{sequence.sequence_index:,}")
             code = str(segment.codes.get("cluster", ""))
             source, document = (_clean(str(segment.about[name])) for name in ("source", "id"))
-            cells.append((*place, f"{segment.num_tokens:,}", code, source[:_SOURCE_WIDTH], document))
-    numbers = ("row", "sequence", "tokens", "cluster")
-    heads = (*numbers, "source", "document")
+            shown = place if index == 0 else ("",) * len(place)
+            about = () if several else (code, source[:_SOURCE_WIDTH])
+            cells.append((*shown, f"{segment.num_tokens:,}", *about, document))
+    of_dataset = ("dataset", "epoch") if several else ()
+    of_segment = () if several else ("cluster", "source")
+    heads = ("row", *of_dataset, "sequence", "tokens", *of_segment, "document")
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     room = 80 - sum(width + 2 for width in widths[:-1])
+    numbers = ("row", "epoch", "sequence", "tokens", "cluster")
     table = plain_table(*heads, numbers=numbers, no_wrap=True)
     for *others, document in cells:
         table.add_row(*map(Text, others), Text(end_of(document, room)))
@@ -130,35 +116,28 @@ def _clean(text: str) -> str:
     return clean(text).replace("\n", "\ufffd")
 
 
-def uses_table(document: str, uses: Sequence[Use], appearances: int | None = None) -> str:
-    """Where training reads a document, which was packed so often by its weight."""
-    document = _clean(document)
+def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances: int | None = None) -> str:
+    """Where a run reads a document, which was packed so often by its weight."""
+    document, several = _clean(document), len(run.sizes) > 1
     if not uses:
         weighed = "" if appearances is None else "left out by its weight, "
-        return f"{document}: in no training sequence ({weighed}kept for validation, or lost in packing)"
-    numbers = ("step", "row", "position", "sequence", "tokens", "from token")
-    table = plain_table(*numbers, numbers=numbers)
+        missed = "" if run.is_bijection else ", or not reached"
+        return f"{document}: in no training sequence ({weighed}kept for validation, or lost in packing{missed})"
+    of_dataset = ("dataset",) if several else ()
+    of_run = () if run.is_bijection else ("epoch",)
+    numbers = (*of_run, "step", "row", "position", "sequence", "tokens", "from token")
+    table = plain_table(*of_dataset, *numbers, numbers=numbers)
     for use in uses:
         values = (use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
-        table.add_row(*(f"{value:,}" for value in values))
+        shown = values if run.is_bijection else (use.epoch, *values)
+        path = (end_of(_clean(use.path), _PATH_WIDTH),) if several else ()
+        table.add_row(*path, *(f"{value:,}" for value in shown))
     times = "" if appearances in (None, 1) else f", {appearances:,} times by its weight"
-    return f"{document}, in every pass over the order{times}:\n{printed(table)}"
+    where = "every pass over the order" if run.is_bijection else "the whole run"
+    return f"{document}, in {where}{times}:\n{printed(table)}"
 
 
-def run_uses_table(document: str, uses: Sequence[RunUse]) -> str:
-    """Where a run reads a document."""
-    document = _clean(document)
-    if not uses:
-        return f"{document}: nowhere in the schedule (kept for validation, lost in packing, or not reached)"
-    numbers = ("epoch", "step", "row", "position", "sequence", "tokens", "from token")
-    table = plain_table("dataset", *numbers, numbers=numbers)
-    for use in uses:
-        values = (use.epoch, use.step, use.row, use.position, use.sequence_index, use.num_tokens, use.document_offset)
-        table.add_row(_dataset(use), *(f"{value:,}" for value in values))
-    return f"{document}, in the whole schedule:\n{printed(table)}"
-
-
-def as_json(value: BatchView | RunBatch | Sequence[Use], deviations: Deviations | None = None) -> str:
+def as_json(value: BatchView | Sequence[DocumentUse], deviations: Deviations | None = None) -> str:
     """What the tables show, and all sequences of the batch, as JSON."""
     if isinstance(value, Sequence):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)

@@ -48,7 +48,7 @@ from jax_diversity.pipeline.stages import STAGES, all_stages
 
 if TYPE_CHECKING:
     from jax_diversity.pipeline.build import StageResult
-    from jax_diversity.schedule.stored import RunSchedule
+    from jax_diversity.run.run import Run
 
 _REFUSALS = {
     **dict.fromkeys(
@@ -76,7 +76,7 @@ class Verb:
 
     Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `sections`
     are a stage's own parts of the settings, those that the help shows. `of_run` is what the verb does where
-    `--schedule` is given.
+    `--out` names a run.
     """
 
     help: str
@@ -206,8 +206,8 @@ def _run(name: str, arguments: list[str]) -> None:
     if name == "lab":
         name, arguments = _lab_verb(arguments)
     verb = _find_verb(name)
-    if verb.of_run and any(word.partition("=")[0] == "--schedule" for word in arguments):
-        name, verb = f"{name} --schedule", verb.of_run
+    if verb.of_run and _is_run(_pop(list(arguments), "--out") or ""):
+        verb = verb.of_run
     asks_help = bool({"-h", "--help"} & set(arguments))
     methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     if not isinstance(verb.options, BuildConfig):
@@ -239,7 +239,7 @@ def _run(name: str, arguments: list[str]) -> None:
         text += "\n  --dry-run           show what the steps leave, write nothing"
         text += "\n  --sample N          in a dry run: about N documents, of all files"
     if verb.of_run:
-        text += f"\n  --schedule RUN      a run instead; `{name} --schedule RUN --help` lists more"
+        text += f"\n  --out RUN           the folder of a run instead; `{name} --out RUN --help` lists more"
     hidden = []
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
@@ -371,8 +371,8 @@ def _run_repack(options: RepackOptions) -> None:
 
 def _run_schedule(options: ScheduleOptions) -> None:
     from jax_diversity.cli.scheduling import schedule_table
-    from jax_diversity.schedule import making
-    from jax_diversity.schedule.stored import FILE, open_schedule
+    from jax_diversity.run import making
+    from jax_diversity.run.stored import FILE, open_schedule
 
     exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
     options.check(exists)
@@ -394,28 +394,33 @@ def _run_schedule(options: ScheduleOptions) -> None:
         else:
             run = open_schedule(options.path)
     show(schedule_table(run))
-    if options.save is not None:
-        run.to_schedule().save(options.save)
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
         show(f"\n{table.num_rows:,} documents were met before position {options.seen:,}: {options.out}")
 
 
-def _schedule_of(options: Any, *others: str) -> RunSchedule | None:
-    """The schedule that `--schedule` and `--version` name, if any; with it `others`, a dataset's, are refused."""
-    if options.schedule is None:
-        if options.version is not None:
-            raise UserError(f"Expected --schedule with --version {options.version}, found none; name its folder.")
-        return None
-    usual = type(options)()
-    for name in ("out", *others):
-        if getattr(options, name) != getattr(usual, name):
-            raise UserError(
-                f"Expected --schedule or --{name}, found both: a schedule names its own datasets and their order."
-            )
-    from jax_diversity.schedule.stored import open_schedule
+def _open_run(options: Any, ordering: str | None = None) -> Run:
+    """The run that `--out` names: a stored one, or a dataset in an ordering."""
+    from jax_diversity.run.run import make_run
+    from jax_diversity.run.stored import open_schedule
 
-    return open_schedule(options.schedule, options.version)
+    if _is_run(options.out):
+        if ordering is not None:
+            raise UserError(
+                f"Expected no ordering with the run in {options.out}, which holds its own, found {ordering}; leave "
+                "it out."
+            )
+        return open_schedule(options.out, options.version)
+    if options.version is not None:
+        raise UserError(f"Expected a run in {options.out} with --version {options.version}, found a dataset.")
+    return make_run(_existing(options.out), ordering)
+
+
+def _is_run(out: str) -> bool:
+    """Whether a folder holds a stored run."""
+    from jax_diversity.run.stored import FILE
+
+    return bool(out) and "://" not in out and (Path(out) / FILE).is_file()
 
 
 def _run_measure(options: MeasureOptions) -> None:
@@ -425,13 +430,19 @@ def _run_measure(options: MeasureOptions) -> None:
     if options.targets is not None and options.relative_to is not None:
         raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
     from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
-    from jax_diversity.dataset import measuring
+    from jax_diversity.run import measuring
 
-    if run := _schedule_of(options, "orderings", "order", "targets"):
-        from jax_diversity.schedule.measuring import choose_schedule
-
-        chosen = choose_schedule(run, options.windows, options.families)
+    if _is_run(options.out):
+        for name in ("orderings", "order", "targets"):
+            if getattr(options, name):
+                raise UserError(
+                    f"Expected no --{name} with the run in {options.out}, which holds its own order; leave it out."
+                )
+        run = _open_run(options)
+        chosen = measuring.choose({run.name: run}, options.windows, options.families)
     else:
+        if options.version is not None:
+            _open_run(options)  # says that there is no run
         chosen = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,
@@ -464,63 +475,37 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
     from jax_diversity.corpus.files import valid_name
-    from jax_diversity.dataset import open_dataset
-    from jax_diversity.dataset.inspection import Inspector
-    from jax_diversity.dataset.measuring import batch_deviations
+    from jax_diversity.run.inspection import Inspector
 
-    if run := _schedule_of(options, "ordering"):
-        _inspect_schedule(run, options)
-        return
-    dataset = open_dataset(_existing(options.out))
-    size = (dataset.batch_size or 64) if options.batch_size is None else options.batch_size
+    run = _open_run(options, options.ordering)
+    size = (run.datasets[0].batch_size or 64) if options.batch_size is None else options.batch_size
     if options.step * size > _LAST_POSITION:
         raise UserError(
             f"Expected --step of at most {_LAST_POSITION // size} with --batch-size {size}, found {options.step}."
         )
-    ordering = "balance" if options.ordering is None else options.ordering
-    inspector = Inspector(dataset, ordering, size)
+    inspector = Inspector(run, size)
     if options.document is not None:
         document = valid_name(options.document)  # ids made of files' names are valid text
         uses = inspector.uses(document)
-        show(as_json(uses) if options.json else uses_table(document, uses, inspector.appearances(document)))
-        return
-    host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
-    batch = inspector.batch(options.step, **host)
-    deviations = None
-    if options.compare:
-        deviations = batch_deviations(dataset, ordering, size, **host)
-    show(as_json(batch, deviations) if options.json else batch_table(batch, options.rows, deviations))
-
-
-def _inspect_schedule(run: RunSchedule, options: InspectOptions) -> None:
-    from jax_diversity.cli.inspecting import as_json, run_batch_table, run_uses_table
-    from jax_diversity.corpus.files import valid_name
-    from jax_diversity.schedule.inspection import ScheduleInspector
-
-    size = (run.datasets[0].batch_size or 64) if options.batch_size is None else options.batch_size
-    inspector = ScheduleInspector(run, size)
-    if options.document is not None:
-        document = valid_name(options.document)
-        uses = inspector.uses(document)
-        show(as_json(uses) if options.json else run_uses_table(document, uses))
+        show(as_json(uses) if options.json else uses_table(document, run, uses, inspector.appearances(document)))
         return
     host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
     batch = inspector.batch(options.step, **host, compare=options.compare)
     deviations = inspector.deviations(**host) if options.compare else None
-    show(as_json(batch, deviations) if options.json else run_batch_table(batch, options.rows, deviations))
+    show(as_json(batch, deviations) if options.json else batch_table(batch, run, options.rows, deviations))
 
 
 def _run_schedule_report(options: RunReportOptions) -> None:
+    from jax_diversity.report.page import write_report
     from jax_diversity.report.run import run_values
-    from jax_diversity.report.run_page import write_run_report
-    from jax_diversity.schedule.stored import open_schedule
+    from jax_diversity.run.stored import open_schedule
 
-    run = open_schedule(options.schedule, options.version)
+    run = open_schedule(options.out, options.version)
     values = run_values(run, Progress(options.quiet), options.windows, options.families)
     if options.target is not None:
         folder_name("target", options.target)
     folder = run.root if options.target is None else Path(options.target)
-    write_run_report(folder, values)
+    write_report(folder, values)
     show_report(folder, options.open)
 
 
@@ -528,8 +513,7 @@ def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
     folder_name("target", options.target)
-    out = None if _schedule_of(options, "ordering") else _existing(options.out)
-    for line in export(out, options, Progress(options.quiet)):
+    for line in export(_open_run(options, options.ordering), options, Progress(options.quiet)):
         show(line)
 
 

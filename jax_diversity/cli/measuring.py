@@ -13,8 +13,8 @@ from jaxtyping import Float
 from jax_diversity.cli.tables import end_of, plain_table, printed, speaks_unicode
 
 if TYPE_CHECKING:
-    from jax_diversity.dataset.measuring import Chosen, Curves
     from jax_diversity.measures.followed import FollowedBalance
+    from jax_diversity.run.measuring import Chosen, Curves
 
 _BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8

@@ -26,7 +26,7 @@ from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.schedule.settings import ScheduleConfig
+from jax_diversity.run.settings import ScheduleConfig
 
 _Options = TypeVar("_Options")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
@@ -72,8 +72,6 @@ class ScheduleOptions(ScheduleConfig):
     """Also write which documents training has met before this position."""
     out: str = "seen.parquet"
     """The file that `--seen` writes."""
-    save: str | None = None
-    """Also write all positions to this .npy file, which `measure --order` and `inspect --ordering` take."""
     quiet: bool = False
     """Show no progress."""
 
@@ -92,10 +90,8 @@ class MeasureOptions(VerifyOptions):
     families: tuple[str, ...] = ()
     """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
     The norm drift is that of the first."""
-    schedule: str | None = None
-    """The folder of a run's schedule: measure it, over all of its datasets, in place of a dataset's orderings."""
     version: int | None = None
-    """The schedule's version; None takes the last."""
+    """Of a run: its version; None takes the last."""
     targets: str | None = None
     """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
     profile: bool = False
@@ -113,13 +109,11 @@ class InspectOptions:
     """Which batch to look into, or which document to look for."""
 
     out: str = "out"
-    """The dataset's folder."""
+    """The folder of a dataset, or of a run."""
     ordering: str | None = None
     """The ordering that training follows, or a .npy file of sequence indices; None takes `balance`."""
-    schedule: str | None = None
-    """The folder of a run's schedule, in place of a dataset and an ordering."""
     version: int | None = None
-    """The schedule's version; None takes the last."""
+    """Of a run: its version; None takes the last."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
@@ -142,16 +136,16 @@ class InspectOptions:
 class RunReportOptions:
     """The page on a run."""
 
-    schedule: str = "run"
-    """The folder of the run's schedule."""
+    out: str = "run"
+    """The run's folder."""
     version: int | None = None
-    """The schedule's version; None takes the last."""
+    """Of a run: its version; None takes the last."""
     windows: tuple[int, ...] = ()
     """Window sizes in sequences; where none is given, those that the first dataset was built with and that fit."""
     families: tuple[str, ...] = ()
     """Families to measure; all that the datasets balance where none is given."""
     target: str | None = None
-    """The folder that takes report.html and report.json; None takes the schedule's."""
+    """The folder that takes report.html and report.json; None takes the run's."""
     open: bool = False
     """Show the page in the browser."""
     quiet: bool = False
@@ -161,6 +155,9 @@ class RunReportOptions:
 @dataclass(frozen=True)
 class ExportOptions(VerifyOptions, ExportConfig):
     """What to export, for which stack."""
+
+    version: int | None = None
+    """Of a run: its version; None takes the last."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,8 @@ class TrainOptions(VerifyOptions):
 
 
 @dataclass(frozen=True)
-class LabShowOptions:
-    """An experiment and its rows; the file can also be given without `--file`, as the first argument."""
+class LabOptions:
+    """An experiment and where its rows are; the file can also be given without `--file`, as the first argument."""
 
     file: str = ""
     """The experiment's file, such as configs/experiments/orders.yaml."""
@@ -181,20 +178,20 @@ class LabShowOptions:
     """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
     size: Literal["tiny", "small", "gpu"] | None = None
     """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
+
+
+@dataclass(frozen=True)
+class LabShowOptions(LabOptions):
+    """What to make of an experiment's rows."""
+
     page: str | None = None
     """Write the experiment's page (Markdown) and figures (SVG) into this folder."""
 
 
 @dataclass(frozen=True)
-class LabRunOptions:
-    """Which of an experiment's runs to do; the file can also be given without `--file`, as the first argument."""
+class LabRunOptions(LabOptions):
+    """Which of an experiment's runs to do."""
 
-    file: str = ""
-    """The experiment's file, such as configs/experiments/orders.yaml."""
-    out: str = "lab"
-    """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
-    size: Literal["tiny", "small", "gpu"] | None = None
-    """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
     data: str = "."
     """The folder from which the paths of corpora and tasks count."""
     processes: int = 0

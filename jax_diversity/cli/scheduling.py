@@ -10,10 +10,10 @@ from jax_diversity.cli.tables import end_of, plain_table, printed
 from jax_diversity.foundation.terminal import clean
 
 if TYPE_CHECKING:
-    from jax_diversity.schedule.stored import RunSchedule
+    from jax_diversity.run.stored import StoredRun
 
 
-def schedule_table(run: RunSchedule) -> str:
+def schedule_table(run: StoredRun) -> str:
     """Its datasets, how often each comes, and its versions."""
     dataset, _ = run.places(np.arange(len(run)))
     counts = np.bincount(dataset, minlength=len(run.members))

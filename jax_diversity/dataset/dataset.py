@@ -16,12 +16,12 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, load_plan, packed_beside
+from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, fingerprint, is_as_written, read_array, read_json
 from jax_diversity.foundation.checks import instance_of, one_of, whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.schema import Characteristics, Ordering, Schedule, Segments
+from jax_diversity.schema import Characteristics, Ordering, Segments
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -341,15 +341,7 @@ class Dataset:
         self.check_origin(found, Path(ordering))
         return found
 
-    def find_plan(self, plan: str | Path) -> Ordering | Schedule:
-        """As `find_ordering`; a .npy file may also hold a schedule, which repeats and omits sequences."""
-        if not is_file_name(plan):
-            return self.orderings[str(plan)]
-        found = load_plan(Path(plan), self.num_sequences)
-        self.check_origin(found, Path(plan))
-        return found
-
-    def check_origin(self, ordering: Ordering | Schedule, path: Path | None = None) -> None:
+    def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
         """Refuse an ordering's file that lies in another dataset; warn of one made of other token counts.
 
         The number of sequences proves little: datasets of one corpus packed by other rules often agree in it. A file in

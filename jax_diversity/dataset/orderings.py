@@ -7,6 +7,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.schema import Ordering, Schedule
-from jax_diversity.schema.orderings import is_schedule
+from jax_diversity.schema import Ordering
 
 if TYPE_CHECKING:
     _ByName = Mapping[str, Ordering]
@@ -67,13 +67,14 @@ class OrderingFile:
 
     Attributes:
         indices: the sequence at every position, read-only.
+        fingerprint: hash of them.
 
     Raises:
         UserError: no such file, or one of other numbers.
     """
 
     def __init__(self, path: Path, fingerprint: str, num_positions: int) -> None:
-        self._path = path
+        self._path, self.fingerprint = path, fingerprint
         found, shape = "no ordering", (num_positions,)
         try:
             self._file = path.open("rb")
@@ -94,6 +95,17 @@ class OrderingFile:
         self.indices = np.zeros(0, np.int64)
         if num_positions:  # an empty file cannot be mapped
             self.indices = np.memmap(self._file, np.int64, "r", start, shape).view(np.ndarray)
+
+    @classmethod
+    def of(cls, path: Path, ordering: Ordering) -> OrderingFile | None:
+        """The file that an ordering was loaded from; None where it holds the numbers in another type."""
+        with suppress(UserError):
+            return cls(path, ordering.fingerprint, len(ordering))
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process that unpickles maps the file itself.
+        return OrderingFile, (self._path, self.fingerprint, len(self.indices))
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions; refused when the file was written to since it was opened."""
@@ -130,16 +142,6 @@ def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str
     if expected not in (None, ordering.fingerprint):
         raise changed_ordering(path, str(expected), ordering.fingerprint)
     return ordering
-
-
-def load_plan(path: Path, num_sequences: int) -> Ordering | Schedule:
-    """An ordering of so many sequences, or a schedule over them, from a .npy file."""
-    if not is_schedule(path):
-        return load_ordering(path, num_sequences)
-    try:
-        return Schedule.load(path, num_sequences)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def changed_ordering(path: Path, expected: str, found: str) -> UserError:

@@ -1,35 +1,30 @@
-"""The verb `export`: an ordering of a dataset, or the schedule of a run, written for another stack."""
+"""The verb `export`: a run written for another stack."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.dataset import Dataset
 from jax_diversity.export import megatron
-from jax_diversity.export.files import Written
+from jax_diversity.export.files import Written, common_length
 from jax_diversity.export.maxtext import write_maxtext
 from jax_diversity.export.olmo import write_olmo, write_olmo_tokens
 from jax_diversity.export.permutation import document_order, write_permutation, write_places
-from jax_diversity.export.rows import OrderedSequences, Sequences
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.schedule.stored import RunSchedule, open_schedule
-from jax_diversity.schema import Ordering, Schedule
-
-Exported = Dataset | RunSchedule
-"""What is exported: a dataset in an ordering, or a run."""
+from jax_diversity.run.run import Run
 
 
-def export(out: str | Path | None, config: ExportConfig, progress: Progress) -> list[str]:
-    """Write an ordering of a dataset, or a run's schedule, for another stack.
+def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
+    """Write a run for another stack.
 
     Args:
-        out: the dataset's folder or address; None with a schedule.
+        run: a dataset in an ordering, or a stored run.
         config: what to write, for which stack.
         progress: is told what is done.
 
@@ -37,68 +32,50 @@ def export(out: str | Path | None, config: ExportConfig, progress: Progress) -> 
         A line for everything that was written.
 
     Raises:
-        UserError: neither or both of a dataset and a schedule; what the stack's format cannot hold.
+        UserError: sequences of several lengths; what the stack's format cannot hold.
     """
     exports = {"npy": _npy, "megatron": _megatron, "olmo": _olmo, "maxtext": _maxtext}
-    if (out is None) == (config.schedule is None):
-        found = "neither" if out is None else "both"
-        raise UserError(f"Expected a dataset or a schedule to export, found {found}.")
-    exported: Exported
-    exported = open_schedule(config.schedule or "", config.version) if out is None else open_dataset(out)
     target = Path(config.target)
     # The files of one export belong together: two at the same time could each leave some.
     with hold(target):
-        lines = [each.line for each in exports[config.to](exported, target, config, progress)]
-    if config.to != "npy" and any(dataset.marks_learned for dataset in _datasets(exported)):
+        lines = [each.line for each in exports[config.to](run, target, config, progress)]
+    if config.to != "npy" and any(dataset.marks_learned for dataset in run.datasets):
         lines.append("The files do not say which tokens are answers of chats: a loss is counted on all tokens.")
     return lines
 
 
-def _datasets(exported: Exported) -> Sequence[Dataset]:
-    return (exported,) if isinstance(exported, Dataset) else exported.datasets
-
-
-def _plan(exported: Exported, config: ExportConfig) -> tuple[str, Ordering | Schedule]:
-    """Which sequence comes when, and a name for it."""
-    if isinstance(exported, RunSchedule):
-        return exported.root.name, exported.to_schedule()
-    ordering = config.ordering or "balance"
-    return Path(ordering).stem, exported.find_ordering(ordering)
-
-
-def _single(exported: Exported, what: str) -> Dataset:
+def _single(run: Run, what: str) -> Dataset:
     """The only dataset; `what` says why there can be no other."""
-    if isinstance(exported, Dataset):
-        return exported
-    if len(exported.members) > 1:
+    dataset, *others = run.datasets
+    if others:
         raise UserError(
-            f"Expected a schedule of one dataset, for {what}, found one of {len(exported.members)}; `--to npy` and "
-            "`--to maxtext` take several."
+            f"Expected a run of one dataset, for {what}, found one of {len(run.datasets)}; `--to npy` and `--to "
+            "maxtext` take several."
         )
-    return exported.datasets[0]
+    return dataset
 
 
-def _npy(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    stem, plan = _plan(exported, config)
-    arrays = {f"{stem}.npy": plan.indices}
+def _npy(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    stem, order = Path(run.name).stem, run.to_order()
+    arrays = {f"{stem}.npy": order.indices}
     if config.documents:
-        segments = _single(exported, "documents are numbered within a dataset").segments
-        arrays[f"{stem}-documents.npy"] = document_order(segments.sequence_index, segments.document_index, plan)
+        segments = _single(run, "documents are numbered within a dataset").segments
+        arrays[f"{stem}-documents.npy"] = document_order(segments.sequence_index, segments.document_index, order)
     written = [write_permutation(array, target / name, overwrite=config.overwrite) for name, array in arrays.items()]
-    if isinstance(exported, RunSchedule) and len(exported.members) > 1:
-        written.append(write_places(exported, target / f"{stem}-datasets.json", overwrite=config.overwrite))
+    if len(run.datasets) > 1:
+        written.append(write_places(run, target / f"{stem}-datasets.json", overwrite=config.overwrite))
     return written
 
 
-def _megatron(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    dataset = _single(exported, "Megatron's cache tells samples of one .bin and .idx alone")
-    options, (_, plan) = config.megatron, _plan(exported, config)
+def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    dataset = _single(run, "Megatron's cache tells samples of one .bin and .idx alone")
+    options, order = config.megatron, run.to_order()
     indices = megatron.packed_indices(dataset)
     lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
     written = []
     if options.description is not None:
         path = Path(options.description)
-        about = megatron.read_description(path, sequence_length=length, num_positions=len(plan))
+        about = megatron.read_description(path, sequence_length=length, num_positions=len(order))
         megatron.check_prefix(str(json.loads(about).get("dataset_path")), lengths)
     else:
         tokenizer, prefix = _identifiers(options.tokenizer), options.prefix
@@ -113,29 +90,26 @@ def _megatron(exported: Exported, target: Path, config: ExportConfig, progress: 
                 written.append(megatron.write_tokens(dataset.tokens, path, overwrite=overwrite, advance=advance))
         seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
         num_samples = options.num_samples
-        if num_samples is None and isinstance(plan, Schedule):
-            num_samples = len(plan)
+        if num_samples is None and not run.is_bijection:
+            num_samples = len(order)
         about = megatron.Description(prefix, num_samples, seed, length, options.split, tokenizer).text
     arrays = indices.document_index, indices.sample_index
-    return [*written, megatron.write_megatron(plan, *arrays, about, target, overwrite=config.overwrite)]
+    return [*written, megatron.write_megatron(order, *arrays, about, target, overwrite=config.overwrite)]
 
 
-def _olmo(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    (_, plan), sequences = _plan(exported, config), Sequences(exported)
-    length, overwrite = sequences.sequence_length, config.overwrite
-    written = [write_olmo(plan, target, config.olmo, sequence_length=length, overwrite=overwrite)]
+def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
+    length, overwrite = common_length(run), config.overwrite
+    written = [write_olmo(run.to_order(), target, config.olmo, sequence_length=length, overwrite=overwrite)]
     if config.olmo.tokens:
-        with progress.task("export tokens", len(sequences), "sequences") as advance:
-            path = target / "sequences.npy"
-            written.append(write_olmo_tokens(sequences, path, overwrite=overwrite, advance=advance))
+        with progress.task("export tokens", run.num_sequences, "sequences") as advance:
+            written.append(write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance))
     return written
 
 
-def _maxtext(exported: Exported, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    sequences = OrderedSequences(exported, config.ordering)
+def _maxtext(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
     options = {"sequences_per_file": config.maxtext.sequences_per_file, "overwrite": config.overwrite}
-    with progress.task("export records", len(sequences), "sequences") as advance:
-        written = write_maxtext(sequences, target, **options, advance=advance)
+    with progress.task("export records", len(run), "sequences") as advance:
+        written = write_maxtext(run, target, **options, advance=advance)
     settings = written.files[-1].read_text(encoding="utf-8")
     return [Written(written.files, f"{written.line}\n\n{settings.rstrip()}")]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from jax_diversity.foundation.artifacts import atomic_path, remove_leftovers
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
+from jax_diversity.run.run import Run
 
 
 class Written(NamedTuple):
@@ -36,3 +37,14 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 f"Expected no file, or this very export, at {path}, found another file; choose another target, or "
                 "replace it with --overwrite."
             )
+
+
+def common_length(run: Run) -> int:
+    """L of a run's sequences; a `UserError` where they have several lengths."""
+    lengths = sorted({dataset.sequence_length for dataset in run.datasets})
+    if len(lengths) > 1:
+        raise UserError(
+            f"Expected a run with sequences of one length to export, found lengths {lengths}; export a version that "
+            "knows the sequences of one length, or read the run with make_loader."
+        )
+    return lengths[0]

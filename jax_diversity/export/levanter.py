@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_diversity.export.rows import OrderedSequences
-from jax_diversity.records.decoding import LossOn, checked_loss
-from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.export.files import common_length
+from jax_diversity.run.run import Datasets, Run, as_run
+from jax_diversity.run.source import SequenceSource
 
 _FIELDS = ("inputs", "inputs_segmentation", "targets_segmentation")
 
 
 class LevanterDataset:
-    """The sequences of a dataset in an ordering's order, position by position.
+    """The sequences of a run, position by position.
 
     An element is what `make_example` makes of three arrays of L values, by name:
 
@@ -30,8 +29,8 @@ class LevanterDataset:
     - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as Levanter marks it.
 
     Args:
-        out: the dataset's folder, or the schedule of a run.
-        ordering: name of one of its orderings, or a .npy file; None takes `balance`, or a schedule's own order.
+        run: a run; or a built dataset, its folder or address, or several.
+        ordering: of datasets, see `make_loader`.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
         loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
 
@@ -46,23 +45,24 @@ class LevanterDataset:
 
     def __init__(
         self,
-        out: str | Path | RunSchedule,
-        ordering: str | None = None,
+        run: Run | Datasets,
+        ordering: Any = None,
         make_example: Callable[..., Any] | None = None,
         *,
         loss_on: str = "all",
     ) -> None:
-        self.sequences = OrderedSequences(out, ordering)
-        self.loss_on: LossOn = checked_loss(loss_on, self.sequences.marks_learned)
+        self.run = as_run(run, ordering)
+        common_length(self.run)  # refuses several
+        self.source = SequenceSource(self.run, _FIELDS, loss_on=loss_on)
         self.make_example = make_example or dict
 
     async def async_len(self) -> int:
         """Number of positions."""
-        return len(self.sequences)
+        return len(self.run)
 
     async def current_len(self) -> int:
         """Number of positions that there are now: all."""
-        return len(self.sequences)
+        return len(self.run)
 
     async def final_length_is_known(self) -> bool:
         """Whether the number of positions stays as it is: yes."""
@@ -81,7 +81,11 @@ class LevanterDataset:
         return (await self.get_batch([index]))[0]
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
-        rows = self.sequences.read_positions(np.asarray(indices, np.int64), _FIELDS, loss_on=self.loss_on)
+        positions = np.asarray(indices, np.int64)
+        if len(positions) and not 0 <= positions.min() <= positions.max() < len(self.run):
+            found = f"{positions.min()} .. {positions.max()}"
+            raise IndexError(f"Expected positions in 0 .. {len(self.run) - 1}, found {found}.")
+        rows = self.source.read(self.run.at(positions))
         # Levanter shifts the tokens itself: its loss at t is that of token t + 1. So tokens are the inputs, and a
         # weight is 0 where our targets are masked. Its padding has segment -1, ours 0, and its first segment is 0.
         weights = (rows["targets_segmentation"] > 0).astype(np.float32)

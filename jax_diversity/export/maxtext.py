@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from jax_diversity.export.files import Written
-from jax_diversity.export.rows import OrderedSequences
+from jax_diversity.export.files import Written, common_length
 from jax_diversity.foundation.artifacts import remove_leftovers, write_json, write_text
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
+from jax_diversity.run.run import Run
+from jax_diversity.run.source import SequenceSource
 
 _COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
 _MARK = "order.json"  # whose files these are
@@ -38,19 +39,19 @@ _MOST_BYTES = 5  # of a varint of 31 bits
 
 
 def write_maxtext(
-    sequences: OrderedSequences,
+    run: Run,
     folder: Path,
     *,
     sequences_per_file: int | None = None,
     overwrite: bool = False,
     advance: Advance = ignore,
 ) -> Written:
-    """Write the sequences in their order, and the settings that make MaxText read them so, `maxtext.yml`.
+    """Write the sequences of a run in its order, and the settings that make MaxText read them so, `maxtext.yml`.
 
     A run that was interrupted continues after its last complete file. Memory: about 20 MB.
 
     Args:
-        sequences: what to write.
+        run: what to write.
         folder: where the files go; `order.json` in it tells whose order they are.
         sequences_per_file: records a file; None puts all into one.
         overwrite: replace another ordering's files.
@@ -61,26 +62,26 @@ def write_maxtext(
             this would mix with; another process writes to it.
 
     Example:
-        >>> print(write_maxtext(OrderedSequences("out", "balance"), Path("for-maxtext")).line)
+        >>> print(write_maxtext(make_run("out", "balance"), Path("for-maxtext")).line)
     """
-    if any(dataset.segments.has_gaps for dataset in sequences.datasets):
+    if any(dataset.segments.has_gaps for dataset in run.datasets):
         raise UserError(
             "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found "
             "padding between documents; pack with a packing.options.atom_size of the sequence length or more."
         )
-    length, group_size = sequences.sequence_length, 1
-    per_file = max(len(sequences), 1)
+    length, group_size = common_length(run), 1
+    per_file = max(len(run), 1)
     if sequences_per_file is not None:
         per_file = whole_number("sequences_per_file", sequences_per_file, 1)
-    if min(per_file, len(sequences)) > _UNGROUPED:
+    if min(per_file, len(run)) > _UNGROUPED:
         # A record has at most three bytes a token, below two million token ids.
         group_size = max(1, min(_LARGEST_GROUP, _GROUP_BYTES // (3 * length)))
-    counts = file_counts(len(sequences), per_file)
+    counts = file_counts(len(run), per_file)
     paths = record_paths(folder, _STEM, len(counts))
     about = {
-        "dataset": sequences.fingerprint,
-        "ordering": sequences.ordering_fingerprint,
-        "num_sequences": len(sequences),
+        "dataset": run.identity,
+        "ordering": run.fingerprint,
+        "num_sequences": len(run),
         "sequence_length": length,
         "sequences_per_file": per_file,
         "group_size": group_size,
@@ -93,7 +94,8 @@ def write_maxtext(
         _claim(folder, about, overwrite)
         # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a
         # file with the right number of records is complete and is kept.
-        start, num_rows, fields = 0, max(1, _TOKENS_AT_A_TIME // length), ("inputs", "inputs_segmentation")
+        source = SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
+        start, num_rows = 0, max(1, _TOKENS_AT_A_TIME // length)
         for path, count in zip(paths, counts, strict=True):
             remove_leftovers(folder, path.name)
             if path.is_file() and num_records(path) == count:
@@ -102,16 +104,19 @@ def write_maxtext(
                 # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
                 examples = (
                     encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
-                    for rows in sequences.stream(start, start + count, num_rows, fields, merge_segments=True)
+                    for rows in (
+                        source.read(run.at(np.arange(first, min(first + num_rows, start + count))))
+                        for first in range(start, start + count, num_rows)
+                    )
                 )
                 write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
             start += count
         write_text(settings, _settings(folder, length))
-    line = f"{folder}: {len(sequences):,} records in {len(paths)} files; MaxText reads them by {settings}."
-    if sequences.run is not None:
+    line = f"{folder}: {len(run):,} records in {len(paths)} files; MaxText reads them by {settings}."
+    if not run.is_bijection:
         size = sum(path.stat().st_size for path in paths)
         line += (
-            f" They are {size / 2**20:,.1f} MiB: each of the {sequences.num_sequences:,} sequences is written as often "
+            f" They are {size / 2**20:,.1f} MiB: each of the {run.num_sequences:,} sequences is written as often "
             "as it comes."
         )
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does

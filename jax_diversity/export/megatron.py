@@ -31,7 +31,8 @@ from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.packing.split import validation_mask
-from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.schema import Ordering
+from jax_diversity.schema.orderings import Positions
 from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
 _CLASS, _SPLIT = "GPTDataset", "train"
@@ -171,7 +172,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
 
 
 def write_megatron(
-    ordering: Ordering | Schedule,
+    order: Ordering | Positions,
     document_index: Integer[np.ndarray, " place"],
     sample_index: Integer[np.ndarray, "boundary 2"],
     description: str,
@@ -179,15 +180,15 @@ def write_megatron(
     *,
     overwrite: bool = False,
 ) -> Written:
-    """Write the cache of a training dataset, with the ordering as its shuffle index.
+    """Write the cache of a training dataset, with an order as its shuffle index.
 
     Megatron reads sample `shuffle_index[i]` at position i and takes the sample index's rows for its number of
-    positions. So a schedule may repeat and omit samples: where it is longer than the samples, the sample index is
+    positions. So a run may repeat and omit samples: where it is longer than the samples, the sample index is
     filled up with rows that nothing refers to; where it is shorter, its beginning follows its end, for readers ahead of
     the last step.
 
     Args:
-        ordering: of the samples, or a schedule over them.
+        order: of the samples; a run's may repeat and leave out samples.
         document_index: documents as they stand end to end, of every epoch (`packing.megatron_indices`).
         sample_index: where each sample begins in them; one row more for the end of the last.
         description: `Description.text`, or what `read_description` gave.
@@ -204,15 +205,15 @@ def write_megatron(
         >>> write_megatron(ordering, indices.document_index, indices.sample_index, about.text, Path("cache"))
     """
     num_samples = len(sample_index) - 1
-    if ordering.num_sequences != num_samples or not len(ordering):
-        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {ordering.num_sequences}.")
-    _check_num_samples(json.loads(description)["num_samples"], len(ordering))
-    num_rows = max(num_samples, len(ordering))
+    if order.num_sequences != num_samples or not len(order):
+        raise UserError(f"Expected an ordering of {num_samples} samples, found one of {order.num_sequences}.")
+    _check_num_samples(json.loads(description)["num_samples"], len(order))
+    num_rows = max(num_samples, len(order))
     unused = np.repeat(sample_index[-1:], num_rows - num_samples, axis=0)
     sample_index = np.concatenate([sample_index, unused])
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
     wide = num_rows >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
-    shuffle_index = np.resize(ordering.indices, num_rows).astype(np.int64 if wide else np.uint32)
+    shuffle_index = np.resize(order.indices, num_rows).astype(np.int64 if wide else np.uint32)
     arrays = {"document_index": document_index, "sample_index": sample_index, "shuffle_index": shuffle_index}
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
@@ -224,7 +225,7 @@ def write_megatron(
                 np.save(file, values)
     return Written(
         (*paths, text),
-        f"{folder}/{start}-*: {len(ordering):,} positions in order; run Megatron with --data-cache-path {folder} and "
+        f"{folder}/{start}-*: {len(order):,} positions in order; run Megatron with --data-cache-path {folder} and "
         f"--data-path {json.loads(description)['dataset_path']}.",
     )
 

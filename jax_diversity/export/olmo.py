@@ -22,13 +22,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.export.files import Written, new_file
-from jax_diversity.export.rows import Sequences
+from jax_diversity.export.files import Written, common_length, new_file
 from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.checks import at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.run.run import Run
+from jax_diversity.run.source import SequenceSource
+from jax_diversity.schema import Ordering
+from jax_diversity.schema.orderings import Positions
 
 _LARGEST = 2**32 - 1
 _TOKENS_AT_A_TIME = 2**20
@@ -49,7 +51,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
 
 
 def write_olmo(
-    ordering: Ordering | Schedule,
+    order: Ordering | Positions,
     folder: Path,
     config: OlmoExportConfig | None = None,
     *,
@@ -58,11 +60,12 @@ def write_olmo(
 ) -> Written:
     """Write an ordering of instances as the loader's global indices, the same for every epoch.
 
-    A schedule is divided into OLMo's epochs: each takes as many positions as whole batches fit into the number of
-    instances, whatever comes in them. The last is filled up with the schedule's beginning, which comes after its end.
+    A run that repeats or leaves out instances is divided into OLMo's epochs: each takes as many positions as whole
+    batches fit into the number of instances, whatever comes in them. The last is filled up with the run's beginning,
+    which comes after its end.
 
     Args:
-        ordering: of all instances of the loader's dataset, or a schedule over them.
+        order: of all instances of the loader's dataset; a run's may repeat and leave out instances.
         folder: the loader's `work_dir`.
         config: the loader (for which this is a shuffle), its seed, and the epochs to write for.
         sequence_length: L, the dataset's.
@@ -74,35 +77,31 @@ def write_olmo(
     Example:
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
     """
-    config, num_instances = config or OlmoExportConfig(), ordering.num_sequences
+    config, num_instances = config or OlmoExportConfig(), order.num_sequences
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
     at_least(1, "olmo", config, "num_epochs")
     at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
-    is_schedule = isinstance(ordering, Schedule)
-    if (is_schedule or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
-        why = (
-            "a schedule, whose steps OLMo counts by epochs"
-            if is_schedule
-            else "numpy_2024, whose file is named after it"
-        )
+    is_run = isinstance(order, Positions)
+    if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
+        why = "a run, whose steps OLMo counts by epochs" if is_run else "numpy_2024, whose file is named after it"
         raise UserError(
             f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
             "--olmo.global-batch-size."
         )
-    if is_schedule and config.num_epochs != 1:
+    if is_run and config.num_epochs != 1:
         raise UserError(
-            f"Expected --olmo.num-epochs 1 with a schedule, which holds its own epochs, found {config.num_epochs}."
+            f"Expected --olmo.num-epochs 1 with a run, which holds its own epochs, found {config.num_epochs}."
         )
     length = _num_indices(config, num_instances)
-    if isinstance(ordering, Schedule):
+    if is_run:
         read = num_instances - num_instances % (size or 1)  # what OLMo reads in an epoch
-        starts = range(0, max(len(ordering), 1), read)
-        epochs = [ordering.indices[np.arange(start, start + length) % max(len(ordering), 1)] for start in starts]
-        ends = f" train {len(ordering) // (size or 1):,} steps;"
+        starts = range(0, max(len(order), 1), read)
+        epochs = [order.indices[np.arange(start, start + length) % max(len(order), 1)] for start in starts]
+        ends = f" train {len(order) // (size or 1):,} steps;"
     else:
-        epochs, ends = [ordering.indices[:length]] * config.num_epochs, ""
+        epochs, ends = [order.indices[:length]] * config.num_epochs, ""
     names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
     paths = [folder / name for name in names]
     with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
@@ -120,10 +119,8 @@ def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
     return num_instances
 
 
-def write_olmo_tokens(
-    sequences: Sequences, path: Path, *, overwrite: bool = False, advance: Advance = ignore
-) -> Written:
-    """Write the sequences' tokens, as packed, end to end: instance i of this one file is sequence i.
+def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
+    """Write the tokens of a run's datasets, as packed, end to end: instance i of this one file is sequence i.
 
     Raw little-endian uint16 or uint32 without a header, as OLMo-core's `NumpyFSLDataset` maps it.
 
@@ -131,14 +128,14 @@ def write_olmo_tokens(
         UserError: sequences with padding, which OLMo-core could not tell from tokens; another file in the way.
     """
     # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
-    vocab_size = max(dataset.vocab_size for dataset in sequences.datasets)
+    vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
-    length = sequences.sequence_length
+    length, source = common_length(run), SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
     num_rows = max(1, _TOKENS_AT_A_TIME // length)
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
-        for first in range(0, len(sequences), num_rows):
-            indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(sequences)))
-            rows = sequences.read(indices, ("inputs", "inputs_segmentation"), merge_segments=True)
+        for first in range(0, len(source), num_rows):
+            indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(source)))
+            rows = source.read(indices)
             # Padding is 0 like a token of that id, and OLMo-core has no mask: it would train on padding.
             if not rows["inputs_segmentation"].all():
                 row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
@@ -148,4 +145,4 @@ def write_olmo_tokens(
                 )
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))
-    return Written((path,), f"{path}: {len(sequences):,} instances of {length} tokens, raw {dtype.name}.")
+    return Written((path,), f"{path}: {len(source):,} instances of {length} tokens, raw {dtype.name}.")

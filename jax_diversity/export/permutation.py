@@ -9,14 +9,15 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.export.files import Written, new_file
-from jax_diversity.schedule.stored import RunSchedule
-from jax_diversity.schema import Ordering, Schedule
+from jax_diversity.run.run import Run
+from jax_diversity.schema import Ordering
+from jax_diversity.schema.orderings import Positions
 
 
 def document_order(
     sequence_index: Int64[np.ndarray, " segment"],
     document_index: Int64[np.ndarray, " segment"],
-    ordering: Ordering | Schedule,
+    order: Ordering | Positions,
 ) -> Int64[np.ndarray, " document"]:
     """The documents in the order in which training first meets them, each once.
 
@@ -25,17 +26,17 @@ def document_order(
     Args:
         sequence_index: the sequence of every segment, ascending.
         document_index: the document of every segment.
-        ordering: of the sequences, or a schedule over them.
+        order: of the sequences; a run may repeat and leave out sequences.
 
     Example:
         >>> document_order(np.array([0, 0, 1]), np.array([4, 2, 2]), Ordering(np.array([1, 0])))
         array([2, 4])
     """
-    starts = np.searchsorted(sequence_index, np.arange(ordering.num_sequences + 1))
-    sizes = np.diff(starts)[ordering.indices]
-    # Every sequence's run of segments, the runs in the ordering's order.
+    starts = np.searchsorted(sequence_index, np.arange(order.num_sequences + 1))
+    sizes = np.diff(starts)[order.indices]
+    # Every sequence's run of segments, the runs of segments in the order.
     before = np.cumsum(sizes) - sizes
-    rows = np.repeat(starts[:-1][ordering.indices] - before, sizes) + np.arange(sizes.sum())
+    rows = np.repeat(starts[:-1][order.indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
     # `unique` gives each document's first place; sorted, these places are the order of the first meetings.
     _, first = np.unique(documents, return_index=True)
@@ -54,16 +55,17 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
     return Written((path,), f"{path}: {len(indices):,} int64 indices; read it with numpy.load.")
 
 
-def write_places(run: RunSchedule, path: Path, *, overwrite: bool = False) -> Written:
+def write_places(run: Run, path: Path, *, overwrite: bool = False) -> Written:
     """Write which dataset the numbers of a run's sequences belong to, as JSON.
 
-    An object a dataset: `path` as the schedule has it, `first` (the number of its first sequence), `num_sequences` and
+    An object a dataset: `path` as the run has it, `first` (the number of its first sequence), `num_sequences` and
     `fingerprint`. A UserError refuses to replace another file.
     """
-    firsts = run.offsets.tolist()
     about = [
-        {"path": each.path, "first": first, "num_sequences": each.num_sequences, "fingerprint": each.fingerprint}
-        for each, first in zip(run.members, firsts, strict=False)
+        {"path": address, "first": first, "num_sequences": size, "fingerprint": dataset.fingerprint}
+        for address, first, size, dataset in zip(
+            run.addresses, run.offsets.tolist(), run.sizes, run.datasets, strict=False
+        )
     ]
     with new_file(path, overwrite=overwrite) as temporary:
         temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
 
-from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.export.files import common_length
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import LossOn, checked_loss
-from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.run.run import Datasets, Run, as_run
+from jax_diversity.run.source import SequenceSource
 
 IGNORED = -100
 """The target that `torch.nn.functional.cross_entropy` ignores by default."""
@@ -24,6 +23,7 @@ _FIELDS = {
     "inputs_segmentation": "segment_ids",
     "inputs_position": "positions",
 }
+_READ = (*_FIELDS, "targets_segmentation")
 
 
 class TorchDataset:
@@ -34,7 +34,7 @@ class TorchDataset:
     the document. A batch is one read. Workers get the dataset's path and open the records themselves.
 
     Args:
-        out: the dataset's folder, or the schedule of a run: the sequences of all its datasets end to end.
+        run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
         loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
 
@@ -46,13 +46,13 @@ class TorchDataset:
         >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
     """
 
-    def __init__(self, out: str | Path | RunSchedule, *, merge_segments: bool = False, loss_on: str = "all") -> None:
-        self.sequences = Sequences(out)
-        self.loss_on: LossOn = checked_loss(loss_on, self.sequences.marks_learned)
-        self.merge_segments = merge_segments
+    def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_on: str = "all") -> None:
+        if isinstance(run, Run):
+            common_length(run)  # refuses several
+        self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_on=loss_on)
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.source)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         return self.__getitems__([operator.index(index)])[0]
@@ -65,9 +65,11 @@ class TorchDataset:
             raise UserError(
                 "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
             ) from None
+        wanted = np.asarray(indices, np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {wanted.min()} .. {wanted.max()}.")
         # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
-        fields = (*_FIELDS, "targets_segmentation")
-        rows = self.sequences.read(np.asarray(indices, np.int64), fields, self.merge_segments, self.loss_on)
+        rows = self.source.read(wanted)
         rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
         return [{name: values[row] for name, values in columns.items()} for row in range(len(indices))]
@@ -83,8 +85,8 @@ class OrderedBatchSampler:
     steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
-        out: the dataset's folder, or the schedule of a run.
-        ordering: name of one of its orderings, or a .npy file; None with a schedule, which is its own order.
+        run: a run; or a built dataset, its folder or address, or several.
+        ordering: of datasets, see `make_loader`; None with a run, which holds its own.
         global_batch_size: B, sequences a step over all ranks.
         rank: r, this process.
         num_ranks: R, processes that share the batch.
@@ -98,8 +100,8 @@ class OrderedBatchSampler:
 
     def __init__(
         self,
-        out: str | Path | RunSchedule,
-        ordering: str | None,
+        run: Run | Datasets,
+        ordering: Any,
         global_batch_size: SupportsIndex,
         *,
         rank: SupportsIndex = 0,
@@ -107,8 +109,9 @@ class OrderedBatchSampler:
         num_epochs: SupportsIndex = 1,
         drop_last: bool = True,
     ) -> None:
-        self._sequences = OrderedSequences(out, ordering)
-        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * len(self._sequences), drop_last
+        self._run = as_run(run, ordering)
+        common_length(self._run)  # refuses several
+        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * len(self._run), drop_last
         self.global_batch_size = whole_number(
             "global_batch_size", global_batch_size, 1, self.end if drop_last else None
         )
@@ -120,8 +123,8 @@ class OrderedBatchSampler:
             )
         self.position = 0
         self._fingerprints = {
-            "dataset_fingerprint": self._sequences.fingerprint,
-            "ordering_fingerprint": self._sequences.ordering_fingerprint,
+            "dataset_fingerprint": self._run.identity,
+            "ordering_fingerprint": self._run.fingerprint,
         }
 
     def __len__(self) -> int:
@@ -136,7 +139,7 @@ class OrderedBatchSampler:
             # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
             positions = np.arange(first, max(first, min(first + rows, self.end)))
             if len(positions):
-                yield self._sequences.at(positions % len(self._sequences)).tolist()
+                yield self._run.at(positions).tolist()
 
     def state(self, num_steps: int) -> dict[str, int | str]:
         """Where training stands after `num_steps` batches since the sampler was made or resumed; plain JSON."""
@@ -146,12 +149,12 @@ class OrderedBatchSampler:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end.
 
-        A state of another version of a schedule is taken where both agree on every position before it.
+        A state of another version of a stored run is taken where both agree on every position before it.
         """
-        position, order = state.get("position"), self._sequences.order
+        position, run = state.get("position"), self._run
         for name, own in self._fingerprints.items():
             found = str(state.get(name))
-            agrees = name == "ordering_fingerprint" and isinstance(position, int) and order.continues(position, found)
+            agrees = name == "ordering_fingerprint" and isinstance(position, int) and run.continues(position, found)
             if found != own and not agrees:
                 raise UserError(
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "

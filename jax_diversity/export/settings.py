@@ -63,10 +63,6 @@ class ExportConfig:
     """The folder that takes the files."""
     overwrite: bool = False
     """Replace files of another ordering in that folder."""
-    schedule: str | None = None
-    """The folder of a run's schedule, in place of a dataset and an ordering."""
-    version: int | None = None
-    """The schedule's version; None takes the last."""
     documents: bool = False
     """Also write the order in which training first reads the documents (npy)."""
     megatron: MegatronExportConfig = MegatronExportConfig()

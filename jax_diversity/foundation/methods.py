@@ -113,9 +113,13 @@ class Methods(dict[str, str]):
         own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
         return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
 
+    def option_names(self, name: str) -> list[str]:
+        """A method's options, those that only Python can give too."""
+        return [parameter for parameter in self.parameters(name) if parameter not in self.contract]
+
     def check_options(self, name: str, options: Iterable[str]) -> None:
         """Refuse options that a method does not have with a `UserError`; the method itself checks their values."""
-        known = [parameter for parameter in self.parameters(name) if parameter not in self.contract]
+        known = self.option_names(name)
         for option in options:
             if option not in known:
                 expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Int32, Int64
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
@@ -66,16 +67,21 @@ def segment_groups(
     Example:
         >>> groups = segment_groups(dataset, "source", ordering.indices[position : position + 64])
     """
-    codes = document_codes(dataset, family)
-    segments = dataset.segments
-    number = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
-    start = np.cumsum(number) - number
-    rows = np.asarray(sequences)
+    segments, rows = dataset.segments, np.asarray(sequences)
     if len(rows) and not 0 <= rows.min() <= rows.max() < segments.num_sequences:
         raise UserError(f"Expected sequences below {segments.num_sequences}, found {rows.min()} to {rows.max()}.")
+    return groups_of_segments(segments, document_codes(dataset, family), rows)
+
+
+def groups_of_segments(
+    segments: Segments, codes: Int64[np.ndarray, " document"], sequences: Int64[np.ndarray, " row"]
+) -> Int32[np.ndarray, "row segment"]:
+    """As `segment_groups`, of any packing and any groups of its documents."""
+    number = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
+    start = np.cumsum(number) - number
     column = np.arange(number.max(initial=1))
-    held = column < number[rows][:, None]
-    places = np.where(held, start[rows][:, None] + column, 0)
+    held = column < number[sequences][:, None]
+    places = np.where(held, start[sequences][:, None] + column, 0)
     return np.where(held, codes[segments.document_index[places]], 0).astype(np.int32)
 
 

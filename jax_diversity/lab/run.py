@@ -26,6 +26,7 @@ from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
 from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.model import Gpt, summed_cross_entropy
+from jax_diversity.lab.optimizer import adamw
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.loader.iteration import Batch
 from jax_diversity.loader.loader import make_loader
@@ -164,10 +165,10 @@ def train(
     shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed", "positions")}
     model = Gpt(**shape)
     schedule = _schedule(config)
-    optimizer = nnx.Optimizer(model, _optimizer(schedule), wrt=nnx.Param)
-    ordering = loader.batches.order.fingerprint
+    optimizer = nnx.Optimizer(model, adamw(schedule), wrt=nnx.Param)
+    ordering = loader.run.fingerprint
     header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
-    metrics = BatchMetrics.of_loader(loader, dataset)
+    metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order also when a step raises: log and writers, the loader, and then the folder is free again.
     with ExitStack() as stack:
         stack.enter_context(hold(folder))
@@ -292,14 +293,6 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
         decay_steps=config.num_steps,
         end_value=config.learning_rate / 10,
     )
-
-
-def _optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
-    # Weight decay acts on matrices alone: it would pull the scales of the norms, which are vectors, to 0.
-    def is_matrix(parameters: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
-
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.95, weight_decay=0.1, mask=is_matrix))
 
 
 def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:

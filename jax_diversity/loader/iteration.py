@@ -17,10 +17,10 @@ import numpy as np
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
-from jax_diversity.loader.orders import Order
 from jax_diversity.loader.settings import Windows
-from jax_diversity.loader.sources import SequenceSource
 from jax_diversity.loader.workers import WorkerDied, Workers
+from jax_diversity.run.run import Run
+from jax_diversity.run.source import SequenceSource
 
 Batch = dict[str, Any]
 """Arrays by field name: NumPy arrays, or global JAX arrays."""
@@ -34,19 +34,18 @@ class OrderedBatches(grain.MapDataset[Batch]):
     An element is a batch rather than a sequence because a batch whose records are neighbours is a single read.
     """
 
-    def __init__(self, source: SequenceSource, order: Order, windows: Windows) -> None:
+    def __init__(self, run: Run, source: SequenceSource, windows: Windows) -> None:
         super().__init__()
-        self.source, self.order, self.windows = source, order, windows
+        self.run, self.source, self.windows = run, source, windows
 
     def __len__(self) -> int:
-        return self.windows.num_batches(self.windows.settings.start_position)
+        return self.windows.num_batches_here
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        settings = self.windows.settings
         # Grain's datasets begin again after their end: element len(self) is element 0.
-        return self.read(settings.start_position + int(index) % len(self) * settings.global_batch_size)
+        return self.read(self.windows.first_position + int(index) % len(self) * self.windows.step)
 
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -67,14 +66,14 @@ class OrderedBatches(grain.MapDataset[Batch]):
         }
 
     def __str__(self) -> str:
-        return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.source})"
+        return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.run})"
 
     def read(self, position: int) -> Batch:
         """The rows of the global batch at a position that this host holds."""
         settings, positions = self.windows.settings, self.windows.positions(position)
-        sequences = self.order.at(positions)
+        sequences = self.run.at(positions)
         if len(sequences):
-            batch = self.source.read(positions, sequences, settings)
+            batch = self.source.read(sequences, positions)
         else:  # of a last batch that others' rows and padding fill
             batch = self._no_rows(self.windows.length_at(position))
         if missing := self.windows.num_rows - len(sequences):
@@ -109,7 +108,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def __init__(self, batches: OrderedBatches, placement: DevicePlacement | None = None) -> None:
         super().__init__()
         self._batches, self._windows, self._settings = batches, batches.windows, batches.windows.settings
-        self._position = self._settings.start_position
+        self._position = self._windows.first_position
         # Threads also place what they read, so that the transfer to devices runs ahead too. Worker processes have no
         # devices: what they return is placed here. Neither function refers to this iterator, so that an iterator
         # that is dropped without `close` is freed and its workers end with it.
@@ -133,7 +132,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             batch = self._take() if self._settings.num_prefetch else self._make(self._position)
             # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch
             # size.
-            self._position = min(self._position + self._settings.global_batch_size, self._windows.end)
+            self._position = min(self._position + self._windows.step, self._windows.end)
             return batch
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -164,8 +163,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return {
             "version": _STATE_VERSION,
             "position": position,
-            "dataset": self._batches.source.fingerprint,
-            "ordering": self._batches.order.fingerprint,
+            "dataset": self._batches.run.identity,
+            "ordering": self._batches.run.fingerprint,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -187,8 +186,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 "give the loader as many epochs as the run that was saved."
             )
         known = {
-            "dataset": state["dataset"] == self._batches.source.fingerprint,
-            "ordering": self._batches.order.continues(position, state["ordering"]),
+            "dataset": state["dataset"] == self._batches.run.identity,
+            "ordering": self._batches.run.continues(position, state["ordering"]),
         }
         for name, fits in known.items():
             if not fits:
@@ -205,13 +204,13 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
         A position within a batch, which the state of another batch size may have, counts as the batch after it.
         """
-        return -((self._settings.start_position - self._position) // self._settings.global_batch_size)
+        return -((self._windows.first_position - self._position) // self._windows.step)
 
     def _set_next_index(self, index: SupportsIndex) -> None:
         """Continue with the batch of a number; Grain's `set_next_index` calls it."""
-        start, size = self._settings.start_position, self._settings.global_batch_size
-        number = whole_number("the next index", index, 0, self._windows.num_batches(start))
-        self._move(min(start + number * size, self._windows.end))
+        windows = self._windows
+        number = whole_number("the next index", index, 0, windows.num_batches_here)
+        self._move(min(windows.first_position + number * windows.step, windows.end))
 
     def _move(self, position: int) -> None:
         with self._lock:
@@ -239,7 +238,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             self._submit(self._position)
             batch = self._pending.popleft()
             # Before waiting for this batch, fill its place in the queue.
-            workers = self._submit(self._position + self._settings.global_batch_size)
+            workers = self._submit(self._position + self._windows.step)
             made = workers.result(batch)
             return made if self._finish is None else self._finish(made)
         except BaseException as error:
@@ -257,7 +256,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if self._workers is None:
             self._workers = Workers(self._make, settings.num_threads, settings.num_workers)
         while len(self._pending) < settings.num_prefetch:
-            position = first + len(self._pending) * settings.global_batch_size
+            position = first + len(self._pending) * self._windows.step
             if not self._windows.num_batches(position):
                 break
             self._pending.append(self._workers.submit(position))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args
 
 import jax
@@ -14,14 +15,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import one_of, whole_number
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import FIELDS, LossOn
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.records.decoding import FIELDS, LossOn, checked_fields
+from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
 """The number of positions of a run without a last epoch: batches after it still have positions below 2^63."""
-
-ORIGIN_FIELDS = ("dataset_index", "sequence_index")
-"""The fields that say where each row of a batch of several datasets comes from."""
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
@@ -31,35 +30,59 @@ _SMALLEST = {
 _MAY_BE_NONE = ("num_epochs", "sequence_length")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
-    """Settings of a loader; `make_loader` documents each. Make one with `checked`."""
+    """The settings of `make_loader` and `stream_batches`; `checked` makes them of what a user gives."""
 
     global_batch_size: int
+    """B, sequences of a batch over all hosts."""
     num_epochs: int | None = 1
+    """How often every sequence comes, or a run is repeated; None never ends."""
     start_position: int = 0
+    """The global position of the first batch."""
     drop_remainder: bool = True
+    """Whether the last sequences are dropped when they do not fill a batch; False fills the batch up with rows of
+    padding. Every host sees the same number of batches in both cases."""
     host_index: int = 0
+    """This host (`jax.process_index()`); not with `sharding`, which determines it."""
     num_hosts: int = 1
+    """The number of hosts (`jax.process_count()`); it divides the batch."""
     sharding: jax.sharding.Sharding | None = None
-    fields: tuple[str, ...] = FIELDS
+    """A `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on the devices
+    ahead of time. Row j of the batch is row j of the array for any number of processes."""
+    fields: Sequence[str] = FIELDS
+    """Which arrays a batch holds. Each takes time to write: `("inputs",)` alone is about twice as fast as all six."""
     names: Mapping[str, str] = field(default_factory=dict)
-    dtype: str = "int32"
+    """Field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. MaxText and the Flax
+    examples read the fields' own names."""
+    dtype: Any = "int32"
+    """Of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's `jax_enable_x64`."""
     merge_segments: bool = False
+    """Give all segments of a sequence the number 1 and count positions through the sequence, so that a document attends
+    to those before it and its first token is a target; False keeps documents apart."""
     loss_on: LossOn = "all"
+    """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
+    In documents that are not chats every token counts towards the loss. Refused where no dataset was made of chats."""
     num_prefetch: int = 2
+    """Batches made ahead in the background; 0 makes each when it is asked for."""
     num_threads: int = 1
+    """Threads that make them."""
     num_workers: int = 0
+    """Processes that make them instead of threads; they take seconds to start. It must be possible to import the
+    program's own file without running it (`if __name__ == "__main__":`), as always with `multiprocessing`."""
     sequence_length: int | None = None
-
-    @classmethod
-    def among(cls, parameters: Mapping[str, Any]) -> LoaderSettings:
-        """The settings among a function's parameters, its `locals()`, which have the same names; see `checked`."""
-        return cls.checked(**{name: value for name, value in parameters.items() if name in cls.__dataclass_fields__})
+    """L that the model expects; a run with sequences of another length is refused. None takes any."""
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
-        """Settings as a user gives them, as plain values; the first that is not valid is refused."""
+        """Settings as a user gives them, as plain values; the first that is unknown or not valid is refused."""
+        known = cls.__dataclass_fields__
+        for name in given:
+            if name not in known:
+                listed = f"{', '.join(known)}{did_you_mean(name, known)}"
+                raise UserError(f"Unknown setting {quoted(name)}: expected one of {listed}")
+        if "global_batch_size" not in given:
+            raise UserError("Expected global_batch_size, the number of sequences of a batch, found none.")
         # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name in _MAY_BE_NONE and given[name] is None):
@@ -68,8 +91,8 @@ class LoaderSettings:
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
         given["names"] = dict(names)
-        _check_fields(fields := given.get("fields", FIELDS), given["names"])
-        given["fields"] = tuple(fields)
+        given["fields"] = fields = checked_fields(given.get("fields", FIELDS))
+        _check_names(fields, given["names"])
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
@@ -89,12 +112,25 @@ class LoaderSettings:
 
     @property
     def of_arrays(self) -> dict[str, Any]:
-        """What the arrays of a batch are made by, as the keyword arguments of `RecordReader.read_batch`."""
+        """What the arrays of a batch are made by, as the keyword arguments of `SequenceSource`."""
         return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_on": self.loss_on}
 
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, of epochs with that many positions."""
         return ENDLESS if self.num_epochs is None else num_positions * self.num_epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions(LoaderSettings):
+    """The keywords of `make_loader`: what is read, and the settings."""
+
+    ordering: Any = None
+    """The name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of integers that
+    holds each sequence once). Of several datasets: one over all their sequences. None takes `balance`. Not with a run,
+    which holds its own order."""
+    cache_folder: str | Path | None = None
+    """Where files of a dataset on an object store are kept, see `open_dataset`. A record file is fetched whole when it
+    is first needed; `stream_batches` removes it when it has been read."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +144,8 @@ class Windows:
     """Where sequences of another length begin in an epoch: (first position, L). Counting batches needs none."""
     row_numbers: tuple[int, ...] | None = None
     """The rows of the global batch that are read here, ascending; None: those of the host."""
+    turn: tuple[int, int] = (0, 1)
+    """The first batch that is read here and the number of batches to the next: Grain's worker processes take turns."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -134,6 +172,16 @@ class Windows:
         return self.settings.end(self.num_positions)
 
     @property
+    def first_position(self) -> int:
+        """Where the first batch begins that is read here."""
+        return self.settings.start_position + self.turn[0] * self.settings.global_batch_size
+
+    @property
+    def step(self) -> int:
+        """Positions from one batch that is read here to the next."""
+        return self.turn[1] * self.settings.global_batch_size
+
+    @property
     def num_rows(self) -> int:
         """Rows of this host's part of a batch."""
         if self.row_numbers is None:
@@ -145,6 +193,11 @@ class Windows:
         left = max(self.end - position, 0)
         size = self.settings.global_batch_size
         return left // size if self.settings.drop_remainder else -(-left // size)
+
+    @property
+    def num_batches_here(self) -> int:
+        """The number of batches that are read here, from the start position on."""
+        return max(-(-(self.num_batches(self.settings.start_position) - self.turn[0]) // self.turn[1]), 0)
 
     def length_at(self, position: int) -> int:
         """L, tokens of the sequences of the batch at a position."""
@@ -198,11 +251,7 @@ class Windows:
         return positions[positions < self.end]
 
 
-def _check_fields(fields: Any, names: Mapping[str, str]) -> None:
-    listed = isinstance(fields, Collection) and not isinstance(fields, str)
-    unknown = [field for field in fields if field not in FIELDS] if listed else fields
-    if unknown or not listed or not fields:
-        raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
+def _check_names(fields: Sequence[str], names: Mapping[str, str]) -> None:
     known = {*FIELDS, *ORIGIN_FIELDS}
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"Expected names of fields ({', '.join(sorted(known))}), found {unknown}.")
@@ -227,7 +276,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     return chosen.name
 
 
-def _check_sharding(sharding: Any, num_hosts: int) -> None:
+def _check_sharding(sharding: jax.sharding.Sharding | None, num_hosts: int) -> None:
     if num_hosts != 1:
         raise UserError(
             f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding says which "

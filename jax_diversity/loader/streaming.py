@@ -15,7 +15,7 @@ import tempfile
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from copy import copy
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -32,38 +32,34 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.remote import RemoteFolder, locked
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.orders import Order, layout_fingerprint
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
-from jax_diversity.loader.sources import RecordSource, opened
-from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader, Rows
+from jax_diversity.run.run import Run, open_datasets
+from jax_diversity.run.source import SequenceSource, layout_fingerprint
 
 _CHUNK = 2**20
 
 
-def stream_batches(
-    dataset: str | Path | Dataset,
-    *,
-    global_batch_size: SupportsIndex,
-    num_epochs: SupportsIndex | None = 1,
-    shuffle_buffer: SupportsIndex = 0,
-    seed: SupportsIndex = 0,
-    start_position: SupportsIndex = 0,
-    drop_remainder: bool = True,
-    host_index: SupportsIndex = 0,
-    num_hosts: SupportsIndex = 1,
-    sharding: Any = None,
-    fields: Sequence[str] = FIELDS,
-    names: Mapping[str, str] | None = None,
-    dtype: str | type | np.dtype = "int32",
-    merge_segments: bool = False,
-    loss_on: str = "all",
-    num_prefetch: SupportsIndex = 2,
-    num_threads: SupportsIndex = 1,
-    read_ahead_files: SupportsIndex = 2,
-    cache_folder: str | Path | None = None,
-) -> Loader:
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(LoaderSettings):
+    """The keywords of `stream_batches`: how records are streamed, and the settings of a loader."""
+
+    shuffle_buffer: int = 0
+    """Sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that hold a stretch are on
+    disk together."""
+    seed: int = 0
+    """Of the shuffle."""
+    read_ahead_files: int = 2
+    """Files fetched before they are needed."""
+    cache_folder: str | Path | None = None
+    """Where files are kept while they are needed, see `open_dataset`; each iterator has its own."""
+
+
+@takes_settings(StreamOptions, without=("num_workers",))
+def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
     """Batches in the order in which the records lie, fetched a file at a time.
 
     For a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
@@ -77,15 +73,7 @@ def stream_batches(
 
     Args:
         dataset: a built dataset, its folder or its address.
-        global_batch_size: B, sequences of a batch over all hosts.
-        num_epochs: how often every sequence comes; None never ends.
-        shuffle_buffer: sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that
-            hold a stretch are on disk together.
-        seed: of the shuffle.
-        start_position, drop_remainder, host_index, num_hosts, sharding: see `make_loader`.
-        fields, names, dtype, merge_segments, loss_on, num_prefetch, num_threads: see `make_loader`.
-        read_ahead_files: files fetched before they are needed.
-        cache_folder: where files are kept while they are needed, see `open_dataset`; each iterator has its own.
+        {settings}
 
     Raises:
         UserError: a setting that is not valid, a dataset without records, a driver that is not installed. While
@@ -96,13 +84,20 @@ def stream_batches(
         ...     batch["inputs"].shape
         (64, 512)
     """
-    settings = LoaderSettings.among(locals())  # the parameters that `make_loader` has too
-    buffer, seed = whole_number("shuffle_buffer", shuffle_buffer), whole_number("seed", seed)
-    num_ahead = whole_number("read_ahead_files", read_ahead_files)
-    source = opened(dataset, cache_folder)
-    end = settings.end(len(source.records))
-    order = StreamOrder(source.records, layout_fingerprint(source), end, buffer, seed, num_ahead)
-    return Loader(StreamedSource(order, source.fingerprint, source.remote), order, settings)
+    own = {name: options.pop(name, default) for name, default in _OWN.items()}
+    if "num_workers" in options:
+        raise UserError("Expected stream_batches without num_workers, found it: files are fetched by threads.")
+    settings = LoaderSettings.checked(**options)
+    buffer, seed = (whole_number(name, own[name]) for name in ("shuffle_buffer", "seed"))
+    num_ahead = whole_number("read_ahead_files", own["read_ahead_files"])
+    datasets = open_datasets(dataset, own["cache_folder"])
+    if len(datasets) != 1:
+        raise UserError(f"Expected one dataset to stream, found {len(datasets)}.")
+    run = StreamedRun(datasets[0], settings.end(datasets[0].num_sequences), buffer, seed, num_ahead)
+    return Loader(run, StreamedSource(run, **settings.of_arrays), settings)
+
+
+_OWN: dict[str, Any] = {"shuffle_buffer": 0, "seed": 0, "read_ahead_files": 2, "cache_folder": None}
 
 
 @dataclass(frozen=True)
@@ -114,25 +109,32 @@ class FilesOfBatch:
     kept: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StreamOrder(Order):
-    """The order of a stream: which record comes at every position, and in which files.
+class StreamedRun(Run):
+    """The run of a stream: which record comes at every position, and in which files.
 
     To shuffle, each epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and
     permutes the steps of each stretch. Every random number is computed from the seed, the epoch and the place of the
-    stretch, so that what comes at a position needs no state. `layout` is as `layout_fingerprint` gives it, `end` the
-    position after the last epoch, `num_ahead` the number of files that are fetched before they are needed.
+    stretch, so that what comes at a position needs no state. `end` is the position after the last epoch, `num_ahead`
+    the number of files that are fetched before they are needed.
     """
 
-    records: RecordReader
-    layout: str | None
-    end: int
-    shuffle_buffer: int = 0
-    seed: int = 0
-    num_ahead: int = 2
+    is_bijection = True
+
+    def __init__(self, dataset: Dataset, end: int, shuffle_buffer: int = 0, seed: int = 0, num_ahead: int = 2) -> None:
+        self.dataset, self.records, self._layout = dataset, dataset.records, layout_fingerprint(dataset)
+        self.end, self.shuffle_buffer, self.seed, self.num_ahead = end, shuffle_buffer, seed, num_ahead
+        self.name, self.info = "stream", {"method": "stream", "shuffle_buffer": shuffle_buffer, "seed": seed}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamedRun, (self.dataset, self.end, self.shuffle_buffer, self.seed, self.num_ahead)
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The dataset."""
+        return (self.dataset,)
 
     @property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -141,11 +143,14 @@ class StreamOrder(Order):
             return self._layout_fingerprint
         return fingerprint("stream", self._layout_fingerprint, self.records.counts, self.shuffle_buffer, self.seed)
 
-    def at(self, positions: Rows) -> Rows:
-        """The sequences at some positions."""
-        return self.records.sequences_at(self.places(positions))
+    def _at(self, positions: Rows) -> Rows:
+        return self.at(positions)
 
-    def places(self, positions: Rows) -> Rows:
+    def at(self, positions: Rows) -> Rows:
+        """The sequences at some positions: another order in every epoch."""
+        return self.records.sequences_at(self.record_places(positions))
+
+    def record_places(self, positions: Rows) -> Rows:
         """The places of the records that come at some positions."""
         epochs, steps = np.divmod(positions, len(self))
         if not self.shuffle_buffer:
@@ -211,8 +216,8 @@ class StreamOrder(Order):
     @cached_property
     def _layout_fingerprint(self) -> str:
         """That of the ordering in which the records lie, which in the packed layout is 0, 1, 2 ..."""
-        if self.layout is not None:
-            return self.layout
+        if self._layout is not None:
+            return self._layout
         digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
         for start in range(0, len(self), _CHUNK):
             digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
@@ -248,31 +253,33 @@ def _file_order(
     return files, np.cumsum(sizes) - sizes
 
 
-class StreamedSource(RecordSource):
-    """The records of a dataset, read file by file; every iterator has its own files, which come from `remote`."""
+class StreamedSource(SequenceSource):
+    """The records of a dataset, read file by file; every iterator has its own files."""
 
-    def __init__(self, order: StreamOrder, fingerprint: str, remote: RemoteFolder | None) -> None:
-        super().__init__(order.records, fingerprint)
-        self._order, self._remote = order, remote
+    def __init__(self, run: StreamedRun, **options: Any) -> None:
+        super().__init__(run, **options)
+        self._run = run
         self._files: StreamedFiles | None = None
 
     def for_iterator(self) -> StreamedSource:
         """The same with its own files, which are removed when it is closed or freed."""
-        source = copy(self)
-        source.records = self.records if self._order.shuffle_buffer else self.records.forward()
-        if self._remote is not None:
-            source._files = StreamedFiles(self._remote, source.records)
-            source.records = source._files.reader
+        source, records, remote = copy(self), self._run.records, self._run.dataset.remote
+        records = records if self._run.shuffle_buffer else records.forward()
+        if remote is not None:
+            source._files = StreamedFiles(remote, records)
+            records = source._files.reader
+        source.readers = [records]
         return source
 
-    def read(self, positions: Rows, sequences: Rows, settings: LoaderSettings) -> Mapping[str, np.ndarray]:
+    def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
         """The arrays of the sequences at some positions; their files are kept on disk meanwhile."""
-        places = self._order.places(positions)
+        assert positions is not None
+        (records,), places = self.readers, self._run.record_places(positions)
         held: Any = nullcontext()
         if self._files is not None:
-            held = self._files.hold(self._order.files(positions, self.records.files_of(places)))
+            held = self._files.hold(self._run.files(positions, records.files_of(places)))
         with held:
-            return self.records.read_batch(places, expected=sequences, **settings.of_arrays)
+            return records.read_batch(places, expected=sequences, **self._options)
 
     def close(self) -> None:
         """Remove the files."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 import grain
@@ -20,24 +19,17 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.joining import comparable_characteristics
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Batch, BatchIterator
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.orders import Order, resolve_order
 from jax_diversity.loader.settings import ENDLESS
-from jax_diversity.loader.sources import opened
 from jax_diversity.measures.documents import COPY, DOCUMENT, num_repeats
-from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.run.run import Datasets, Run, as_run
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
 """A function of a step and its values by name, as `lambda step, values: wandb.log(dict(values), step=step)`."""
-
-Counted = str | Path | Dataset | Sequence[str | Path | Dataset] | RunSchedule | Characteristics
-"""What gives sequences' token counts: a dataset, several or those of a run's schedule, or the counts themselves."""
 
 _CHUNK = 2**16
 
@@ -92,60 +84,52 @@ class BatchMetrics:
     its shares. The unit of the prefix deviation is the longest sequence length.
 
     Args:
-        dataset: a built dataset, its folder or address; several, or the schedule of a run, for its datasets; or the
-            token counts of the sequences in the order.
-        ordering: the order of training, as `make_loader` takes it; names need one dataset. That of a run's schedule is
-            its `to_schedule()`.
+        run: a run; or a built dataset, its folder or address, or several.
+        ordering: of datasets, see `make_loader`.
         global_batch_size: B, sequences of a batch over all hosts.
+        characteristics: token counts of the run's sequences, in place of those that its datasets store.
 
     Raises:
-        UserError: an unknown ordering, or one of another number of sequences; a batch size below 1.
+        UserError: an unknown ordering, or counts of another number of sequences; datasets without a common family; a
+            batch size below 1.
 
     Example:
         >>> metrics = BatchMetrics("out/", "balance", global_batch_size=64)
         >>> metrics.values(position=0)["batch_tv/cluster"]
     """
 
-    def __init__(self, dataset: Counted, ordering: Any, global_batch_size: SupportsIndex) -> None:
+    def __init__(
+        self,
+        run: Run | Datasets,
+        ordering: Any = None,
+        *,
+        global_batch_size: SupportsIndex,
+        characteristics: Characteristics | None = None,
+    ) -> None:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
-        datasets = [] if isinstance(dataset, Characteristics) else _opened(dataset)
-        counts = dataset if isinstance(dataset, Characteristics) else comparable_characteristics(datasets)
-        if not isinstance(ordering, Order):
-            ordering = resolve_order(ordering, counts.num_sequences, datasets[0] if len(datasets) == 1 else None)
-        self._order: Order = ordering
-        self._end = ENDLESS
+        self._run, self._end = as_run(run, ordering), ENDLESS
+        counts = self._run.characteristics if characteristics is None else characteristics
+        if counts.num_sequences != self._run.num_sequences:
+            raise UserError(
+                f"Expected the token counts of the run's {self._run.num_sequences} sequences, found those of "
+                f"{counts.num_sequences}; give what the loader reads."
+            )
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
         self._spread = {DOCUMENT: counts.documents, COPY: counts.copies}
         self._targets = {family: counts.target_share(family) for family in counts.families}
         self._restart(0)
 
     @classmethod
-    def of_loader(cls, loader: Loader, dataset: Counted) -> BatchMetrics:
-        """The values of the batches of a loader, from what it reads or the token counts of its sequences.
+    def of_loader(cls, loader: Loader, characteristics: Characteristics | None = None) -> BatchMetrics:
+        """The values of the batches of a loader, from the counts that its datasets store, or other ones.
 
         Raises:
-            UserError: no such loader; other datasets than the loader reads, or the counts of another number of
-                sequences; datasets without a common family.
+            UserError: no such loader; counts of another number of sequences; datasets without a common family.
         """
         _check_loader(loader)
-        source, windows = loader.batches.source, loader.batches.windows
-        counts: Any = dataset
-        if not isinstance(dataset, Characteristics):
-            datasets = _opened(dataset)
-            found = tuple(each.fingerprint for each in datasets)
-            if source.datasets != found:
-                raise UserError(
-                    f"Expected the datasets of fingerprints {_shown(source.datasets)} that the loader reads, found "
-                    f"{_shown(found)}; give what make_loader was given: a dataset, several in the same order, or the "
-                    "schedule in the same version."
-                )
-            counts = comparable_characteristics(datasets)
-        if counts.num_sequences != len(source):
-            raise UserError(
-                f"Expected the token counts of the loader's {len(source)} sequences, found those of "
-                f"{counts.num_sequences}; give what the loader reads."
-            )
-        metrics = cls(counts, loader.batches.order, windows.settings.global_batch_size)
+        windows = loader.batches.windows
+        size = windows.settings.global_batch_size
+        metrics = cls(loader.run, global_batch_size=size, characteristics=characteristics)
         metrics._end = windows.end
         return metrics
 
@@ -158,10 +142,10 @@ class BatchMetrics:
         whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
-        sequences = self._order.at(np.arange(position, stop, dtype=np.int64))
+        sequences = self._run.at(np.arange(position, stop, dtype=np.int64))
         batch = self._tokens(sequences)
         # A batch that ends in another epoch: the sums begin again with that epoch, as they would in a resumed run.
-        if stop // len(self._order) == position // len(self._order):
+        if stop // len(self._run) == position // len(self._run):
             self._add(batch, stop)
         else:
             self._move(stop)
@@ -179,7 +163,7 @@ class BatchMetrics:
 
     def _move(self, position: int) -> None:
         """Have counted all that comes before a position."""
-        first = position - position % len(self._order)
+        first = position - position % len(self._run)
         if not first <= self._position <= position:
             self._restart(first)
         while self._position < position:
@@ -189,7 +173,7 @@ class BatchMetrics:
     def _restart(self, first: int) -> None:
         """Have counted all that comes before an epoch."""
         # Whole epochs of an ordering are left out: each holds every sequence once and so deviates by nothing.
-        epochs = 0 if self._order.is_bijection else first // len(self._order)
+        epochs = 0 if self._run.is_bijection else first // len(self._run)
         self._position = first
         self._placed = {
             family: epochs * self._epoch[family] if epochs else np.zeros(matrix.shape[1])
@@ -205,29 +189,18 @@ class BatchMetrics:
     def _epoch(self) -> dict[str, Float64[np.ndarray, " group"]]:
         """Tokens of a whole epoch."""
         total = {family: np.zeros(matrix.shape[1]) for family, matrix in self._counts.items()}
-        for start in range(0, len(self._order), _CHUNK):
-            part = self._tokens_between(start, min(start + _CHUNK, len(self._order)))
+        for start in range(0, len(self._run), _CHUNK):
+            part = self._tokens_between(start, min(start + _CHUNK, len(self._run)))
             total = {family: tokens + part[family] for family, tokens in total.items()}
         return total
 
     def _tokens_between(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
         """Every group's tokens at the positions from `start` up to `stop`."""
-        return self._tokens(self._order.at(np.arange(start, stop, dtype=np.int64)))
+        return self._tokens(self._run.at(np.arange(start, stop, dtype=np.int64)))
 
     def _tokens(self, sequences: Int64[np.ndarray, " row"]) -> dict[str, Float64[np.ndarray, " group"]]:
         """Every group's tokens in some sequences: whole numbers, exact up to 2^53."""
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
-
-
-def _opened(given: Any) -> list[Dataset]:
-    if isinstance(given, RunSchedule):
-        return list(given.datasets)
-    several = isinstance(given, Iterable) and not isinstance(given, str | Path | Dataset)
-    return [opened(each) for each in (given if several else [given])]
-
-
-def _shown(fingerprints: Sequence[str]) -> str:
-    return ", ".join(each[:16] for each in fingerprints) or "none"
 
 
 def _check_loader(loader: Any) -> None:
@@ -250,7 +223,11 @@ def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[
 
 
 def watch_batches(
-    loader: Loader, dataset: Counted, write: MetricsWriter, *, every: SupportsIndex = 1
+    loader: Loader,
+    write: MetricsWriter,
+    *,
+    every: SupportsIndex = 1,
+    characteristics: Characteristics | None = None,
 ) -> WatchedBatches:
     """The unchanged batches of a loader, whose values are written while the loop trains on them.
 
@@ -266,22 +243,21 @@ def watch_batches(
 
     Args:
         loader: of `make_loader` or `stream_batches`.
-        dataset: what the loader reads, as `make_loader` was given it: a dataset, several, or the schedule of a run; or
-            the token counts of all their sequences end to end.
         write: called with a step and its values by name. When it raises, a warning is given and it is not called
             again.
         every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
+        characteristics: token counts of the sequences of all datasets end to end, in place of those that they store.
 
     Returns:
         An iterator with the state of the loader's own, saved and restored in the same way.
 
     Raises:
-        UserError: no such loader, other datasets than it reads, counts of another number of sequences, datasets
-            without a common family, `every` below 1.
+        UserError: no such loader, counts of another number of sequences, datasets without a common family, `every`
+            below 1.
 
     Example:
         >>> loader = make_loader("out/", global_batch_size=64)
-        >>> for batch in watch_batches(loader, "out/", lambda step, values: wandb.log(dict(values), step=step)):
+        >>> for batch in watch_batches(loader, lambda step, values: wandb.log(dict(values), step=step)):
         ...     ...
     """
     steps = whole_number("every", every, 1)
@@ -289,7 +265,7 @@ def watch_batches(
     settings = loader.batches.windows.settings
     # With a sharding, JAX numbers the processes. Without one, JAX may not be initialised, or count other processes.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
-    metrics = None if host_index else BatchMetrics.of_loader(loader, dataset)
+    metrics = None if host_index else BatchMetrics.of_loader(loader, characteristics)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)
 
 

@@ -1,4 +1,4 @@
-"""All measures of one ordering or schedule, in every family."""
+"""All measures of one ordering or run, in every family."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from jax_diversity.measures.windows import (
     token_windows,
     window_deviation,
 )
-from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
+from jax_diversity.schema.orderings import Positions
 
 _UNEVEN = (
     0.1  # standard deviation of the sequences' tokens, as a part of their mean, from which windows of tokens matter
@@ -33,15 +34,15 @@ _UNEVEN = (
 
 
 @runtime_checkable
-class Planned(Protocol):
-    """What a run follows, such as a stored schedule."""
+class Followed(Protocol):
+    """What training follows, such as a run."""
 
-    def to_schedule(self) -> Schedule:
+    def to_order(self) -> Ordering | Positions:
         """All positions, over the sequences that are measured."""
         ...
 
 
-Order = Ordering | Schedule | Planned | Int64[np.ndarray, " position"]
+Order = Ordering | Positions | Followed | Int64[np.ndarray, " position"]
 """What is trained on, in order; an array has to be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 """Family -> shares of its groups to measure against."""
@@ -51,8 +52,8 @@ Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 class Balance:
     """The measures of one ordering; arrays are float64 where nothing else is said.
 
-    For a schedule, which may repeat and omit sequences, a position takes a sequence's place in the shapes, and
-    floors and bounds are those of all orders of the same positions.
+    For a run, which may repeat and omit sequences, a position takes a sequence's place in the shapes, and floors and
+    bounds are those of all orders of the same positions.
 
     Attributes:
         prefix_l2: family -> (num_sequences,) prefix deviation after every position, in sequence lengths.
@@ -140,7 +141,7 @@ def measure(
     targets: Targets | None = None,
     every_start: bool = False,
 ) -> Balance:
-    """Measure an ordering, or a schedule that repeats or omits sequences, in every family.
+    """Measure an ordering, or a run that repeats or omits sequences, in every family.
 
     Args:
         characteristics: the token counts; weights play no part.
@@ -148,7 +149,7 @@ def measure(
         windows: window sizes in sequences, each between 1 and the number of positions.
         advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
-            no target: with one for the first family, their drift is measured against the schedule's own mean.
+            no target: with one for the first family, their drift is measured against the mean of all positions.
         every_start: whether to measure also the window TV of all start positions.
 
     Raises:
@@ -204,20 +205,20 @@ class Measurer:
         documents, copies = self._spread("documents", ordering), self._spread("copies", ordering)
         return Balance(**by_name, norm_drift=drift, documents=documents, copies=copies)
 
-    def _spread(self, name: str, ordering: Ordering | Schedule) -> DocumentSpread | None:
+    def _spread(self, name: str, ordering: Ordering | Positions) -> DocumentSpread | None:
         """Of the documents or the copies, where they are known."""
         groups = getattr(self._characteristics, name)
         if groups is None or groups.size == 0:
             return None
         return document_spread(groups, ordering.indices, self.windows)
 
-    def _family(self, family: str, ordering: Ordering | Schedule, advance: Advance) -> dict[str, Any]:
+    def _family(self, family: str, ordering: Ordering | Positions, advance: Advance) -> dict[str, Any]:
         """A family's part of `Balance`, by the names of its attributes."""
         # One family's rows are placed at a time: with several, all of them would be held twice.
         target, length, sizes = self.shares[family], self._length, self.windows
         placed = place(self._characteristics.counts[family], ordering.indices)
         aligned = {size: aligned_windows(placed, target, size) for size in sizes}
-        # All orderings of a corpus share its floors and bounds; a schedule's are those of its own positions.
+        # All orderings of a corpus share its floors and bounds; a run has those of its own positions.
         limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
         if family not in limits:
             each = {size: (placed, target, size, length) for size in sizes}
@@ -257,7 +258,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
     return told
 
 
-def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
+def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
     """The ordering, which has to be of the same number of sequences as the characteristics; messages call it `name`."""
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
@@ -269,12 +270,12 @@ def checked(characteristics: Characteristics, ordering: Order, name: str = "the 
     return ordering
 
 
-def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Schedule:
-    """An ordering or schedule as it is, a run's in memory, an array as an ordering; messages call it `name`."""
-    if isinstance(ordering, Ordering | Schedule):
+def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Positions:
+    """An ordering as it is, the positions of a run, an array as an ordering; messages call it `name`."""
+    if isinstance(ordering, Ordering | Positions):
         return ordering
-    if isinstance(ordering, Planned):
-        return ordering.to_schedule()
+    if isinstance(ordering, Followed):
+        return ordering.to_order()
     try:
         return Ordering(ordering)
     except Exception as error:  # also what NumPy and other libraries' arrays raise
@@ -282,11 +283,11 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Schedule
 
 
 def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
-    """The groups' shares of the tokens of all positions: what a schedule that repeats and omits is a mixture of.
+    """The groups' shares of the tokens of all positions: the mixture of a run that repeats and omits sequences.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2]]})
-        >>> own_shares(chars, Schedule(np.array([0, 0, 0, 1]), num_sequences=2))
+        >>> own_shares(chars, make_run(chars, positions=[0, 0, 0, 1]))
         {'topic': array([0.75, 0.25])}
     """
     indices = checked(characteristics, ordering).indices

@@ -16,7 +16,7 @@ from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, ch
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.windows import place, window_deviation
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema import Characteristics
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
@@ -149,7 +149,7 @@ def compare(
 
     Args:
         characteristics: the token counts; weights play no part.
-        orderings: name -> ordering, schedule, or array that is a bijection of the sequences.
+        orderings: name -> ordering, run, or array that is a bijection of the sequences.
         windows: window sizes in sequences; None takes those of 64, 192, 256 and 1024 that fit, else half of all.
         offsets: which windows' TV: "0" aligned ones, "half" those half a window later, "every" start position
             (which costs as much as the rest together). "tokens" are added where sequences differ in tokens.
@@ -199,11 +199,11 @@ def compare(
 
 def is_shuffle(name: str, ordering: Order) -> bool:
     """Tell whether an ordering is a uniform shuffle, by its name or its method."""
-    return name == SHUFFLE or (isinstance(ordering, Ordering) and ordering.info.get("method") == SHUFFLE)
+    return name == SHUFFLE or getattr(ordering, "info", {}).get("method") == SHUFFLE
 
 
 def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[tuple[str, int], float]:
-    """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a schedule may have."""
+    """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a run may have."""
     # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
     means = {}
@@ -288,7 +288,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
     def limits(family: str) -> Iterator[list[str]]:
-        """What no ordering's mean can be below, a line where all have the same; a schedule has its own."""
+        """What no ordering's mean can be below, a line where all have the same; a run has its own."""
         for limit in ("repeats_floor",) if family in (DOCUMENT, COPY) else ("tv_floor", "tv_bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:

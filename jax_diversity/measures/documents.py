@@ -69,7 +69,7 @@ def document_spread(
     Args:
         documents: the document of every sequence, negative where a sequence holds several; or the groups of copies
             (sequence, member) that every sequence holds, each once, negative where it holds fewer.
-        indices: the sequences in the order of training; a schedule's may come several times, or not at all.
+        indices: the sequences in the order of training; a run's may come several times, or not at all.
         windows: window sizes, each at most the number of positions.
 
     Example:

@@ -12,7 +12,7 @@ from jax_diversity.foundation.checks import instance_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.balance import Order, as_order
 from jax_diversity.schema import Segments
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.orderings import as_integers
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def duplicate_gaps(
         >>> duplicate_gaps(np.array([2, 0, 1, 3]), np.array([7, -1, 7, -1])).gaps
         array([1])
     """
-    ordering, groups = as_order(ordering), integers("groups", groups, least=-(2**63))
+    ordering, groups = as_order(ordering), as_integers("groups", groups, least=-(2**63))
     instance_of("segments", segments, Segments | None, "a jd.Segments")
     indices, num_sequences = ordering.indices, ordering.num_sequences
     if segments is None:
@@ -67,7 +67,7 @@ def duplicate_gaps(
                 f"Expected the duplicate groups of {num_sequences} sequences, found {len(groups)}; "
                 "give one group a sequence, negative for none."
             )
-        # Each position is a member of its own, so that a sequence that a schedule repeats is a copy of itself.
+        # Each position is a member of its own, so that a sequence that a run repeats is a copy of itself.
         position = np.flatnonzero(groups[indices] >= 0)
         return _gaps(groups[indices[position]], position, position)
     if segments.num_sequences != num_sequences:

@@ -130,7 +130,7 @@ def norm_drift(
     Args:
         norms: `||c_s||₂ / L` of every sequence.
         indices: the sequence at every position.
-        own_mean: whether to subtract the mean over the positions instead of the corpus's; only a schedule, which
+        own_mean: whether to subtract the mean over the positions instead of the corpus's; only a run, which
             repeats or omits sequences, has another.
     """
     placed = norms[indices]  # a copy, which is changed below

@@ -105,7 +105,13 @@ def window_profile(
 
 
 def group_timeline(
-    characteristics: Characteristics, family: str, ordering: Order, *, num_groups: int = 24, num_bins: int = 96
+    characteristics: Characteristics,
+    family: str,
+    ordering: Order,
+    *,
+    num_groups: int = 24,
+    num_bins: int = 96,
+    targets: Targets | None = None,
 ) -> GroupTimeline:
     """The shares of a family's largest groups along an order, in bins of equal size.
 
@@ -115,9 +121,10 @@ def group_timeline(
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
         num_groups: groups at most; groups without tokens are left out.
         num_bins: bins of equal size at most.
+        targets: family -> the groups' shares to compare with; the corpus's own where not given.
 
     Raises:
-        ValueError: an unknown family, an ordering of another dataset, numbers below 1.
+        ValueError: an unknown family, an ordering of another dataset, numbers below 1, targets that are no shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [1, 1], [2, 0], [0, 2]]})
@@ -128,7 +135,8 @@ def group_timeline(
     one_of("family", family, characteristics.families)
     whole_number("num_groups", num_groups, 1)
     whole_number("num_bins", num_bins, 1)
-    counts, target = characteristics.counts[family], characteristics.target_share(family)
+    counts = characteristics.counts[family]
+    target = target_shares(characteristics, {} if targets is None else targets)[family]
     groups = np.argsort(-target, kind="stable")[:num_groups]
     groups = groups[target[groups] > 0]
     bin_size = max(-(-len(indices) // num_bins), 1)

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -20,7 +20,7 @@ from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
-from jax_diversity.schema import Characteristics, Ordering, Schedule
+from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
 
 
@@ -78,38 +78,6 @@ PLANNING = "follow targets or go on from earlier sequences"
 """What a method with the parameter `plan` can do."""
 
 
-@overload
-def order(
-    characteristics: Characteristics,
-    method: str = ...,
-    *,
-    seed: int = ...,
-    objective: Objective | None = ...,
-    targets: Targets | Mapping[str, Any] | None = ...,
-    consumed: None = ...,
-    previous: Any = ...,
-    checkpoint: str | Path | None = ...,
-    advance: Advance = ...,
-    **options: Any,
-) -> Ordering: ...
-
-
-@overload
-def order(
-    characteristics: Characteristics,
-    method: str = ...,
-    *,
-    seed: int = ...,
-    objective: Objective | None = ...,
-    targets: Targets | Mapping[str, Any] | None = ...,
-    consumed: Any,
-    previous: Any = ...,
-    checkpoint: str | Path | None = ...,
-    advance: Advance = ...,
-    **options: Any,
-) -> Schedule: ...
-
-
 def order(
     characteristics: Characteristics,
     method: str = "balance",
@@ -122,7 +90,7 @@ def order(
     checkpoint: str | Path | None = None,
     advance: Advance = ignore,
     **options: Any,
-) -> Ordering | Schedule:
+) -> Ordering:
     """Compute an ordering of the sequences.
 
     Args:
@@ -132,9 +100,10 @@ def order(
         seed: for the methods that draw; an integer >= 0.
         objective: weights of the rule; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
-            shares from the first position of the run on.
-        consumed: the sequences that training has seen already, in their order; the run continues from the deviation
-            that they leave, and orders the rest.
+            shares from the first position on that is not consumed.
+        consumed: the sequences that training has seen already, in their order. They stay the first ones; the others
+            are ordered from the deviation that they leave. Phases of `Targets` count from position 0 and apply to
+            consumed sequences too, so that a group that had too many tokens gets fewer from now on.
         previous: the ordering of the epoch before: sequences of a document, and copies, then lie as far apart across
             the seam of the two epochs as within one.
         checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
@@ -142,8 +111,8 @@ def order(
         options: the method's own, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
-        A bijection with `info` that says how it was made, of zero sequences where there are none. With `consumed`,
-        a schedule of the remaining sequences.
+        A bijection with `info` that says how it was made, of zero sequences where there are none; with `consumed`
+        also from which position on (`replanned_at`).
 
     Raises:
         ValueError: unknown method or option; a method that takes no targets, consumed sequences, checkpoint or norms;
@@ -160,8 +129,8 @@ def order(
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
         >>> order(chars, "greedy").indices.tolist()
         [0, 2, 1, 3]
-        >>> order(chars, "greedy", consumed=[0]).indices.tolist()
-        [2, 1, 3]
+        >>> order(chars, "greedy", consumed=[1]).indices.tolist()
+        [1, 2, 0, 3]
     """
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     run = METHODS.find(method)
@@ -193,7 +162,7 @@ def order(
         },
         "characteristics": characteristics.fingerprint,
     }
-    arguments = dict(options)
+    arguments, plan = dict(options), None
     if targets is not None or consumed is not None or previous is not None:
         METHODS.check_takes(method, "plan", PLANNING)
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
@@ -212,9 +181,10 @@ def order(
     indices = run(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
         indices = _in_turn(indices, characteristics)
-    if consumed is None:
+    if plan is None or consumed is None:
         return Ordering(indices, info)
-    return Schedule(indices, characteristics.num_sequences, info)
+    # Both parts together are checked to be a bijection.
+    return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
 
 
 def _in_turn(

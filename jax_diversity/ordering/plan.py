@@ -22,7 +22,7 @@ from jax_diversity.foundation.checks import mapping, one_of, whole_number
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.orderings import as_integers
 
 _FAMILY_TO_SHARES = "family -> shares of its groups"
 
@@ -305,7 +305,7 @@ def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " posi
 def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
     """Indices of sequences that were consumed already, checked to be integers in range, each once."""
     try:
-        indices = integers("consumed sequences", consumed, below=num_sequences)
+        indices = as_integers("consumed sequences", consumed, below=num_sequences)
     except ValueError as error:  # also NumPy's, of rows of many lengths
         raise UserError(f"Expected consumed sequences as indices of sequences: {error}") from None
     # One pass of counts instead of a sort: consumed sequences may be many millions.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.ordering.settings import OrderConfig, position_of
 
@@ -40,7 +41,6 @@ def order_stage(config: OrderConfig) -> Stage:
 def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Counts:
     """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
-    from jax_diversity.ordering.composition.compose import replan
     from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
@@ -61,6 +61,11 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         settings["mesh"] = _mesh(config)
     before = None if config.after.order is None else dataset.orderings[config.after.order]
     position = position_of(config.after.position or 0, chars.num_sequences)
+    if position > chars.num_sequences:
+        raise UserError(
+            f"Ordering {config.file_name!r}: Expected a position in 0 .. {chars.num_sequences} (the sequences), found "
+            f"{position}; of a run over several epochs give the position in its epoch."
+        )
     about: Counts = {"name": config.file_name}
     if config.targets.shares:
         consumed = () if before is None else before.indices[:position]
@@ -70,11 +75,10 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", UnmetTargets)  # told above, with the group's name
-        if before is None:
-            result = order(chars, config.method, advance=advance, **settings)
-        else:
-            result = replan(chars, before, position, config.method, advance=advance, **settings)
+        if before is not None:
+            settings["consumed"] = before.indices[:position]
             about["of"] = {"name": config.after.order, "fingerprint": before.fingerprint}
+        result = order(chars, config.method, advance=advance, **settings)
     if config.reverse:
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
     checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; in any case it is not published

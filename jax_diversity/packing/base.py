@@ -28,7 +28,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.orderings import as_integers
 
 _MOST_TOKENS = 2**62
 
@@ -105,7 +105,7 @@ def pack(
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
     sequence_length = whole_number("sequence_length", sequence_length, least=1, most=2**55)
-    lengths = integers("document_lengths", document_lengths, below=_MOST_TOKENS)
+    lengths = as_integers("document_lengths", document_lengths, below=_MOST_TOKENS)
     times = None if appearances is None else _checked_appearances(appearances, len(lengths))
     # In float64: a sum in int64 could wrap around before it is compared.
     if (total := float((lengths * (1.0 if times is None else np.maximum(times, 1.0))).sum())) > _MOST_TOKENS:
@@ -146,7 +146,7 @@ def check_settings(method: str, options: Mapping[str, Any], sequence_length: int
 def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " chosen"]:
     if document_order is None:
         return np.arange(num_documents)
-    order = integers("document_order", document_order, below=num_documents)
+    order = as_integers("document_order", document_order, below=num_documents)
     times = np.bincount(order, minlength=num_documents)
     if times.max(initial=0) > 1:
         raise UserError(f"Expected every document once in document_order, found {times.argmax()} again.")
@@ -154,14 +154,14 @@ def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray,
 
 
 def _checked_appearances(appearances: Any, num_documents: int) -> Int64[np.ndarray, " document"]:
-    times = integers("appearances", appearances, below=2**31)
+    times = as_integers("appearances", appearances, below=2**31)
     if len(times) != num_documents:
         raise UserError(f"Expected the appearances of each of {num_documents} documents, found {len(times)}.")
     return times
 
 
 def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:
-    codes = integers("clusters", clusters, below=2**31)
+    codes = as_integers("clusters", clusters, below=2**31)
     if len(codes) != num_documents:
         raise UserError(f"Expected one cluster for each of {num_documents} documents, found {len(codes)}.")
     return codes.astype(np.int32)

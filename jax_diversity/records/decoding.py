@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int32
@@ -27,6 +27,15 @@ Arrays = dict[str, Int32[np.ndarray, "row token"]]
 _PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
 _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
 _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
+
+
+def checked_fields(fields: Any) -> tuple[str, ...]:
+    """The fields that were asked for; a `UserError` for one that does not exist, and for none."""
+    listed = isinstance(fields, Collection) and not isinstance(fields, str)
+    unknown = [field for field in fields if field not in FIELDS] if listed else fields
+    if unknown or not listed or not fields:
+        raise UserError(f"Expected a list of fields among {', '.join(FIELDS)}, found {unknown or fields!r}.")
+    return tuple(fields)
 
 
 def checked_loss(loss_on: str, marks_learned: bool) -> LossOn:

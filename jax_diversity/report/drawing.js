@@ -3,6 +3,7 @@
 const drawing = (() => {
   const { button, element, find, table } = elements;
   const catalogue = {
+    reading: { make: runFigures.reading, file: "reading", by: [] },
     windows: { make: orderFigures.windows, file: "window-deviation", by: ["family", "size"] },
     profile: { make: orderFigures.profile, file: "window-sizes", by: ["family", "half"] },
     prefix: { make: orderFigures.prefix, file: "deviation-so-far", by: ["family", "log"] },
@@ -18,12 +19,12 @@ const drawing = (() => {
     ranks: { make: corpusFigures.ranks, file: "cluster-sizes", by: [] },
     segments: { make: corpusFigures.segments, file: "segments", by: [] },
   };
-  const names = Object.keys(catalogue);
+  let names = []; // of the figures whose section has values
   const config = { responsive: true, displayModeBar: false, plotlyServerURL: "" };
   // A figure for a paper: white, in letters that every program has, whatever the page looks like at the moment.
   const paper = { width: 900, height: 480, fontSize: 14 };
   const near = new Set();
-  const stale = new Set(names);
+  const stale = new Set();
   const turns = new Map(); // how often a figure's axes were set back
   let values, state;
   let drawable = false; // the library is unpacked
@@ -54,7 +55,7 @@ const drawing = (() => {
   // A figure without values is not shown at all; one whose orderings are switched off stays where it is.
   function refresh(wanted = names) {
     const everything = { ...state, shown: new Set(values.ordering.orders.map((order) => order.name)) };
-    for (const name of wanted) {
+    for (const name of wanted.filter((each) => names.includes(each))) {
       const figure = find(name).closest("figure");
       const { data, height, about } = make(name, everything);
       const sentence = insteadOf(make(name));
@@ -142,6 +143,7 @@ const drawing = (() => {
   // All but the figures works when this returns; its promise resolves when every figure near the window is drawn.
   function begin(given, switches) {
     [values, state] = [given, switches];
+    names = Object.keys(catalogue).filter((name) => !find(name).closest("section").hidden);
     for (const name of names) foot(name);
     refresh();
     addEventListener("beforeprint", () => { if (drawable) [...stale].forEach(drawOne); });

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from jax_diversity.foundation.progress import Advance
-from jax_diversity.measures.balance import Balance
+from jax_diversity.foundation.progress import Advance, Progress
+from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.measures.curves import MAX_POINTS, envelope
 from jax_diversity.measures.documents import DocumentSpread
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
-from jax_diversity.ordering.base import order
+from jax_diversity.measures.windows import place
+from jax_diversity.ordering.base import order as make_order
 from jax_diversity.report.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.report.words import verdict_sentence
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema import Characteristics
 
 NUM_SEEDS = 5
 # How an ordering was made, as far as the page shows it.
@@ -42,19 +45,88 @@ def heat_map_bins(num_heat_maps: int) -> int:
     return min(max(ALL_BINS // max(num_heat_maps, 1), FEWEST_BINS), MOST_BINS)
 
 
+@dataclass(frozen=True)
+class Shown:
+    """An order that the page shows: the positions, its name and method, and how else it was made."""
+
+    order: Order
+    about: Mapping[str, Any]
+
+
+def orders_values(
+    characteristics: Characteristics,
+    orders: Sequence[Shown],
+    windows: Sequence[int],
+    group_names: Mapping[str, Sequence[str]],
+    progress: Progress,
+    *,
+    targets: Targets | None = None,
+    shuffle: Callable[[int], Order] | None = None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Measure orders one after another, and compare them with the first shuffle: values and verdicts.
+
+    Args:
+        characteristics: the token counts.
+        orders: what is shown.
+        windows: window sizes.
+        group_names: family -> the names of its groups.
+        progress: is told what is measured.
+        targets: family -> shares to measure against; the corpus's own where not given.
+        shuffle: gives the shuffle of a seed, which chance is judged by; None takes uniform shuffles of the corpus.
+    """
+    chars, measurer = characteristics, Measurer(characteristics, windows, targets)
+    names = [clean_text(each.about["name"]) for each in orders]
+    positions = sum(len(as_order(each.order)) for each in orders) * len(chars.families)
+    values, window_tv, floors, ideal = [], {}, {}, {}
+    with progress.task("measure orderings", 2 * positions, "positions") as advance:
+        for name, each in zip(names, orders, strict=True):
+            balance = measurer.measure(each.order, advance)
+            values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
+            # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
+            # ideals are those of the last order: all orderings of a corpus have the same.
+            window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
+    if shuffle is None:
+        shuffle = partial(_uniform_shuffle, chars)
+    length = len(as_order(shuffle(0)))
+    with progress.task("measure shuffles", NUM_SEEDS * length * len(chars.families), "positions") as advance:
+        references = reference_values(chars, shuffle, advance, targets)
+    shuffles = [name for name, each in zip(names, orders, strict=True) if each.about["method"] == SHUFFLE]
+    sizes = sorted(measurer.windows) if orders else []
+    found = {
+        "baseline": shuffles[0] if shuffles else None,
+        "families": [clean_text(family) for family in floors],
+        "window_sizes": sizes,
+        "references": [
+            {
+                "family": clean_text(family),
+                "window_size": size,
+                "floor": round_value(floors[family][size]),
+                "ideal_token_tv": round_value(ideal[family][size]),
+            }
+            for family in floors
+            for size in sizes
+        ],
+        "profile_references": references,
+        "orders": values,
+    }
+    return found, verdict_values(window_tv, floors, shuffles)
+
+
+def _uniform_shuffle(characteristics: Characteristics, seed: int) -> Order:
+    return make_order(characteristics, SHUFFLE, seed=seed)
+
+
 def order_values(
     characteristics: Characteristics,
-    ordering: Ordering,
+    shown: Shown,
     balance: Balance,
-    about: Mapping[str, Any],
     group_names: Mapping[str, Sequence[str]],
     num_orderings: int,
     advance: Advance,
+    targets: Targets | None = None,
 ) -> dict[str, Any]:
-    """What the page shows of one ordering; of its curves no more is kept than can be drawn.
-
-    `about` is its `name`, its `method` and how else it was made; `num_orderings` are on the page.
-    """
+    """What the page shows of one order; of its curves no more is kept than can be drawn."""
+    about = shown.about
     # Curves on the page: a norm drift an ordering; in every family a prefix and one of each window size.
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
@@ -75,7 +147,7 @@ def order_values(
         for size, tv in sorted(by_size.items())
     ]
     # One pass over all sizes: `measure` would take a pass for each of them.
-    profiles = window_profile(characteristics, ordering, advance)
+    profiles = window_profile(characteristics, shown.order, advance, targets=targets)
     return {
         "name": clean_text(about["name"]),
         "method": clean_text(about["method"]),
@@ -92,7 +164,8 @@ def order_values(
         },
         "heat_map": {
             clean_text(family): _heat_map(
-                group_timeline(characteristics, family, ordering, num_bins=num_bins), group_names[family]
+                group_timeline(characteristics, family, shown.order, num_bins=num_bins, targets=targets),
+                group_names[family],
             )
             for family in families
         },
@@ -127,18 +200,22 @@ def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def reference_values(characteristics: Characteristics, advance: Advance) -> dict[str, Any]:
+def reference_values(
+    characteristics: Characteristics,
+    shuffle: Callable[[int], Order],
+    advance: Advance,
+    targets: Targets | None = None,
+) -> dict[str, Any]:
     """What profiles are drawn beside: the floor, the ideal token shuffle, the band of uniform shuffles by seed."""
     # One shuffle would not tell what is chance. Five profiles are cheap; all else is measured of the dataset's own.
-    shuffles = [
-        window_profile(characteristics, order(characteristics, SHUFFLE, seed=seed), advance)
-        for seed in range(NUM_SEEDS)
-    ]
+    shuffles = [window_profile(characteristics, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
+    shares, indices = target_shares(characteristics, targets or {}), as_order(shuffle(0)).indices
     references = {}
-    for family in characteristics.families:
-        counts, target = characteristics.counts[family], characteristics.target_share(family)
+    for family, target in shares.items():
+        # A floor does not depend on the order of the sequences, only on how often each comes.
+        counts = characteristics.counts[family] if targets is None else place(characteristics.counts[family], indices)
         sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
-        bands = {at: shuffle_band([shuffle[family][at] for shuffle in shuffles]) for at in shuffles[0][family]}
+        bands = {at: shuffle_band([each[family][at] for each in shuffles]) for at in shuffles[0][family]}
         references[clean_text(family)] = {
             "sizes": sizes,
             "floor": [round_value(window_floor(counts, target, size, length)) for size in sizes],

@@ -135,7 +135,21 @@
       (row) => (orders[row]?.name === values.summary.main_ordering ? "main" : null)));
   }
 
+  // ---- a run
+  function run() {
+    const about = values.run;
+    find("run").hidden = !about;
+    if (!about) return;
+    find("kind").textContent = `Run report, version ${about.version}`;
+    find("datasets").append(table(["Dataset", "Sequences", "Their length", "Positions", "Share", "Epochs"], about.datasets.map((each) =>
+      [foreign(each.path), count(each.num_sequences), count(each.sequence_length), count(each.positions), percent(each.share), each.epochs.toFixed(2)])));
+    find("versions").append(table(["Version", "Change", "First new position", "Positions"], about.versions.map((each) =>
+      [String(each.version), foreign(each.change), each.changed_at == null ? "–" : count(each.changed_at), count(each.positions)])));
+  }
+
   // ---- the corpus
+  const absent = (id, about) => { find(id).hidden = !about; return !about; };
+
   function groups(id, about) {
     find(`${id}-part`).hidden = !about;
     if (!about) return;
@@ -156,6 +170,7 @@
 
   function corpus() {
     const about = values.corpus;
+    if (absent("corpus", about)) return;
     const words = [`${noun(about.num_documents, "document")}, ${noun(about.num_tokens, "token")}.`];
     const span = about.length_summary;
     if (span.median != null) words.push(`The median document has ${noun(span.median, "token")}, nine in ten have ` +
@@ -175,6 +190,7 @@
   // ---- the clusters
   function clusters() {
     const about = values.clusters;
+    if (absent("clusters", about)) return;
     const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ` +
       `${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
@@ -210,6 +226,7 @@
 
   function packing() {
     const about = values.packing;
+    if (absent("packing", about)) return;
     find("packing-words").textContent = `Packing (${about.method}) made ${noun(about.num_sequences, "training sequence")} and ` +
       `${noun(about.num_validation_sequences, "validation sequence")} of ${noun(about.sequence_length, "token")}; ` +
       `${noun(about.num_documents_cut, "document")} lie${about.num_documents_cut === 1 ? "s" : ""} in more than one sequence` +
@@ -239,6 +256,7 @@
   }
 
   function settings() {
+    if (absent("settings", Object.keys(values.settings).length)) return;
     const orders = Object.fromEntries(ordering.orders.map((order) => [order.name, { method: order.method, ...order.info }]));
     for (const [id, about] of [["settings", values.settings], ["orderings", orders], ["fingerprints", values.fingerprints]]) {
       const rows = flat(about);
@@ -268,7 +286,7 @@
     find("nav").append(...sections.map((section) => element("a", { href: `#${section.id}` }, section.dataset.nav)));
   }
 
-  for (const part of [summary, controls, verdict, measures, documents, openedBatches, preparation, corpus, clusters, packing, training, settings, navigation, theme]) part();
+  for (const part of [summary, controls, verdict, measures, documents, openedBatches, run, preparation, corpus, clusters, packing, training, settings, navigation, theme]) part();
   const loading = drawing.begin(values, state);
   root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all but the figures can be used
   loading.then(() => { root.dataset.ready = String(Math.round(performance.now())); }, (error) => { find("undrawn").hidden = false; throw error; });

@@ -23,7 +23,16 @@ from jax_diversity.foundation import artifacts
 # What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 # Every file may use what the files before it define; one script holds each list.
-_FIGURES = ("wording", "look", "order_figures", "heat_map", "training_figures", "preparation_figures", "corpus_figures")
+_FIGURES = (
+    "wording",
+    "look",
+    "order_figures",
+    "heat_map",
+    "run_figures",
+    "training_figures",
+    "preparation_figures",
+    "corpus_figures",
+)
 _PAGE = ("elements", "library", "batches", "prepared", "drawing", "page")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
@@ -57,7 +66,8 @@ def embed_json(values: Mapping[str, Any]) -> str:
 
 
 def write_report(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write values as `report.json` and, drawn, as `report.html` into an existing folder, each atomically."""
+    """Write values as `report.json` and, drawn, as `report.html`, each atomically; the folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
     # Thousands of numbers: one a line, as `write_json` writes them, would make the file three times as large.
     text = json.dumps(values, allow_nan=False, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     artifacts.write_text(folder / "report.json", text + "\n")

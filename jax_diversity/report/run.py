@@ -1,18 +1,15 @@
-"""The values of the page on a run: what its schedule reads, when, and how balanced that is.
+"""The values of the page on a stored run: what it reads, when, and how balanced that is.
 
-Plain JSON, small whatever the run's length; `?` marks what may be null. Positions count from 0, shares and TV are
-between 0 and 1.
+They are a report's values (see `values`), without the sections on a corpus and its preparation, and with what the run
+reads:
 
-    format_version, title, version, num_positions
-    datasets     [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
-    versions     [{version, positions, change, changed_at?}]; changed_at is the first of its positions that is another
-                 than in the version before
-    changes      [{version, position}]: where such a position is one of this version, too
-    stretches    [{start, stop, parts [{dataset, epoch, share}]}]: which dataset (its place in the list) and which of
-                 its epochs a stretch of the run reads
-    measures     [{family, window_size, order, mean, worst, floor, gap_closed?}]; order is the run or its shuffle
-    repeats      [{window_size, order, mean, floor}] of documents
-    curves       [{family, window_size, order, curve}]: TV of the windows along the run, as `envelope` gives it
+    run  version, num_positions,
+         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
+         versions   [{version, positions, change, changed_at?}]; changed_at is the first position that differs
+                    from the version before
+         changes    [{version, position}]: where such a position is one of this version, too
+         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: which dataset (its place in the list) and which of
+                    its epochs a stretch of the run reads
 """
 
 from __future__ import annotations
@@ -23,49 +20,99 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.dataset.measuring import compare_orderings
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.measures.comparison import Comparison
-from jax_diversity.measures.documents import DOCUMENT
+from jax_diversity.measures.comparison import SHUFFLE
+from jax_diversity.report import words
+from jax_diversity.report.orderings import Shown, orders_values
 from jax_diversity.report.plain import clean_text, round_value
-from jax_diversity.schedule.inspection import Places, places_before
-from jax_diversity.schedule.measuring import choose_schedule
-from jax_diversity.schedule.stored import RunSchedule
+from jax_diversity.report.values import FORMAT_VERSION, group_names, summary_values
+from jax_diversity.run.joining import joined_groups
+from jax_diversity.run.measuring import choose
+from jax_diversity.run.run import Origins
+from jax_diversity.run.stored import StoredRun
+from jax_diversity.schema.orderings import Positions
 
-FORMAT_VERSION = 1
 NUM_STRETCHES = 72
 
 
 def run_values(
-    run: RunSchedule, progress: Progress, windows: Sequence[int] = (), families: Sequence[str] = ()
+    run: StoredRun, progress: Progress, windows: Sequence[int] = (), families: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What this module's text lists; the same for the same schedule.
+    """What this module's text lists; the same for the same run.
 
     Args:
-        run: the schedule, in one of its versions.
+        run: the run, in one of its versions.
         progress: is told what is measured.
-        windows: window sizes, see `choose_schedule`.
-        families: families to measure, see `choose_schedule`.
+        windows: window sizes, see `choose`.
+        families: families to measure, see `choose`.
 
     Raises:
-        UserError: a schedule without positions, and what `choose_schedule` raises.
+        UserError: a run without positions, and what `choose` raises.
     """
     if not len(run):
-        raise UserError(f"Expected a schedule with positions at {run.root}, found none; make one of an epoch.")
-    compared, curves = compare_orderings(choose_schedule(run, windows, families), progress)
-    places = places_before(run, len(run))
-    versions = [_version(run, number) for number in range(1, len(run.content.versions) + 1)]
-    changes = [
-        {"version": each["version"], "position": each["changed_at"]}
-        for each in versions[1 : run.version]
-        # Beyond the last position that both versions share, a later change has moved it.
-        if each["changed_at"] <= run.agrees_until(each["version"])
+        raise UserError(f"Expected a run with positions at {run.root}, found none; make one of an epoch.")
+    chosen = choose({run.name: run}, windows, families)
+    (name,), several = chosen.orders, len(run.datasets) > 1
+    reference, shuffle = chosen.reference
+
+    def shuffled(seed: int) -> Positions:
+        """The positions of the run in a random order."""
+        return Positions(np.random.default_rng(seed).permutation(run.indices), run.num_sequences)
+
+    shown = [
+        Shown(shuffle, {"name": reference, "method": SHUFFLE}),
+        Shown(run.to_order(), {"name": name, "method": "schedule"}),
     ]
-    counts = np.bincount(places.dataset, minlength=len(run.members)).tolist()
-    return {
+    chars = chosen.characteristics
+    names = (
+        {family: joined_groups(run.datasets, family) for family in chars.families}
+        if several
+        else group_names(run.datasets[0])
+    )
+    ordering, verdicts = orders_values(
+        chars,
+        shown,
+        chosen.windows,
+        names,
+        progress,
+        targets=chosen.targets,
+        shuffle=shuffled if several else None,
+    )
+    about = _reading(run)
+    values = {
         "format_version": FORMAT_VERSION,
         "title": clean_text(run.root.name) or "Untitled run",
+        "run": about,
+        "ordering": {**ordering, "balanced": "", "batches": None},
+        "verdicts": verdicts,
+        "training": [],
+        **dict.fromkeys(("corpus", "preparation", "clusters", "packing")),
+        "settings": {},
+        "fingerprints": {},
+    }
+    tokens = sum(each["positions"] * each["sequence_length"] for each in about["datasets"])
+    sentence = (
+        f"{words.counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
+        f"{words.counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
+    )
+    measured = "its own mixture" if several else "the dataset's mixture"
+    cards = [
+        ("Positions", words.compact(len(run)), "sequences, repetitions counted"),
+        ("Tokens", words.compact(tokens), "padding included"),
+        ("Datasets", f"{len(run.datasets)}", f"version {run.version} of {len(run.content.versions)}"),
+    ]
+    sentences = [sentence, f"Its windows are measured against {measured}."]
+    main, batch_size = clean_text(name), run.datasets[0].batch_size
+    return {**values, "summary": summary_values(values, sentences, cards, main, batch_size)}
+
+
+def _reading(run: StoredRun) -> dict[str, Any]:
+    """What the run reads, and how it was changed."""
+    origins = run.origins(np.arange(len(run)))
+    versions = [_version(run, number) for number in range(1, len(run.content.versions) + 1)]
+    counts = np.bincount(origins.dataset, minlength=len(run.members)).tolist()
+    return {
         "version": run.version,
         "num_positions": len(run),
         "datasets": [
@@ -80,26 +127,23 @@ def run_values(
             for each, count in zip(run.members, counts, strict=True)
         ],
         "versions": versions,
-        "changes": changes,
-        "stretches": stretches(places),
-        "measures": _measures(compared),
-        "repeats": _repeats(compared),
-        "curves": [
-            {"family": clean_text(family), "window_size": size, "order": clean_text(name), "curve": curve}
-            for name, of_order in curves.items()
-            for family, about in of_order.items()
-            for size, curve in about.window_tv.items()
+        "changes": [
+            {"version": each["version"], "position": each["changed_at"]}
+            for each in versions[1 : run.version]
+            # Beyond the last position that both versions share, a later change has moved it.
+            if each["changed_at"] <= run.agrees_until(each["version"])
         ],
+        "stretches": stretches(origins),
     }
 
 
-def stretches(places: Places, number: int = NUM_STRETCHES) -> list[dict[str, Any]]:
+def stretches(origins: Origins, number: int = NUM_STRETCHES) -> list[dict[str, Any]]:
     """What stretches of a run read, nearly equal in length: the share of every dataset's epoch."""
-    total = len(places.dataset)
+    total = len(origins.dataset)
     bounds = np.unique(np.arange(number + 1) * total // number).tolist()
     found = []
     for start, stop in pairwise(bounds):
-        pairs = np.stack([places.dataset[start:stop], places.epoch[start:stop]], axis=1)
+        pairs = np.stack([origins.dataset[start:stop], origins.epoch[start:stop]], axis=1)
         distinct, counts = np.unique(pairs, axis=0, return_counts=True)
         parts = [
             {"dataset": dataset, "epoch": epoch, "share": round_value(count / (stop - start))}
@@ -109,41 +153,8 @@ def stretches(places: Places, number: int = NUM_STRETCHES) -> list[dict[str, Any
     return found
 
 
-def _version(run: RunSchedule, number: int) -> dict[str, Any]:
+def _version(run: StoredRun, number: int) -> dict[str, Any]:
     each = run.with_version(number)
     changed_at = each.agrees_until(number - 1) if number > 1 else None
     change = clean_text(run.content.versions[number - 1].change)
     return {"version": number, "positions": len(each), "change": change, "changed_at": changed_at}
-
-
-def _measures(compared: Comparison) -> list[dict[str, Any]]:
-    rows = []
-    for row in compared.rows:
-        if row.measure == "tv_mean" and row.offset == "0":
-            at = (row.ordering, row.family)
-            limits = {
-                "floor": compared.value(*at, "tv_floor", row.window),
-                "gap_closed": compared.value(*at, "gap_closed", row.window),
-            }
-            about = {
-                "family": clean_text(row.family),
-                "window_size": row.window,
-                "order": clean_text(row.ordering),
-                "mean": round_value(row.value),
-                "worst": round_value(compared.value(*at, "tv_worst", row.window, "0")),
-            }
-            rows.append(about | {name: round_value(value) for name, value in limits.items()})
-    return rows
-
-
-def _repeats(compared: Comparison) -> list[dict[str, Any]]:
-    return [
-        {
-            "window_size": row.window,
-            "order": clean_text(row.ordering),
-            "mean": round_value(row.value),
-            "floor": round_value(compared.value(row.ordering, DOCUMENT, "repeats_floor", row.window)),
-        }
-        for row in compared.rows
-        if row.measure == "repeats_mean" and row.family == DOCUMENT
-    ]

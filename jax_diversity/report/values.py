@@ -7,6 +7,7 @@ shares and targets between 0 and 1, losses in nats a token, positions and window
 from 0. Numbers have six significant digits; all text is one clean line each.
 
     format_version, title
+    run?         see `report.run`: of a stored run, which has none of corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, sentences [text with `names`], cards [{label, value, detail}]
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -62,14 +63,12 @@ import numpy as np
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.balance import Measurer
-from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
-from jax_diversity.report.orderings import NUM_SEEDS, main_verdicts, order_values, reference_values, verdict_values
-from jax_diversity.report.plain import as_json, clean_text, round_value
+from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
+from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import training_runs, training_values
 
@@ -93,6 +92,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     values = {
         "format_version": FORMAT_VERSION,
         "title": clean_text(title) or "Untitled dataset",
+        "run": None,
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
         "preparation": stored_preparation(dataset),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
@@ -109,69 +109,29 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
 def ordering_values(
     context: Context, dataset: Dataset, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Measure the orderings one after another, and compare them with the first shuffle: values and verdicts."""
-    chars = dataset.characteristics
-    batch_size = context.config.batch_size
-    measurer = Measurer(chars, usable_windows(context.config.windows, chars.num_sequences, batch_size))
-    # A cluster is called by its terms instead of its number.
-    clusterings = context.counts("cluster")["clusterings"]
-    group_names = {
+    """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts."""
+    chars, batch_size = dataset.characteristics, context.config.batch_size
+    names_of_groups = group_names(dataset)
+    # First what may fail on damaged files, then the measuring, which takes most of the time.
+    batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
+    shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
+    windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
+    values, verdicts = orders_values(chars, shown, windows, names_of_groups, context.progress)
+    balanced = words.families_sentence(context.counts("characterize"))
+    return {**values, "balanced": balanced, "batches": batches}, verdicts
+
+
+def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
+    """Every family's groups by name; a cluster is called by its terms instead of its number."""
+    clusterings = dataset.counts("cluster")["clusterings"]
+    return {
         family: [cluster["name"] for cluster in dataset.clusters(family)] if family in clusterings else found
         for family, found in dataset.group_names.items()
     }
-    # First what may fail on damaged files, then the measuring, which takes most of the time.
-    batches = batches_values(dataset, names, group_names, batch_size or context.config.train.batch_size)
-    positions = chars.num_sequences * len(chars.families)
-    orders, window_tv, floors, ideal = [], {}, {}, {}
-    with context.progress.task("measure orderings", 2 * positions * len(names), "positions") as advance:
-        for name in names:
-            balance = measurer.measure(dataset.orderings[name], advance)
-            about = {**context.counts(f"order/{name}"), "name": name}
-            values = order_values(chars, dataset.orderings[name], balance, about, group_names, len(names), advance)
-            orders.append(values)
-            # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
-            # ideals belong to the sequences and are the same for every ordering.
-            window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
-    shuffles = [name for name in names if context.counts(f"order/{name}")["method"] == SHUFFLE]
-    with context.progress.task("measure shuffles", NUM_SEEDS * positions, "positions") as advance:
-        references = reference_values(chars, advance)
-    values = {
-        "baseline": clean_text(shuffles[0]) if shuffles else None,
-        "families": [clean_text(family) for family in floors],
-        "balanced": words.families_sentence(context.counts("characterize")),
-        "window_sizes": sorted(measurer.windows) if names else [],
-        "references": [
-            {
-                "family": clean_text(family),
-                "window_size": size,
-                "floor": round_value(floors[family][size]),
-                "ideal_token_tv": round_value(ideal[family][size]),
-            }
-            for family in floors
-            for size in sorted(measurer.windows)
-        ],
-        "profile_references": references,
-        "batches": batches,
-        "orders": orders,
-    }
-    return values, verdict_values(window_tv, floors, shuffles)
 
 
 def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
     """The values with the sentences and key numbers at the head of the page, which judge one ordering at one size."""
-    main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
-    about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
-    summary = {
-        "main_ordering": main[0]["ordering"] if main else None,
-        "main_window": main[0]["window_size"] if main else None,
-        "sentences": [words.corpus_sentence(values), values["ordering"]["balanced"], *about],
-        "cards": _cards(values, main),
-    }
-    return {**values, "summary": summary}
-
-
-def _cards(values: Mapping[str, Any], main: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Key numbers: a label, the number, and what it refers to."""
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
@@ -181,12 +141,32 @@ def _cards(values: Mapping[str, Any], main: Sequence[Mapping[str, Any]]) -> list
         ("Sequences", sequences, f"of {length:,} tokens, for training"),
         ("Clusters", f"{clusters['num_clusters']:,}", "topics found in the text"),
     ]
+    sentences = [words.corpus_sentence(values), values["ordering"]["balanced"]]
+    return {**values, "summary": summary_values(values, sentences, cards, main_ordering, batch_size)}
+
+
+def summary_values(
+    values: Mapping[str, Any],
+    sentences: Sequence[str],
+    cards: Sequence[tuple[str, str, str]],
+    main_ordering: str | None,
+    batch_size: int | None,
+) -> dict[str, Any]:
+    """The head of a page: sentences and key numbers (label, number, what it refers to), and those of the verdict."""
+    main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
+    about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
+    judged = []
     if main:
         first = main[0]
         where = f"by {first['family']}, windows of {first['window_size']:,}"
         if first["gap_closed"] is not None:
-            cards.append(("Gap closed", words.percent(first["gap_closed"]), f"from shuffle to floor {where}"))
+            judged.append(("Gap closed", words.percent(first["gap_closed"]), f"from shuffle to floor {where}"))
         worst, best = words.against(first["worst"], first["baseline_best"])
         detail = f"against {best}, the best of {first['baseline']}"
-        cards.append((f"Worst window of {first['ordering']}", worst, detail))
-    return [{"label": label, "value": value, "detail": detail} for label, value, detail in cards]
+        judged.append((f"Worst window of {first['ordering']}", worst, detail))
+    return {
+        "main_ordering": main[0]["ordering"] if main else None,
+        "main_window": main[0]["window_size"] if main else None,
+        "sentences": [*sentences, *about],
+        "cards": [{"label": label, "value": value, "detail": detail} for label, value, detail in [*cards, *judged]],
+    }

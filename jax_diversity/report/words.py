@@ -184,9 +184,10 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
         return "There is no shuffle to compare with; add an ordering with the method `uniform_shuffle`."
     if all(order["is_baseline"] for order in ordering["orders"]):
         return "Only shuffles were measured: there is nothing to compare them with."
+    number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]
     return (
         "A comparison needs at least two windows of a size; there are too few sequences "
-        f"({values['packing']['num_sequences']:,}) for that at any measured size."
+        f"({number:,}) for that at any measured size."
     )
 
 

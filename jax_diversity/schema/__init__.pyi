@@ -4,6 +4,5 @@ from .characteristics import Characteristics as Characteristics
 from .documents import Document as Document
 from .documents import Segments as Segments
 from .orderings import Ordering as Ordering
-from .orderings import Schedule as Schedule
 
 __all__: list[str]

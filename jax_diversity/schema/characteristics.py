@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 
 from jax_diversity.foundation.checks import mapping, weight, whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 """What messages expect where these are an argument."""
@@ -117,7 +117,7 @@ class Characteristics:
         if length < longest:
             raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
         if documents is not None:
-            documents = integers("documents", documents, least=-(2**63)).copy()
+            documents = as_integers("documents", documents, least=-(2**63)).copy()
             if len(documents) != len(first_totals):
                 raise UserError(
                     f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
@@ -126,7 +126,7 @@ class Characteristics:
         if copies is not None:
             copies = _checked_copies(copies, len(first_totals))
         if turns is not None:
-            turns = integers("turns", turns, least=-(2**63)).copy()
+            turns = as_integers("turns", turns, least=-(2**63)).copy()
             if len(turns) != len(first_totals):
                 raise UserError(
                     f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number a "
@@ -265,7 +265,7 @@ def _checked_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "seque
             f"{groups.shape}; give a row of numbers a sequence, negative where it holds fewer."
         )
     shape = groups.shape if groups.ndim == 2 else (num_sequences, 1)
-    groups = integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
+    groups = as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
     ascending = np.sort(groups, axis=1)
     if len(twice := np.argwhere((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0))):
         row, column = twice[0]

@@ -357,10 +357,10 @@ class TokenStore:
         target = _starts(length)
         values = np.empty(int(target[-1]), dtype)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
-            found = take(file, _positions(first, length[runs]))
+            found = take(file, run_positions(first, length[runs]))
             if len(runs) == len(length):  # all of one file, as mostly: no second copy
                 return found.astype(dtype, copy=False)
-            values[_positions(target[runs], length[runs])] = found
+            values[run_positions(target[runs], length[runs])] = found
         return values
 
     def _runs_of_files(
@@ -397,7 +397,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return starts
 
 
-def _positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+def run_positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
     # `arange` counts through all runs: a run's first position is `ends - length` there, and has to become `begin`.
     ends = np.cumsum(length)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64, Int32, Int64, Integer
+from jaxtyping import Float64, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.experiments.machine import Machine, Step
@@ -20,6 +20,7 @@ from jax_diversity.lab.experiments.results import Measure
 from jax_diversity.lab.experiments.sequences import Packed, rotated_rows
 from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
+from jax_diversity.lab.group_losses import groups_of_segments
 from jax_diversity.lab.mixture_rules import MixtureRule
 from jax_diversity.ordering.base import order as make_order
 from jax_diversity.ordering.shortages import UnmetTargets
@@ -38,11 +39,13 @@ class Given(NamedTuple):
         arrays: what the model reads.
         carry: an LSTM's state before it; None of a transformer.
         sketches: whether the sequences' gradients are asked for.
+        num_groups: groups whose losses are asked for; `arrays["groups"]` then has every segment's.
     """
 
     arrays: Mapping[str, Any]
     carry: Any = None
     sketches: bool = False
+    num_groups: int = 0
 
 
 @runtime_checkable
@@ -105,7 +108,7 @@ class Ordered:
 class Mixed(Ordered):
     """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses.
 
-    `names` are the groups', `codes` says which every token of the sequences belongs to.
+    `names` are the groups', `codes` says which of them every document belongs to.
     """
 
     def __init__(
@@ -114,26 +117,30 @@ class Mixed(Ordered):
         packed: Packed,
         rule: MixtureRule,
         names: tuple[str, ...],
-        codes: Int32[np.ndarray, "row token"],
+        codes: Int64[np.ndarray, " document"],
     ) -> None:
         super().__init__(config, packed)
         self._rule, self._names, self._codes = rule, names, codes
-        # Looked at when the order is made again: each look waits for the device.
-        self._waiting: list[tuple[Any, Order]] = []
+        # Added up when the order is made again: each look waits for the device.
+        self._waiting: list[tuple[Any, Any]] = []
+
+    def give(self, step: int) -> Given:
+        """The next sequences of the order, with their segments' groups."""
+        given = super().give(step)
+        groups = groups_of_segments(self.packed.segments, self._codes, self.rows)
+        return given._replace(arrays={**given.arrays, "groups": groups}, num_groups=len(self._names))
 
     def observe(self, step: int, result: Step) -> list[Measure]:
-        """Add up losses; after `replan_every` steps make a new order of what is left."""
-        self._waiting.append((result.losses, self.rows))
+        """Keep the losses; after `replan_every` steps make a new order of what is left."""
+        self._waiting.append(result.groups)
         if (step + 1) % self._config.replan_every:
             return []
-        sums, counts = np.zeros(len(self._names)), np.zeros(len(self._names), np.int64)
-        for losses, rows in self._waiting:
-            counted = self.packed.sequences.is_target[rows] > 0
-            groups = self._codes[rows][counted]
-            sums += np.bincount(groups, np.asarray(losses, np.float64)[counted], len(self._names))
-            counts += np.bincount(groups, minlength=len(self._names))
+        sums, counts = (
+            np.sum([np.asarray(each, np.float64) for each in part], axis=0) for part in zip(*self._waiting, strict=True)
+        )
         self._waiting = []
-        shares = self._rule.update(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), counts)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        shares = self._rule.update(means, counts.astype(np.int64))
         self._plan_again(shares, step)
         family = self._config.mixture_family
         pairs = zip(self._names, shares.tolist(), strict=True)
@@ -147,7 +154,7 @@ class Mixed(Ordered):
         with warnings.catch_warnings():
             # A group that is used up before the epoch ends: training ends before that, or takes what is left.
             warnings.simplefilter("ignore", UnmetTargets)
-            rest = make_order(
+            planned = make_order(
                 self.packed.characteristics,
                 config.order.method,
                 seed=config.order_seed + step,
@@ -155,7 +162,7 @@ class Mixed(Ordered):
                 consumed=seen,
                 **options,
             )
-        self.order = np.concatenate([seen, np.asarray(rest.indices)])
+        self.order = planned.indices
 
 
 class Contiguous:

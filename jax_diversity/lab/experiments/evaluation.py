@@ -119,16 +119,15 @@ def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int
     corpus = CorpusConfig(paths=tuple(at(data, path) for path in task.paths), format=task.format)
     texts, left = [], task.max_tokens
     try:
-        documents = list(read_documents(corpus, ReadReport()))
+        for document in read_documents(corpus, ReadReport()):
+            # Characters enough for the tokens that are left: a token of a trained BPE has at most a few.
+            tokens = tokenizer.encode_documents([document.text[: 16 * left]])[0][:left]
+            texts.append(tokens)
+            left -= len(tokens)
+            if left <= 1:
+                break
     except UserError as error:
         raise UserError(f"Task {name!r}: {error}") from None
-    for document in documents:
-        # Characters enough for the tokens that are left: a token of a trained BPE has at most a few.
-        tokens = tokenizer.encode_documents([document.text[: 16 * left]])[0][:left]
-        texts.append(tokens)
-        left -= len(tokens)
-        if left <= 1:
-            break
     if sum(len(tokens) - 1 for tokens in texts) < 1:
         raise UserError(f"Expected the task {name!r} to hold text, found none in {', '.join(task.paths)}.")
     return Documents(tuple(texts), sequences_of_texts(texts, length, task.stride), {})

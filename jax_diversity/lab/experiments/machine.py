@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jax_diversity.lab import gradients as measures
 from jax_diversity.lab.experiments.settings import SIZES
 from jax_diversity.lab.gradient_orders import sketch
+from jax_diversity.lab.group_losses import group_losses
 from jax_diversity.lab.lstm import Carry, Lstm
 from jax_diversity.lab.model import Gpt, cross_entropy, summed_cross_entropy
+from jax_diversity.lab.optimizer import adamw
 
 Batch = Mapping[str, Any]
 Parameters = Any
@@ -30,13 +31,13 @@ class Step(NamedTuple):
 
     Attributes:
         loss: the batch's mean loss before the step.
-        losses: of every token.
+        groups: summed loss and number of targets of every group; of no group where none was asked for.
         carry: an LSTM's state after the batch; None of a transformer.
         sketches: of the sequences' gradients, where they were asked for.
     """
 
     loss: Float[Array, ""]
-    losses: Float[Array, "row token"]
+    groups: tuple[Float[Array, " group"], Float[Array, " group"]]
     carry: Carry | None
     sketches: Float[Array, "row size"] | None
 
@@ -49,14 +50,9 @@ class Machine:
         self._kind, self._positions, self._vocab_size = kind, positions, vocab_size
         self._dtype = jnp.dtype(precision)
         self._graph, _, self._others = nnx.split(self._model(0), nnx.Param, ...)
-        # AdamW but for the rate, which is an argument of the step: one program for all rates. Weight decay acts on
-        # matrices alone.
-        self._rule = optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.scale_by_adam(b2=0.95),
-            optax.add_decayed_weights(0.1, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
-        )
-        self.step = partial(jax.jit(self._step, static_argnames="sketches", donate_argnums=(0, 1)))
+        # At rate 1: the step multiplies by its own rate, an argument, so that one program serves all rates.
+        self._rule = adamw(1.0)
+        self.step = jax.jit(self._step, static_argnames=("sketches", "num_groups"), donate_argnums=(0, 1))
         self.losses = jax.jit(self._token_losses)
         self.diagnose = jax.jit(self._diagnose)
 
@@ -102,7 +98,11 @@ class Machine:
         carry: Any = None,
         *,
         sketches: bool = False,
+        num_groups: int = 0,
     ) -> tuple[Parameters, Any, Step]:
+        # Which group every segment is of is no part of what the model reads.
+        groups = batch.get("groups")
+        batch = {name: each for name, each in batch.items() if name != "groups"}
         sketched = None
         if sketches:
             # Each sequence's gradient by itself; their weighted sum is the batch's, which is not computed again.
@@ -121,8 +121,12 @@ class Machine:
                 parameters, batch, carry
             )
         change, state = self._rule.update(gradient, state, parameters)
-        parameters = jax.tree.map(lambda leaf, by: leaf - rate * by, parameters, change)
-        return parameters, state, Step(loss, losses, after, sketched)
+        parameters = jax.tree.map(lambda leaf, by: leaf + rate * by, parameters, change)
+        by_group = (jnp.zeros(0), jnp.zeros(0))
+        if groups is not None:
+            targets = jnp.where(batch["is_target"] > 0, batch["segmentation"], 0)
+            by_group = group_losses(losses, targets, groups, num_groups)
+        return parameters, state, Step(loss, by_group, after, sketched)
 
     def _diagnose(
         self, parameters: Parameters, batch: Batch, others: Batch, tasks: Mapping[str, Batch]

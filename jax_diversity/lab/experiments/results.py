@@ -98,8 +98,13 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_rows(folder: Path) -> dict[str, Row]:
-    """All rows in a folder by their identity: those of `results.parquet` and of any other .parquet file beside it.
+def stored_identities(path: Path) -> set[str]:
+    """The identities of a file's rows, without a look at anything else of them; none where there is no file."""
+    return set(_read(path)["identity"].to_pylist()) if path.exists() else set()
+
+
+def read_rows(*folders: Path) -> dict[str, Row]:
+    """All rows in some folders by their identity: those of `results.parquet` and of any .parquet file beside it.
 
     Rows of several machines are joined by laying their files side by side, or by concatenating them.
 
@@ -109,7 +114,7 @@ def read_rows(folder: Path) -> dict[str, Row]:
     """
     found: dict[str, Row] = {}
     origin: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.parquet")):
+    for path in (path for folder in folders for path in sorted(folder.glob("*.parquet"))):
         for row in _rows(_read(path), path):
             other = found.get(row.identity)
             if other is not None and _numbers(other) != _numbers(row):

@@ -17,7 +17,7 @@ from jax_diversity.foundation.folders import hold, make_folder
 from jax_diversity.foundation.processes import map_in_processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.experiments.evaluation import common_runs, make_evaluation
-from jax_diversity.lab.experiments.results import FILE, Row, append_rows, read_rows
+from jax_diversity.lab.experiments.results import FILE, Row, append_rows, read_rows, stored_identities
 from jax_diversity.lab.experiments.settings import Experiment, ExperimentConfig, Trial
 from jax_diversity.lab.experiments.trial import Material, run_trial
 from jax_diversity.lab.statistics import smallest_detectable
@@ -121,7 +121,9 @@ def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
     if not waiting.is_dir():
         return
     if found := read_rows(waiting):
-        held = read_rows(folder)
+        held = stored_identities(folder / FILE)
+        if not held.isdisjoint(found):
+            read_rows(folder, waiting)  # refuses other numbers
         append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
         for identity in found:
             (waiting / f"{identity}.parquet").unlink(missing_ok=True)
@@ -144,24 +146,18 @@ def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:
             )
 
 
-@lru_cache(maxsize=2)
-def _material(root: Path, key: str, data: Path) -> Material:
-    dataset = open_dataset(root)
-    config = _configs[key]
-    return Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
-
-
-_configs: dict[str, ExperimentConfig] = {}
-"""An experiment's settings by their text: they cannot be a key of a cache."""
+_material: dict[tuple[Path, str], Material] = {}
+"""What the trials of this process share, of the last dataset and experiment; settings cannot be a key themselves."""
 
 
 def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experiment: str, waiting: Path) -> None:
     """Run one trial in a process of its own and leave its row."""
     _take_one_core()
-    key = repr(config)
-    _configs[key] = config
-    row = run_trial(trial, _material(root, key, data), experiment)
-    append_rows(waiting / f"{row.identity}.parquet", [row])
+    if (key := (root, repr(config))) not in _material:
+        _material.clear()
+        dataset = open_dataset(root)
+        _material[key] = Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
+    append_rows(waiting / f"{trial.identity}.parquet", [run_trial(trial, _material[key], experiment)])
 
 
 @lru_cache(maxsize=1)

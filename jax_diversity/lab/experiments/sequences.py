@@ -14,6 +14,7 @@ from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.packing.base import pack
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Characteristics, Segments
+from jax_diversity.token_store.megatron import run_positions
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
@@ -120,15 +121,12 @@ def training_sequences(dataset: Dataset, segments: Segments, attention: Attentio
     shape = (segments.num_sequences, segments.sequence_length)
     lengths = segments.length
     start = segments.sequence_index * shape[1] + segments.position
-    # An end token that packing inserted is no token of the document.
-    inserted = segments.inserted_ends(dataset.tokens.document_lengths)
-    held = lengths - inserted
-    runs = dataset.tokens.gather(segments.document_index, segments.document_offset, held)
-    places = _places(start, held)
+    runs = np.array(dataset.tokens.gather(segments.document_index, segments.document_offset, lengths), np.int32)
+    # Where packing inserted an end token, the document's next token was gathered, with which the next segment begins.
+    runs[(np.cumsum(lengths) - 1)[segments.inserted_ends(dataset.tokens.document_lengths)]] = dataset.end_id
+    row = run_positions(start, lengths)
     tokens = np.zeros(shape[0] * shape[1], np.int32)
-    tokens[places] = runs
-    tokens[(start + lengths - 1)[inserted]] = dataset.end_id
-    row = _places(start, lengths)
+    tokens[row] = runs
     of_segment = np.repeat(np.arange(len(lengths)), lengths)
     segment, documents = np.zeros(len(tokens), np.int32), np.full(len(tokens), -1, np.int32)
     first = np.flatnonzero(np.diff(segments.sequence_index, prepend=-1) != 0)
@@ -188,8 +186,3 @@ def rotated_rows(
     length = len(stream) // num_rows
     rows = stream[: num_rows * length].reshape(num_rows, length)
     return rows[np.arange(num_rows)[:, None], (np.arange(length) + offsets[:, None]) % length]
-
-
-def _places(start: Int64[np.ndarray, " run"], length: Int64[np.ndarray, " run"]) -> Int64[np.ndarray, " token"]:
-    """The places of runs, one after another."""
-    return np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)

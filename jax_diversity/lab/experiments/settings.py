@@ -127,6 +127,11 @@ class TrialConfig:
             )
         if self.learner != "none" and self.mixture != "fixed":
             raise UserError(f"Expected {where}.learner or {where}.mixture, found both.")
+        if self.mixture != "fixed" and (self.attention != "document" or self.layout != "sequences"):
+            raise UserError(
+                f"Expected {where}.mixture with sequences whose segments are told apart (attention=document), found "
+                f"{self.attention} and layout={self.layout}."
+            )
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,8 @@ class _Run:
             return Ordered(config, packed)
         names = dataset.group_names[config.mixture_family]
         codes = document_codes(dataset, config.mixture_family)
-        codes = codes[np.maximum(packed.sequences.documents, 0)].astype(np.int32)
-        counted = packed.sequences.is_target > 0
-        prior = np.bincount(codes[counted], minlength=len(names)) / counted.sum()
+        counts = np.bincount(codes[packed.segments.document_index], packed.segments.length, len(names))
+        prior = counts / counts.sum()
         reference = self._reference(names) if config.mixture == "excess_loss" else None
         return Mixed(config, packed, make_rule(config.mixture, prior, reference), names, codes)
 
@@ -178,6 +177,7 @@ class _Run:
             jnp.float32(self._rate(step)),
             given.carry,
             sketches=given.sketches,
+            num_groups=given.num_groups,
         )
         return result
 

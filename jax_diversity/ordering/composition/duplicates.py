@@ -30,7 +30,7 @@ from scipy.sparse.csgraph import connected_components
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.schema.orderings import integers
+from jax_diversity.schema.orderings import as_integers
 
 _LANE_LENGTH = 4096
 _DOCUMENTS_PER_ADVANCE = 16_384
@@ -72,7 +72,7 @@ def separate_duplicates(
         >>> parts.tolist()
         [0, 1, 1, 0]
     """
-    clusters, lengths = integers("clusters", clusters), integers("lengths", lengths)
+    clusters, lengths = as_integers("clusters", clusters), as_integers("lengths", lengths)
     merged = merge_groups(groups)
     for name, column in {"clusters": clusters, "lengths": lengths}.items():
         if len(column) != len(merged):
@@ -112,7 +112,7 @@ def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
     columns = [groups] if isinstance(groups, np.ndarray) else list(groups)
     if not columns:
         raise UserError("Expected at least one array of duplicate groups, found none.")
-    columns = [integers("groups", column, least=-1) for column in columns]
+    columns = [as_integers("groups", column, least=-1) for column in columns]
     num_documents = num_nodes = len(columns[0])
     # A graph of documents and groups, each document joined with its groups: its components are the merged groups.
     documents, nodes = [], []

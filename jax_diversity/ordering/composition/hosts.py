@@ -20,7 +20,7 @@ from jax_diversity.ordering.composition.compose import origin
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
-from jax_diversity.schema.orderings import check_ordering, integers
+from jax_diversity.schema.orderings import as_integers, check_ordering
 
 
 def partition_sequences(
@@ -64,7 +64,7 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
         UserError: an index outside the sequences.
     """
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
-    sequences = integers("sequences", sequences, below=characteristics.num_sequences)
+    sequences = as_integers("sequences", sequences, below=characteristics.num_sequences)
     return Characteristics.from_counts(
         {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
         weights=characteristics.weights,
@@ -99,7 +99,7 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
             raise UserError(f"Expected parts[{number}] to be (sequences, ordering), found {quoted(part)}.")
         sequences, ordering = part
         check_ordering(f"parts[{number}]'s ordering", ordering)
-        indices = integers(f"part {number}'s sequences", sequences)
+        indices = as_integers(f"part {number}'s sequences", sequences)
         if len(indices) != len(ordering):
             raise UserError(
                 f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found {len(ordering)}."

@@ -1,0 +1,73 @@
+"""Functions that take `**settings`: parameters and their texts are declared once, by a dataclass of settings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+Settings = ParamSpec("Settings")
+First = TypeVar("First")
+Result = TypeVar("Result")
+
+
+@cache
+def field_texts(kind: type) -> dict[str, str]:
+    """The text below every field of a dataclass, as one line, its bases' fields first."""
+    texts: dict[str, str] = {}
+    for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
+        body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        for declared, text in itertools.pairwise(body.body):
+            if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts
+
+
+def takes_settings(
+    settings: Callable[Settings, Any], without: tuple[str, ...] = ()
+) -> Callable[[Callable[Concatenate[First, ...], Result]], Callable[Concatenate[First, Settings], Result]]:
+    """Give a function with the parameter `**settings` the signature and the texts of a dataclass's fields.
+
+    The line `{settings}` of the function's docstring is replaced by the fields' texts.
+
+    Args:
+        settings: a dataclass whose fields are keywords, each with a text below it.
+        without: fields that the function does not take.
+    """
+    kind: Any = settings
+    # A class's own fields come before those of its bases.
+    declared = [name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})]
+    fields = [each for each in dataclasses.fields(kind) if each.name not in without]
+    fields.sort(key=lambda each: declared.index(each.name))
+
+    def describe(function: Any) -> Any:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        taken = [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=each.type)
+            for each in fields
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *taken])
+        if function.__doc__:
+            texts = field_texts(kind)
+            lines = [
+                textwrap.fill(
+                    f"{each.name}: {texts[each.name]}", 120, initial_indent=8 * " ", subsequent_indent=12 * " "
+                )
+                for each in fields
+            ]
+            function.__doc__ = function.__doc__.replace("        {settings}", "\n".join(lines))
+        return function
+
+    return describe
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default

@@ -1,0 +1,20 @@
+"""The optimiser of the lab's models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import optax
+
+
+def adamw(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
+    """AdamW with gradients of norm 1 at most (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
+
+    Weight decay acts on matrices alone: it would pull the scales of the norms, which are vectors, to 0.
+    """
+
+    def is_matrix(parameters: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.ndim > 1, parameters)
+
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.95, weight_decay=0.1, mask=is_matrix))

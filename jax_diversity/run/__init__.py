@@ -1,0 +1,1 @@
+"""A run: which sequence of which dataset comes at every position of training."""

@@ -1,0 +1,316 @@
+"""What training reads: the documents of a step's batch, and where a run reads a document.
+
+Only what is asked for is read: a batch's records, the rows of their documents, the run's positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.measures.documents import num_repeats
+from jax_diversity.measures.windows import place, total_variation, window_deviation
+from jax_diversity.records.codec import record_segments
+from jax_diversity.run.joining import joined_groups
+from jax_diversity.run.measuring import run_shares
+from jax_diversity.run.run import Run
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """One document's part of a sequence.
+
+    `about` is its row of `characteristics/documents.parquet` (id, tokens in all, source, language ...), `codes`
+    family -> number of its group.
+    """
+
+    document_index: int
+    num_tokens: int
+    about: dict[str, Any]
+    codes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """One row of the global batch: where its sequence comes from, and the sequence's segments in their order.
+
+    `position` is the run's, `dataset` the number of the dataset, `path` where it lies, `sequence_index` the sequence in
+    it, `epoch` how often the sequence came before.
+    """
+
+    row: int
+    position: int
+    dataset: int
+    path: str
+    epoch: int
+    sequence_index: int
+    segments: tuple[SegmentView, ...]
+
+
+@dataclass(frozen=True)
+class FamilyView:
+    """How a batch's tokens are divided in one family: every group's share of them, and of the corpus's (the target).
+
+    TV is as `measures.windows.total_variation` defines it.
+    """
+
+    total_variation: float
+    share: Float64[np.ndarray, " group"]
+    target: Float64[np.ndarray, " group"]
+    names: tuple[str, ...]
+
+    def largest_differences(self, number: int) -> list[tuple[str, float, float]]:
+        """Groups whose share is farthest from the corpus's: name, share, target; ties to the first."""
+        groups = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
+        return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in groups]
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """What one host, or all of them together, see at one step.
+
+    Steps count from 0 over all epochs, `position` is the global position of the first row. `run` is the name of the
+    ordering or of the stored run, `version` that of the latter. A family's target are the groups' shares of the whole
+    run, or of its only dataset. `num_repeats` are the sequences beyond the first of each document, `num_copies` the
+    copies beyond the first of each document that has several.
+    """
+
+    run: str
+    version: int | None
+    step: int
+    position: int
+    sequences: tuple[SequenceView, ...]
+    families: dict[str, FamilyView]
+    num_repeats: int
+    num_copies: int
+
+
+@dataclass(frozen=True)
+class DocumentUse:
+    """One place where training reads a document: `num_tokens` from its token `document_offset` on.
+
+    `position` is that of the run, `step` the step that reads it, `row` its row of the global batch; `dataset`, `path`
+    and `epoch` are as in `SequenceView`. Where a run is an epoch of a dataset, these are the places of the first epoch.
+    """
+
+    sequence_index: int
+    position: int
+    step: int
+    row: int
+    document_offset: int
+    num_tokens: int
+    dataset: int
+    path: str
+    epoch: int
+
+
+class Inspector:
+    """Shows what training reads from a run.
+
+    Args:
+        run: the run.
+        global_batch_size: B, sequences of a batch over all hosts.
+
+    Raises:
+        UserError: a batch that the run cannot fill.
+
+    Example:
+        >>> inspector = Inspector(make_run("out/", "balance"), 64)
+        >>> inspector.batch(step=3).sequences[0].segments[0].about["id"], inspector.uses("page-17")[0].step
+    """
+
+    def __init__(self, run: Run, global_batch_size: int) -> None:
+        if not 1 <= global_batch_size <= len(run):
+            raise UserError(
+                f"Expected a global batch size in 1 .. {len(run)} (the positions of the run), found "
+                f"{global_batch_size}."
+            )
+        self.run, self.global_batch_size = run, global_batch_size
+
+    @cached_property
+    def _shares(self) -> dict[str, Float64[np.ndarray, " group"]]:
+        return run_shares(self.run.characteristics, self.run)
+
+    def batch(self, step: int, *, host_index: int = 0, num_hosts: int = 1, compare: bool = True) -> BatchView:
+        """The batch of a step; a host's rows of it.
+
+        `compare` adds the families' shares beside those of the whole run; of several datasets that reads their counts.
+
+        Raises:
+            UserError: a step beyond the run, unless it is an epoch, which begins again; hosts that do not divide the
+                batch; damaged records.
+        """
+        size = self.global_batch_size
+        last = (2**62 if self.run.is_bijection else len(self.run)) // size - 1
+        step = whole_number("step", step, 0, last)
+        rows = host_rows(size, host_index, num_hosts)
+        dataset, sequence, epoch = self.run.origins(step * size + rows)
+        found, repeats, copies = dict[int, SequenceView](), 0, 0
+        for index in np.unique(dataset).tolist():
+            own, of = np.flatnonzero(dataset == index), self.run.datasets[index]
+            views = zip(own.tolist(), sequence_segments(of, sequence[own]), strict=True)
+            for at, segments in views:
+                row = int(rows[at])
+                place = (row, step * size + row, index, self.run.addresses[index], int(epoch[at]), int(sequence[at]))
+                found[row] = SequenceView(*place, segments)
+            # No document and no copy is of two datasets: their repeats add up.
+            repeats += num_repeats(of.sequence_documents[sequence[own]])
+            copies += num_repeats(of.sequence_copies[sequence[own]])
+        views = tuple(found[row] for row in rows.tolist())
+        families = self._families(views) if compare or len(self.run.datasets) == 1 else {}
+        version = self.run.info.get("version")
+        return BatchView(self.run.name, version, step, step * size, views, families, repeats, copies)
+
+    def deviations(self, *, host_index: int = 0, num_hosts: int = 1) -> dict[str, Float64[np.ndarray, " batch"]]:
+        """TV of every whole batch of the run, or of a host's rows of it, from the whole run: family -> (batch,)."""
+        size, chars = self.global_batch_size, self.run.characteristics
+        # A last batch that is not whole is left out, as in training.
+        rows = host_rows(size, host_index, num_hosts)
+        positions = (np.arange(len(self.run) // size)[:, None] * size + rows).reshape(-1)
+        numbers = self.run.at(positions)
+        return {
+            family: window_deviation(place(chars.counts[family], numbers), share, len(rows))
+            for family, share in self._shares.items()
+        }
+
+    def uses(self, document: str) -> list[DocumentUse]:
+        """Where the run reads a document, by its id, in the order of training; several datasets may hold the id.
+
+        Empty where it is kept for validation, left out, or not in the run.
+
+        Raises:
+            UserError: no dataset holds the id.
+        """
+        found = [find_document(dataset, document) for dataset in self.run.datasets]
+        if all(index is None for index in found):
+            held = ", ".join(str(_table(dataset, "documents")) for dataset in self.run.datasets)
+            raise UserError(f"Expected the id of a document of the run, found {document!r}; the ids are in {held}.")
+        uses: list[DocumentUse] = []
+        for index, (dataset, number) in enumerate(zip(self.run.datasets, found, strict=True)):
+            parts: dict[int, list[tuple[int, int]]] = {}
+            for sequence, offset, length in () if number is None else document_parts(dataset, number):
+                parts.setdefault(sequence, []).append((offset, length))
+            # One pass over the run: its whole inverse would be as large as the run itself.
+            wanted = np.array([*parts], np.int64) + self.run.offsets[index]
+            positions = np.flatnonzero(np.isin(self.run.indices, wanted))
+            origins = self.run.origins(positions)
+            for position, sequence, epoch in zip(
+                positions.tolist(), origins.sequence.tolist(), origins.epoch.tolist(), strict=True
+            ):
+                step, path = divmod(position, self.global_batch_size), self.run.addresses[index]
+                uses += [DocumentUse(sequence, position, *step, *part, index, path, epoch) for part in parts[sequence]]
+        return sorted(uses, key=lambda use: (use.position, use.document_offset))
+
+    def appearances(self, document: str) -> int | None:
+        """How often a document was packed by its weight, by its id; None where nothing was weighed."""
+        for dataset in self.run.datasets:
+            number = find_document(dataset, document)
+            if number is not None and dataset.appearances is not None:
+                return int(dataset.appearances[number])
+        return None
+
+    def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
+        """The batch's tokens by group, counted from its segments, beside the shares of the whole."""
+        datasets, families = self.run.datasets, {}
+        only = datasets[0] if len(datasets) == 1 else None
+        for family in self._shares if only is None else only.families:
+            names = joined_groups(datasets, family)
+            column = {name: number for number, name in enumerate(names)}
+            tokens = np.zeros(len(names))
+            for sequence in sequences:
+                own = datasets[sequence.dataset].group_names[family]
+                for segment in sequence.segments:
+                    tokens[column[own[segment.codes[family]]]] += segment.num_tokens
+            target = self._shares[family] if only is None else _stored_shares(only, family)
+            tv = float(total_variation(tokens[None], target)[0])
+            families[family] = FamilyView(tv, tokens / max(tokens.sum(), 1.0), target, names)
+        return families
+
+
+def _stored_shares(dataset: Dataset, family: str) -> Float64[np.ndarray, " group"]:
+    """The groups' shares of a dataset's tokens, without reading its counts."""
+    totals = dataset.group_tokens[family]
+    return totals / max(totals.sum(), 1)
+
+
+def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[np.ndarray, " row"]:
+    """The rows of the global batch that a host holds; refused where the hosts do not divide it."""
+    if num_hosts < 1 or global_batch_size % num_hosts or not 0 <= host_index < num_hosts:
+        raise UserError(
+            f"Expected a host index below a number of hosts that divides the global batch of {global_batch_size}, "
+            f"found host {host_index} of {num_hosts}."
+        )
+    # The window contract: host h of H holds rows [h B / H, (h + 1) B / H) of the global batch.
+    num_rows = global_batch_size // num_hosts
+    return np.arange(num_rows) + host_index * num_rows
+
+
+def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) -> list[tuple[SegmentView, ...]]:
+    """The segments of some sequences, with the documents that they are of."""
+    records = dataset.records.read(dataset.records.places_of(sequences), expected=sequences)
+    segments = [record_segments(record) for record in records]
+    wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
+    # Every document's row is read once, however many segments it has in the batch.
+    rows_of = [_take_rows(_table(dataset, name), wanted) for name in ("documents", "codes")]
+    known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
+    return [
+        tuple(
+            SegmentView(document, length, *known[document])
+            for document, length in zip(documents.tolist(), tokens.tolist(), strict=True)
+        )
+        for documents, tokens in segments
+    ]
+
+
+def find_document(dataset: Dataset, document: str) -> int | None:
+    """The number of the document of an id; None where there is none."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
+    ids = pq.read_table(_table(dataset, "documents"), columns=["id"])["id"]
+    place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
+    return None if place < 0 else place
+
+
+def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int, int]]:
+    """Where a document lies in the training sequences: sequence, first token of the document, number of tokens."""
+    import pyarrow.parquet as pq
+
+    columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
+    found = pq.read_table(dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
+    return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def _table(dataset: Dataset, name: str) -> Path:
+    return dataset.file("characterize", f"characteristics/{name}.parquet")
+
+
+def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:
+    """Some rows of a Parquet file, ascending; only the row groups that hold them are read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = []
+    try:
+        with pq.ParquetFile(path) as file:
+            sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+            ends = np.cumsum(sizes, dtype=np.int64)
+            group = np.searchsorted(ends, indices, side="right")
+            # Indices ascend, so that the row groups' rows, one group after another, come in the order of the indices.
+            for index in np.unique(group).tolist():
+                local = indices[group == index] - (ends[index] - sizes[index])
+                rows += file.read_row_group(index).take(pa.array(local)).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        what = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({what}); run `jax-diversity characterize` again.") from None
+    return rows

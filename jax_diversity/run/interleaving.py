@@ -1,0 +1,231 @@
+"""Which of several datasets comes at every position: always the one that lags most behind its share.
+
+The rule is that of Megatron-LM's blended datasets (`build_blending_indices` in its `helpers.cpp`). With normalised
+weights w, step i counted from 0, and `count_d` the number of positions of dataset d so far:
+
+    next = arg max_d  w_d (i + 1) - count_d        ties to the lowest index
+
+The lag is taken at the *end* of the step, `i + 1`. Megatron takes it at its beginning, `max(i, 1)`, which is the same
+rule one step late, with larger deviations from the shares (in trials of 3 to 20 datasets up to 1.8 positions instead of
+1.2); `interleave(..., lookahead=0)` gives Megatron's own sequence. If weights change over training, the share of a
+dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`. Unlike Megatron's, a
+dataset never comes while its weight is zero, even if it lags behind.
+
+Short plans are a loop in NumPy, long ones a compiled program of the same
+arithmetic in float64, whose lags are equal to the last bit. With many datasets a step need not look at all: within a
+block of steps a lag grows by its share alone, so that only the datasets with the largest lags at the block's end can
+come. Their lags are followed; that no other could have come is checked after the block, which is otherwise done again
+with all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Float64, Int32, Int64
+
+from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.ordering.deviation import rounded_size
+from jax_diversity.run.weights import Weights, phases_of
+
+# A loop in NumPy takes 2 µs a step and no compilation.
+_SHORT = 1 << 18
+_STEPS_PER_ADVANCE = 1 << 16
+_STEPS_PER_CALL = 1 << 20
+_STEPS_PER_BLOCK = 64
+_CANDIDATES = 128
+_HALVINGS = 10
+_NOBODY = np.iinfo(np.int32).max
+
+
+def interleave(
+    weights: Weights, num_positions: SupportsIndex, *, lookahead: SupportsIndex = 1, advance: Advance = ignore
+) -> Int64[np.ndarray, " position"]:
+    """The dataset at every position: always the one that lags most behind its share.
+
+    `lookahead` says how many steps after the current one lags are taken, with the weights of the current one: 1 is its
+    end, 0 is Megatron's choice. A position of ten datasets takes .05 µs, one of 1,000 datasets .9 µs; below 260,000
+    positions 2 µs. What every dataset is due is carried over a change of weights: lags from before are still corrected.
+
+    Example:
+        >>> interleave([3, 1], 8).tolist()
+        [0, 0, 1, 0, 0, 0, 1, 0]
+    """
+    num_positions = whole_number("num_positions", num_positions, 0)
+    lookahead = whole_number("lookahead", lookahead, 0)
+    starts, phases = phases_of(weights)
+    return interleaved(starts, phases, num_positions, lookahead, advance)
+
+
+def interleaved(
+    starts: Sequence[int],
+    phases: Float64[np.ndarray, "phase dataset"],
+    num_positions: int,
+    lookahead: int,
+    advance: Advance,
+) -> Int64[np.ndarray, " position"]:
+    """As `interleave`; phases hold the shares from each start on, and add up to 1."""
+    due, counts = np.zeros(phases.shape[1]), np.zeros(phases.shape[1])
+    chosen = np.empty(num_positions, np.int64)
+    ends = [min(stop, num_positions) for stop in (*starts[1:], num_positions)]
+    for first, end, weights in zip(starts, ends, phases, strict=True):
+        # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
+        blended = np.flatnonzero(weights)
+        follow = _short if end - first < _SHORT or not _has_processor() else _long
+        shares, before = weights[blended], due[blended]
+        found = np.zeros(max(end - first, 0), np.int64)
+        if len(blended) > 1:
+            found = follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)
+        chosen[first:end] = blended[found]
+        counts += np.bincount(chosen[first:end], minlength=len(counts))
+        # A phase that begins behind the last position has no steps.
+        due += weights * max(end - first, 0)
+    return chosen
+
+
+def _has_processor() -> bool:
+    """Whether JAX may use the processor besides an accelerator."""
+    try:
+        return bool(jax.local_devices(backend="cpu"))
+    except RuntimeError:  # where JAX_PLATFORMS names accelerators alone
+        return False
+
+
+def _short(
+    shares: np.ndarray, before: np.ndarray, counts: np.ndarray, first: int, end: int, lookahead: int, advance: Advance
+) -> Int64[np.ndarray, " step"]:
+    given, lags = counts.copy(), np.zeros(len(shares))
+    chosen = np.empty(end - first, np.int64)
+    for start in range(first, end, _STEPS_PER_ADVANCE):
+        stop = min(start + _STEPS_PER_ADVANCE, end)
+        for step in range(start, stop):
+            # Computed from the step and not updated: no rounding errors add up, and lags that should be equal are equal
+            # to the last bit, so that ties go to the lowest index.
+            np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
+            np.add(lags, before, out=lags)
+            np.subtract(lags, given, out=lags)
+            most = lags.argmax()
+            given[most] += 1.0
+            chosen[step - first] = most
+        advance(stop - start)
+    return chosen
+
+
+def _long(
+    shares: np.ndarray, before: np.ndarray, counts: np.ndarray, first: int, end: int, lookahead: int, advance: Advance
+) -> Int64[np.ndarray, " step"]:
+    size = rounded_size(len(shares))
+    missing = (0, size - len(shares))
+    parts = []
+    # Without x64 the lags would be float32, which cannot hold ten million steps.
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
+        # What fills up never comes.
+        own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
+        for start in range(first, end, _STEPS_PER_CALL):
+            stop = min(start + _STEPS_PER_CALL, end)
+            places = [jnp.asarray(np.int64(place)) for place in (first, start, stop, lookahead)]
+            given, chosen = _steps(own_shares, own_before, given, *places, jnp.asarray(np.float64(0)))
+            parts.append(np.asarray(chosen)[: stop - start].astype(np.int64))
+            advance(stop - start)
+    return np.concatenate(parts)
+
+
+@jax.jit
+def _steps(
+    shares: Float[Array, " dataset"],
+    before: Float[Array, " dataset"],
+    given: Float[Array, " dataset"],
+    first: Array,
+    start: Array,
+    stop: Array,
+    lookahead: Array,
+    zero: Array,
+) -> tuple[Float[Array, " dataset"], Int32[Array, " step"]]:
+    """The datasets of the steps from `start` up to `stop`, and how often each has come since the beginning."""
+    follow = functools.partial(_block, first=first, lookahead=lookahead, zero=zero)
+
+    def all_of(step: Array, given: Array) -> tuple[Array, Array]:
+        given, chosen, _ = follow(shares, before, given, step, stop)
+        return given, chosen
+
+    def block(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        given, chosen = carry
+        step = start + index * _STEPS_PER_BLOCK
+        if len(shares) <= _CANDIDATES:
+            given, found = all_of(step, given)
+        else:
+            last = jnp.minimum(step + _STEPS_PER_BLOCK, stop) - 1
+            candidates, bound = _largest(_lags(shares, before, given, last, first, lookahead, zero))
+            some = jnp.minimum(candidates, len(shares) - 1)
+            lags_of = jnp.where(candidates < len(shares), before[some], -jnp.inf)
+            own, local, least = follow(shares[some], lags_of, given[some], step, stop)
+            of_some = given.at[candidates].set(own, mode="drop"), candidates[local]
+            # A dataset that was left out has a lag of at most `bound` within the block.
+            given, found = lax.cond(least > bound, lambda: of_some, lambda: all_of(step, given))
+        return given, lax.dynamic_update_slice(chosen, found, (index * _STEPS_PER_BLOCK,))
+
+    chosen = jnp.zeros(_STEPS_PER_CALL + _STEPS_PER_BLOCK, jnp.int32)
+    num_blocks = -(-(stop - start) // _STEPS_PER_BLOCK)
+    return lax.fori_loop(0, num_blocks, block, (given, chosen))
+
+
+def _lags(
+    shares: Array, before: Array, given: Array, step: Array, first: Array, lookahead: Array, zero: Array
+) -> Array:
+    # `zero`, which the compiler cannot know, keeps product and sum from being rounded together.
+    due = shares * (jnp.maximum(step + lookahead, 1) - first).astype(shares.dtype) + zero
+    return due + before - given
+
+
+def _block(
+    shares: Array,
+    before: Array,
+    given: Array,
+    start: Array,
+    stop: Array,
+    *,
+    first: Array,
+    lookahead: Array,
+    zero: Array,
+) -> tuple[Array, Int32[Array, " step"], Array]:
+    """One block of steps: the new counts, who came, and the smallest lag that won."""
+    index = jnp.arange(len(shares), dtype=jnp.int32)
+
+    def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        given, chosen, least = carry
+        lags = _lags(shares, before, given, start + number, first, lookahead, zero)
+        # Not `argmax`, which is slow on processors: two plain reductions, the second for the lowest index.
+        best = jnp.max(lags)
+        most = jnp.min(jnp.where(lags == best, index, _NOBODY))
+        return given.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
+
+    nothing = (given, jnp.zeros(_STEPS_PER_BLOCK, jnp.int32), jnp.full((), jnp.inf, shares.dtype))
+    return lax.fori_loop(0, jnp.minimum(_STEPS_PER_BLOCK, stop - start), step, nothing)
+
+
+def _largest(lags: Float[Array, " dataset"]) -> tuple[Int32[Array, " candidate"], Array]:
+    """The datasets of the largest lags, ascending, filled up with an index past the end; the others' largest lag."""
+
+    def halved(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = 0.5 * (low + high)
+        too_many = jnp.sum(lags >= middle) > _CANDIDATES
+        return jnp.where(too_many, middle, low), jnp.where(too_many, high, middle)
+
+    lowest = jnp.min(jnp.where(jnp.isfinite(lags), lags, jnp.inf))
+    _, least = lax.fori_loop(0, _HALVINGS, halved, (lowest, jnp.max(lags)))
+    inside = lags >= least
+    place = jnp.where(inside, jnp.cumsum(inside.astype(jnp.int32)) - 1, _CANDIDATES)
+    index = jnp.arange(len(lags), dtype=jnp.int32)
+    candidates = jnp.full(_CANDIDATES, len(lags), jnp.int32).at[place].set(index, mode="drop")
+    # Where the largest lags are equal there may be more of them than places: those that found none are left out.
+    left_out = ~inside | (place >= _CANDIDATES)
+    return candidates, jnp.max(jnp.where(left_out, lags, -jnp.inf))

@@ -1,0 +1,375 @@
+"""Schedules made and changed: epochs in fresh orders, mixtures by weight, additions, skipped positions.
+
+Every dataset is read epoch after epoch, each in an order of its own that begins where the one before ended: sequences
+of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `interleaving`, or
+ordered jointly (`mixture`). A change keeps what comes before its position. What a dataset has given of its epoch does
+not come again in it: the rest of the epoch is ordered anew, from the deviation that is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.artifacts import write_array
+from jax_diversity.foundation.checks import instance_of, whole_number
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.ordering.base import METHODS, order
+from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.plan import Targets, checked_epoch
+from jax_diversity.run.background import Maker
+from jax_diversity.run.mixture import Mixture, NumberQueue
+from jax_diversity.run.run import Datasets, open_datasets, times_before
+from jax_diversity.run.stored import (
+    FILE,
+    Content,
+    Member,
+    Part,
+    Slice,
+    StoredRun,
+    Version,
+    relative,
+    schedule_folder,
+)
+from jax_diversity.schema import Characteristics, Ordering
+
+_SHORTEST_PART = 1 << 16
+"""Positions of a part at least: half a megabyte."""
+_ORDER_SETTINGS = ("method", "seed", "objective", "targets")
+
+
+def create_schedule(
+    path: str | Path,
+    datasets: Datasets,
+    *,
+    ordering: str | Ordering | None = None,
+    background: bool = False,
+    advance: Advance = ignore,
+    **settings: Any,
+) -> StoredRun:
+    """Make a run of several epochs or datasets and store it.
+
+    Args:
+        path: a folder for it, such as `out/schedules/run`; it must not hold a schedule yet.
+        datasets: a built dataset, its folder or address, or several; the ones with a weight above zero have sequences
+            of one length.
+        ordering: the order of the first epoch, for one dataset: itself, or the name of one that the dataset has. A run
+            that has followed it goes on in the schedule from any position (`make_loader(start_position=...)`).
+        background: whether to return when the first part (about an epoch) is made; a thread makes the others. A reader
+            that comes to a position before it is made waits, in every process. A process that ends stops its thread;
+            the schedule then goes on with `extend_schedule` from the position that its error names.
+        advance: told the number of positions ordered since it was last called.
+        settings: how long the run is and how datasets are mixed, the fields of `Mixture`; and how every epoch is
+            ordered: `method`, `seed`, `objective`, `targets` and the method's options, as `order` takes them. Methods
+            that can (`balance`, `greedy`, `greedy_pool`) begin where the epoch before ended. `seed` is that of the
+            first epoch; each later one takes the next, so that no two epochs have one order. `targets` are shares that
+            every epoch aims at; their phases count within an epoch.
+
+    Raises:
+        UserError: a folder that holds a schedule, or that another process writes to; an unknown setting; datasets of
+            unequal sequence lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a
+            joint order; weights that name no dataset or group, or shares that whole sequences cannot have; a limit on
+            repetitions that cannot be kept; and what `order` refuses.
+
+    Example:
+        >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
+        >>> loader = make_loader(run, global_batch_size=64)
+    """
+    root, opened = schedule_folder(path), open_datasets(datasets)
+    mixture, order_settings = _divided(settings)
+    total = mixture.num_positions_of(opened)
+    orders = _Orders(advance=advance, **order_settings)
+    if ordering is not None:
+        orders.first = _first_order(ordering, opened, mixture)
+
+    def steps() -> Generator[StoredRun, None, None]:
+        with locked(root):
+            if (root / FILE).exists():
+                raise UserError(
+                    f"Expected a folder without a schedule, found one at {root}; change it with extend_schedule, or "
+                    "name another folder."
+                )
+            members = tuple(_member(dataset, root) for dataset in opened)
+            pieces = orders.continued(np.zeros(0, np.int64), opened, total, mixture)
+            content = Content(secrets.token_hex(16), members, (), ())
+            change = f"created{mixture}"
+            yield from _stored(root, content, (), pieces, total, orders, change, opened, as_made=background)
+
+    return _made(root, steps(), orders, background)
+
+
+def extend_schedule(
+    schedule: StoredRun,
+    *,
+    position: SupportsIndex | None = None,
+    datasets: Datasets = (),
+    background: bool = False,
+    advance: Advance = ignore,
+    **settings: Any,
+) -> StoredRun:
+    """Add a version that changes the run from a position on: its length, weights or targets, or its datasets.
+
+    What comes before the position stays as it is, bit for bit. Of the epoch that a dataset is in, sequences that came
+    do not come again, and all others come before its next epoch.
+
+    Args:
+        schedule: the last version of a stored run.
+        position: the first position that changes, such as a checkpoint's; None takes the end.
+        datasets: datasets that are added; from the position on sequences may have another length.
+        background: see `create_schedule`.
+        advance: see `create_schedule`.
+        settings: see `create_schedule`; none is kept from the version before but `seed`, so that epochs go on with
+            seeds that were not used. Length, weights and targets are those of what follows the position, weights of all
+            datasets, earlier ones first. Without a length the run ends where it ended before, or after one more epoch
+            if the position is its end. What came before the position counts for `max_repeats`.
+
+    Returns:
+        The run in its new version. A loader of it takes the state of a loader of an earlier version, up to the
+        position.
+
+    Raises:
+        UserError: a version that is not the last; a position beyond the end; another process that changes the schedule;
+            and what `create_schedule` refuses.
+
+    Example:
+        >>> run = extend_schedule(run, position=640_000, datasets=["books"], weights=[3, 1, 2])
+    """
+    _check_stored(schedule)
+    added = open_datasets(datasets)
+    opened = [*schedule.datasets, *added]
+    place = len(schedule) if position is None else whole_number("position", position, 0, len(schedule))
+    if settings.get("num_epochs") is None and settings.get("num_positions") is None and place < len(schedule):
+        settings["num_positions"] = len(schedule) - place
+    if settings.get("seed") is None:
+        settings["seed"] = schedule.content.versions[schedule.version - 1].seed
+    mixture, order_settings = _divided(settings)
+    total = mixture.num_positions_of(opened)
+    orders = _Orders(advance=advance, **order_settings)
+    root, kept = schedule.root, schedule.before(place)
+
+    def steps() -> Generator[StoredRun, None, None]:
+        # Before the folder is held: a part that is not made says so only while nobody holds it.
+        history = schedule.history(place)
+        with locked(root):
+            content = _unchanged(schedule)
+            content = replace(content, datasets=(*content.datasets, *(_member(each, root) for each in added)))
+            pieces = orders.continued(history, opened, total, mixture)
+            change = f"from position {place:,} on{mixture}"
+            yield from _stored(root, content, kept, pieces, total, orders, change, opened, as_made=background)
+
+    return _made(root, steps(), orders, background)
+
+
+def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
+    """Settings of the mixture, and those of the orders of its epochs."""
+    of_mixture = [each.name for each in fields(Mixture)]
+    method = settings.get("method", "balance")
+    METHODS.check_name(method)
+    known = [*of_mixture, *_ORDER_SETTINGS, *METHODS.option_names(method)]
+    for name in settings:
+        if name not in known:
+            raise UserError(
+                f"Unknown setting {quoted(name)}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
+            )
+    chosen = {name: value for name, value in settings.items() if name in of_mixture}
+    return Mixture(**chosen), {name: value for name, value in settings.items() if name not in of_mixture}
+
+
+def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsIndex) -> StoredRun:
+    """Add a version without some positions, such as those of a batch that made the loss diverge.
+
+    All later positions come so much earlier. The sequences that are left out do not come later in their epoch; an
+    `extend_schedule` from a position before them takes the skip back.
+
+    Args:
+        schedule: the last version of a schedule.
+        start: the first position that is left out.
+        stop: the first one after it that is not.
+
+    Raises:
+        UserError: a version that is not the last, positions beyond the end, another process that changes the schedule.
+
+    Example:
+        >>> run = skip_positions(run, 64 * 1200, 64 * 1201)  # step 1200 of batches of 64
+    """
+    _check_stored(schedule)
+    first = whole_number("start", start, 0, len(schedule))
+    last = whole_number("stop", stop, first, len(schedule))
+    with locked(schedule.root):
+        content = _unchanged(schedule)
+        current = content.versions[-1]
+        slices: list[Slice] = []
+        position = 0
+        for each in current.slices:
+            if each.skipped:
+                slices.append(each)
+                continue
+            # The cuts within the slice, as places of its part.
+            cuts = [each.start + min(max(cut - position, 0), len(each)) for cut in (first, last)]
+            bounds = [each.start, *cuts, each.stop]
+            pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
+            slices += [Slice(each.part, begin, end, skipped) for begin, end, skipped in pieces if begin < end]
+            position += len(each)
+        version = Version(tuple(slices), current.num_datasets, f"positions {first:,} to {last:,} skipped", current.seed)
+        content = replace(content, versions=(*content.versions, version))
+        content.write(schedule.root)
+    return StoredRun(schedule.root, content, len(content.versions), schedule.given)
+
+
+class _Orders:
+    """How epochs are ordered."""
+
+    def __init__(
+        self,
+        method: str = "balance",
+        seed: SupportsIndex = 0,
+        objective: Objective | None = None,
+        targets: Targets | Mapping[str, Any] | None = None,
+        *,
+        advance: Advance,
+        **options: Any,
+    ) -> None:
+        self.method, self.seed, self.advance = method, whole_number("seed", seed, 0), advance
+        self.first: Ordering | None = None
+        self.objective, self.targets, self.options = objective, targets, options
+
+    def continued(
+        self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
+    ) -> Iterator[Int64[np.ndarray, " position"]]:
+        """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
+        if mixture.consecutive:
+            return mixture.consecutively(datasets, history, count, self.epoch)
+        if not mixture.is_joint:
+            return mixture.in_turn(datasets, history, count, self.epochs)
+        if self.targets is not None:
+            raise UserError(
+                "Expected weights or targets for a joint order, found targets; give their shares as weights."
+            )
+        return mixture.jointly(datasets, history, count, self.part)
+
+    def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
+        """The rest of the epoch that a dataset is in, which has given the sequences `used`, and the epochs after it."""
+        # By how often each sequence came before: a joint order begins an epoch of some before the others' has ended.
+        before = times_before(used)
+        epoch = int(np.bincount(used, minlength=dataset.num_sequences).min())
+        previous = used[before == epoch - 1] if epoch else None
+        while True:
+            consumed = used[before == epoch]
+            rest = self.epoch(dataset, epoch, previous, consumed)
+            yield rest
+            previous, epoch = np.concatenate([consumed, rest]), epoch + 1
+
+    def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
+        """What is left of an epoch of a dataset, by its number, after an epoch before and its own beginning."""
+        if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
+            return self.first.indices
+        settings = {} if self.targets is None else {"targets": self.targets}
+        if METHODS.takes(self.method, "plan"):
+            settings |= {"previous": None if previous is None else Ordering(previous)}
+            settings |= {"consumed": consumed} if len(consumed) else {}
+        elif len(consumed):
+            METHODS.check_takes(self.method, "plan", "go on from the middle of an epoch")
+        return self._made(dataset.characteristics, epoch, settings)[len(consumed) :]
+
+    def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
+        """The order of all sequences but the first `num_before`, which came before, in their order."""
+        before = np.arange(num_before)
+        rest = np.arange(num_before, chars.num_sequences)
+        if not num_before or not METHODS.takes(self.method, "plan"):
+            return rest[self._made(chars.take(rest), number, {})]
+        # The mixture of the part itself, so that what came before counts for documents and copies alone.
+        objective = Objective() if self.objective is None else self.objective
+        own, families = chars.take(rest), objective.resolved_weights(chars)
+        targets = {family: own.target_share(family) for family in families}
+        return self._made(chars, number, {"consumed": before, "targets": targets})[num_before:]
+
+    def _made(self, chars: Characteristics, number: int, settings: Mapping[str, Any]) -> Int64[np.ndarray, " position"]:
+        settings = {"objective": self.objective, **self.options, **settings}
+        return order(chars, self.method, seed=self.seed + number, advance=self.advance, **settings).indices
+
+
+def _check_stored(schedule: StoredRun) -> None:
+    instance_of("schedule", schedule, StoredRun, "a StoredRun; open one with jd.open_schedule")
+
+
+def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture: Mixture) -> Ordering:
+    if len(datasets) != 1 or mixture.is_joint:
+        found = "a joint order" if mixture.is_joint else f"{len(datasets)}"
+        raise UserError(f"Expected ordering with one dataset in epochs, found {found}; leave it out.")
+    if isinstance(ordering, str):
+        return datasets[0].find_ordering(ordering)
+    return Ordering(checked_epoch(ordering, datasets[0].num_sequences))
+
+
+def _made(root: Path, steps: Generator[StoredRun, None, None], orders: _Orders, background: bool) -> StoredRun:
+    """The schedule when the first step is taken, where the others are taken in the background, or when all are."""
+    if not background:
+        return list(steps)[-1]
+    maker: Maker[StoredRun] = Maker(root)
+    orders.advance = maker.advancing(orders.advance)
+    return maker.first(steps)
+
+
+def _stored(
+    root: Path,
+    content: Content,
+    kept: tuple[Slice, ...],
+    pieces: Iterator[Int64[np.ndarray, " _piece"]],
+    total: int,
+    orders: _Orders,
+    change: str,
+    datasets: Sequence[Dataset],
+    *,
+    as_made: bool,
+) -> Generator[StoredRun, None, None]:
+    """Write parts of about an epoch, and the version that they make: with the last part, or, `as_made`, with each."""
+    change = f"{change}: {orders.method}, seed {orders.seed}"
+    before, key = content.parts, secrets.token_hex(16)
+    epoch = sum(dataset.num_sequences for dataset in datasets)
+    length = epoch * -(-_SHORTEST_PART // epoch)
+    lengths = [min(length, total - start) for start in range(0, total, length)]
+    numbers = range(len(before), len(before) + len(lengths))
+    planned: list[Part] = []
+    slices = (Slice(number, 0, size) for number, size in zip(numbers, lengths, strict=True))
+    version = Version((*kept, *slices), len(datasets), change, orders.seed)
+    versions = (*content.versions, version)
+    ends, stream = np.cumsum([dataset.num_sequences for dataset in datasets]), NumberQueue(pieces)
+    for index, length in enumerate(lengths):
+        part = stream.take(length)
+        if not planned:
+            # All that comes by one call has one length.
+            tokens = datasets[int(np.searchsorted(ends, part[0], side="right"))].sequence_length
+            for number, size in zip(numbers, lengths, strict=True):
+                planned.append(Part(f"part-{number:06d}.npy", size, tokens, f"{key}-{number}"))
+        # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
+        write_array(root / planned[index].file, part)
+        planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
+        if as_made or index == len(planned) - 1:
+            content = replace(content, parts=(*before, *planned), versions=versions)
+            content.write(root)
+            yield StoredRun(root, content, len(versions), datasets)
+
+
+def _unchanged(schedule: StoredRun) -> Content:
+    """The content of a schedule's file, whose last version is the one that was opened."""
+    content = Content.read(schedule.root / FILE)
+    if content.id != schedule.content.id or len(content.versions) != schedule.version:
+        raise UserError(
+            f"Expected version {schedule.version} to be the last of the schedule at {schedule.root}, found "
+            f"{len(content.versions)}; open it again, and look at what was changed."
+        )
+    return content
+
+
+def _member(dataset: Dataset, root: Path) -> Member:
+    return Member(relative(dataset.address, root), dataset.fingerprint, dataset.num_sequences, dataset.sequence_length)

@@ -1,0 +1,287 @@
+"""Runs beside one another and beside a uniform shuffle: compared, and measured for JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.measures.balance import Balance, Measurer, own_shares, target_shares
+from jax_diversity.measures.comparison import SHUFFLE, Comparison, compare, gap_or_none, is_shuffle
+from jax_diversity.measures.curves import envelope
+from jax_diversity.measures.floors import window_floor
+from jax_diversity.measures.followed import FollowedBalance, follow
+from jax_diversity.measures.profile import window_profile
+from jax_diversity.measures.windows import place, usable_windows
+from jax_diversity.ordering.base import order
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.run.run import Run, make_run
+from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema.orderings import Positions
+
+
+class FamilyCurves(NamedTuple):
+    """One ordering in one family: prefix deviation, window size -> TV of aligned windows; `envelope`s of 100 points."""
+
+    prefix_l2: Mapping[str, Sequence[float]]
+    window_tv: Mapping[int, Mapping[str, Sequence[float]]]
+
+
+Curves = Mapping[str, FamilyCurves]
+"""Family -> curves of one ordering."""
+
+
+Measured = Run | Ordering | Positions
+"""What is measured, position by position."""
+
+
+class Followed(NamedTuple):
+    """The targets of the ordering `name`, position by position."""
+
+    name: str
+    targets: Targets
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Runs over the same sequences (by name, or by file as it was given), and what they are measured by.
+
+    The reference is a uniform shuffle, named, to compare with: among the runs or made for the purpose. `targets` are
+    shares to measure against in place of the corpus's own, `followed` moving ones to measure against besides.
+    """
+
+    characteristics: Characteristics
+    orders: Mapping[str, Run]
+    reference: tuple[str, Measured]
+    windows: tuple[int, ...]
+    followed: Followed | None = None
+    targets: Mapping[str, Float64[np.ndarray, " group"]] | None = None
+
+
+def choose_orderings(
+    out: str | Path,
+    names: Sequence[str] = (),
+    files: Sequence[str] = (),
+    windows: Sequence[int] = (),
+    families: Sequence[str] = (),
+    targets: str | None = None,
+) -> Chosen:
+    """Look up what to measure.
+
+    `names` are those of the dataset's orderings or .npy files, `files` more .npy files; without names all of its
+    orderings, without windows the sizes of the dataset's settings that fit twice, without families those that it
+    balances. `targets` is the ordering whose targets all are measured against besides.
+    """
+    dataset = open_dataset(out)
+    chosen = {name: make_run(dataset, name) for name in names or dataset.orderings}
+    chosen |= {file: make_run(dataset, Path(file)) for file in files}
+    if not chosen:
+        raise UserError("Expected orderings to measure, found none; make one with `jax-diversity order`.")
+    return choose(chosen, windows, families, targets)
+
+
+def choose(
+    runs: Mapping[str, Run],
+    windows: Sequence[int] = (),
+    families: Sequence[str] = (),
+    targets: str | None = None,
+) -> Chosen:
+    """What `measure` compares of some runs.
+
+    Those of one dataset are measured against its own shares, beside a uniform shuffle of it. One of several datasets is
+    measured in the families that mean the same in all of them, against the shares of the whole run, beside a shuffle of
+    its positions, which has the same mixture.
+
+    Args:
+        runs: by name; all read the same datasets.
+        windows: window sizes; none takes those of the first dataset's settings that fit twice.
+        families: those to measure; none takes all that the datasets balance and that mean the same in all of them.
+        targets: the ordering whose targets all are measured against besides.
+
+    Raises:
+        UserError: an unknown family, no family that is comparable, a run without positions.
+    """
+    first = next(iter(runs.values()))
+    datasets, shortest = first.datasets, min(map(len, runs.values()))
+    chars = _characteristics(first, families)
+    if not windows:
+        shortest = min(shortest, chars.num_sequences) if len(datasets) == 1 else shortest
+        windows = usable_windows(datasets[0].settings["windows"], shortest, datasets[0].batch_size)
+    # The reference's name is kept for it.
+    chosen = {
+        f"{name} (the run)" if name == SHUFFLE and not run.is_bijection else name: run for name, run in runs.items()
+    }
+    if len(datasets) > 1:
+        if not shortest:
+            raise UserError("Expected a run with positions to measure, found none.")
+        shuffled = np.random.default_rng(0).permutation(first.indices)
+        reference = Positions(shuffled, first.num_sequences, {"method": SHUFFLE})
+        shares = run_shares(chars, first)
+        return Chosen(chars, chosen, (SHUFFLE, reference), tuple(windows), targets=shares)
+    # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
+    dataset = next(iter(datasets))
+    own = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
+    shuffles = [(name, run) for name, run in {**chosen, **own}.items() if is_shuffle(name, run)]
+    reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
+    followed = None if targets is None else _followed(dataset, targets, chars)
+    return Chosen(chars, chosen, reference, tuple(windows), followed)
+
+
+def run_shares(characteristics: Characteristics, run: Run) -> dict[str, Float64[np.ndarray, " group"]]:
+    """What a run is measured against: the shares of its only dataset, or of several in the amounts that it reads."""
+    return target_shares(characteristics, own_shares(characteristics, run) if len(run.datasets) > 1 else {})
+
+
+def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
+    """The counts of the families that were asked for, or of all that the run's datasets balance."""
+    if len(run.datasets) == 1:
+        dataset = run.datasets[0]
+        for family in families:
+            one_of("every family", family, dataset.group_names)
+        return dataset.count_families(families) if families else dataset.characteristics
+    chars = run.characteristics
+    for family in families:
+        one_of("every family", family, chars.families)
+    kept = {family: chars.counts[family] for family in families or chars.families}
+    return replace(chars, counts=kept, weights=dict.fromkeys(kept, 1.0)) if families else chars
+
+
+def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
+    """The targets that an ordering's info holds, in the families that are measured."""
+    about = dataset.find_ordering(name).info.get("targets")
+    if about is None:
+        raise UserError(
+            f"Expected --targets to name an ordering that followed targets, found {name!r}, which has none; make one "
+            "with `jax-diversity order --targets.shares`."
+        )
+    shares = {family: np.array(phases) for family, phases in about["shares"].items() if family in chars.families}
+    if not shares:
+        raise UserError(
+            f"Expected to measure a family with targets ({', '.join(about['shares'])}), found "
+            f"{', '.join(chars.families)}; name it after --families."
+        )
+    return Followed(name, Targets(tuple(about["starts"]), shares))
+
+
+def short_curves(balance: Balance) -> Curves:
+    """An ordering's curves in at most 100 points each; a window's position is its last."""
+    return {
+        family: FamilyCurves(
+            envelope(prefix, max_points=100),
+            {n: envelope(tv, n * np.arange(1, len(tv) + 1), 100) for n, tv in balance.window_tv[family].items()},
+        )
+        for family, prefix in balance.prefix_l2.items()
+    }
+
+
+def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
+    """The chosen orderings beside a uniform shuffle, which comes first: figures, and curves by the same names."""
+    together, curves = _together(chosen), dict[str, Curves]()
+
+    def keep(name: str, balance: Balance) -> None:
+        curves[name] = short_curves(balance)
+
+    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
+        compared = compare(
+            chosen.characteristics, together, chosen.windows, targets=chosen.targets, advance=advance, keep=keep
+        )
+        return compared, curves
+
+
+def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = False) -> dict[str, dict[str, Any]]:
+    """The chosen orderings' figures, for JSON: name -> `Balance.summary()` and what is added to it.
+
+    At every window size `gap_closed` (from the reference to the floor), in every family `curves` (`short_curves`)
+    and, where asked for, `profile`: offset -> the fields of `WindowProfile`, lists of one value a size.
+    """
+    reference, shuffle = chosen.reference
+    together = {reference: shuffle, **chosen.orders}
+    measurer = Measurer(chosen.characteristics, chosen.windows, chosen.targets)
+    summaries: dict[str, dict[str, Any]] = {}
+    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
+        for name, ordering in together.items():
+            balance = measurer.measure(ordering, advance)
+            summaries[name] = balance.summary()
+            families = summaries[name]["families"]
+            for family, curves in short_curves(balance).items():
+                families[family]["curves"] = curves._asdict()
+            if profile and name in chosen.orders:
+                for family, offsets in window_profile(chosen.characteristics, ordering, targets=chosen.targets).items():
+                    families[family]["profile"] = {
+                        offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
+                        for offset, of_offset in offsets.items()
+                    }
+            # The reference is the first: its means are known for all.
+            for family, values in families.items():
+                for size, window in values["windows"].items():
+                    shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
+                    window["gap_closed"] = gap_or_none(window["tv_mean"], shuffled, window["tv_floor"])
+    if chosen.followed is not None:
+        for name, ordering in chosen.orders.items():
+            plain = {
+                family: {
+                    "prefix_l2_max": found.prefix_l2_max,
+                    "windows": {str(size): tv._asdict() for size, tv in found.windows.items()},
+                }
+                for family, found in _beside_targets(chosen, chosen.followed, ordering).items()
+            }
+            summaries[name]["targets"] = {"of": chosen.followed.name, "families": plain}
+    return {name: summaries[name] for name in chosen.orders}
+
+
+def measure_targets(chosen: Chosen, followed: Followed, progress: Progress) -> dict[str, dict[str, FollowedBalance]]:
+    """The reference and the chosen orderings beside targets: ordering -> family that has targets -> measures."""
+    together, found = _together(chosen), {}
+    with progress.task("measure targets", len(together), "orderings") as advance:
+        for name, ordering in together.items():
+            found[name] = _beside_targets(chosen, followed, ordering)
+            advance(1)
+    return found
+
+
+def _beside_targets(chosen: Chosen, followed: Followed, ordering: Measured) -> dict[str, FollowedBalance]:
+    chars, starts, found = chosen.characteristics, followed.targets.starts, {}
+    for family, shares in followed.targets.shares.items():
+        placed = place(chars.counts[family], ordering.indices)
+        found[family] = follow(placed, starts, shares, chosen.windows, chars.sequence_length)
+    return found
+
+
+def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
+    """Mean TV of aligned windows: family -> ordering (the reference first), and `floor` -> size 1, 2, 4 ... -> TV."""
+    chars, together = chosen.characteristics, _together(chosen)
+    profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
+    with progress.task("measure all sizes", _num_positions(chosen, together), "positions") as advance:
+        for name, ordering in together.items():
+            for family, offsets in window_profile(chars, ordering, advance, targets=chosen.targets).items():
+                aligned = offsets["0"]
+                profiles[family][name] = dict(zip(aligned.sizes.tolist(), aligned.mean.tolist(), strict=True))
+    for family, of_family in profiles.items():
+        counts, target = chars.counts[family], chars.target_share(family)
+        if chosen.targets is not None:  # then a floor is of the positions' sequences, which may repeat
+            counts, target = place(counts, chosen.reference[1].indices), chosen.targets[family]
+        sizes = next(iter(of_family.values()))
+        of_family["floor"] = {size: window_floor(counts, target, size, chars.sequence_length) for size in sizes}
+    return profiles
+
+
+def _together(chosen: Chosen) -> dict[str, Measured]:
+    """The reference and the chosen orderings; a file by its name without folders where no other has the same."""
+    short = {name: Path(name).name if name.endswith(".npy") else name for name in chosen.orders}
+    shared = Counter(short.values())
+    shown = {name if shared[short[name]] > 1 else short[name]: each for name, each in chosen.orders.items()}
+    return {**dict([chosen.reference]), **shown}
+
+
+def _num_positions(chosen: Chosen, together: Mapping[str, Measured]) -> int:
+    """Positions that are walked over, each family's and each ordering's."""
+    return sum(map(len, together.values())) * len(chosen.characteristics.families)

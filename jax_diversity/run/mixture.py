@@ -1,0 +1,336 @@
+"""How the datasets of a run are mixed: each in epochs of its own, or jointly, in one order over all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.checks import instance_of, one_of, several, weight, whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import distinct_ends
+from jax_diversity.foundation.progress import ignore
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.run.interleaving import interleaved
+from jax_diversity.run.joining import joined_characteristics, joined_groups
+from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
+from jax_diversity.run.weights import check_limit, limited, named_weights, phases_of, tempered
+from jax_diversity.schema import Characteristics
+
+DATASET = "dataset"
+"""The family whose groups are the datasets of a run."""
+_DATASET_WEIGHT = 0.3
+"""Its λ in joint orders: that of sources by default."""
+_MOST_POSITIONS = 2**37
+"""A terabyte of numbers."""
+_OWN_ORDER = 1 / 32
+"""Strata of at least this share of the positions are ordered by themselves before parts of them are chosen."""
+
+Numbers = Int64[np.ndarray, " _position"]
+Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
+"""The rest of the epoch of a dataset that has given some sequences, and the epochs after it."""
+EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
+"""The order of an epoch of a dataset, by its number, after sequences that were read in the order given."""
+PartOrder = Callable[[Characteristics, int, int], Numbers]
+"""The order of all sequences but the first few, which came before in the order given; with a seed's offset."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How long a run is, which share of it every dataset or group of a family has, and how often sequences may come.
+
+    The fields are settings of `create_schedule` and `extend_schedule`, and options of `jax-diversity schedule`.
+    """
+
+    num_epochs: Any = None
+    """How often all sequences come, the last time perhaps in part; 1 where no length is given. With `weights`, the
+    length of the run is that of so many epochs of all datasets."""
+    num_positions: Any = None
+    """The length of the run instead, in sequences."""
+    weights: Any = None
+    """Shares in any unit: a number for each dataset; name -> number; or Megatron's list, each weight before its name.
+    Names are those of the datasets' folders, or of the groups of `family`; all groups that a pattern such as `web-*`
+    matches share its weight. Or `Targets` of the family, which change over the run. None takes the sizes."""
+    family: str = DATASET
+    """What the weights are of: the datasets, or the groups of a family that the datasets balance, such as `source`. The
+    latter is a joint order, also of one dataset."""
+    temperature: Any = 1.0
+    """Without weights, the shares are in proportion to `size^(1/temperature)`."""
+    max_repeats: Any = None
+    """How often a sequence may come in the run. Weights that ask for more are refused; with a temperature, what a group
+    must not have goes to the others."""
+    joint: bool = False
+    """Whether there is one order over the sequences of all datasets, in which weights are shares of the tokens, instead
+    of one order for each dataset, mixed by position. The datasets must be of one feature space (see `features_from` of
+    a build)."""
+    consecutive: bool = False
+    """Whether datasets come one after another, an epoch each and again from the first, instead of mixed: such as one
+    dataset packed anew for every epoch (`repack`)."""
+
+    def __post_init__(self) -> None:
+        instance_of("family", self.family, str, "the name of a family")
+        for name in ("joint", "consecutive"):
+            instance_of(name, getattr(self, name), bool, "True or False")
+        tempered(np.ones(1), self.temperature)
+        if self.max_repeats is not None:
+            object.__setattr__(self, "max_repeats", whole_number("max_repeats", self.max_repeats, 1))
+        if self.weights is not None and self.temperature != 1:
+            raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
+        others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
+        if self.consecutive and any(others):
+            raise UserError(
+                "Expected consecutive alone, found it with weights, a temperature, max_repeats or a joint order; "
+                "datasets that come one after another are not mixed."
+            )
+
+    def __str__(self) -> str:
+        """What the list of versions says of it."""
+        words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
+        words += [f"weights of {self.family}"] if self.weights is not None else []
+        words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
+        words += [f"at most {self.max_repeats} times"] if self.max_repeats is not None else []
+        return "".join(f", {word}" for word in words)
+
+    def num_positions_of(self, datasets: Sequence[Dataset]) -> int:
+        """The length of the run in sequences."""
+        if not datasets:
+            raise UserError("Expected at least one dataset, found none.")
+        if self.num_epochs is not None and self.num_positions is not None:
+            raise UserError("Expected num_epochs or num_positions, found both; choose one.")
+        size = sum(dataset.num_sequences for dataset in datasets)
+        if not size:
+            raise UserError("Expected datasets with sequences, found none in any.")
+        if self.num_positions is not None:
+            return whole_number("num_positions", self.num_positions, 1, _MOST_POSITIONS)
+        epochs = 1 if self.num_epochs is None else weight("num_epochs", self.num_epochs)
+        if not 0 < epochs * size < _MOST_POSITIONS:
+            raise UserError(f"Expected num_epochs above zero, found {self.num_epochs!r}.")
+        if round(epochs * size) < 1:
+            raise UserError(f"Expected num_epochs of at least one of {size} sequences, found {self.num_epochs!r}.")
+        return round(epochs * size)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether there is one order over all sequences, which shares of groups within datasets need."""
+        return self.joint or self.family != DATASET
+
+    def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Iterator[Numbers]:
+        """`count` positions that follow a history, each dataset in epochs of its own."""
+        sizes = _sizes(datasets)
+        bounds = np.append(0, np.cumsum(sizes))
+        given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
+        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64))
+        _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
+        shares = self._within_limit(shares, sizes, given, count)
+        chosen = interleaved(starts, shares, count, 1, ignore)
+        self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
+        streams = {}
+        for start in range(0, count, bounds[-1]):  # an epoch at a time: the first is stored before the next is ordered
+            piece = chosen[start : start + bounds[-1]]
+            numbers = np.empty(len(piece), np.int64)
+            for index in np.unique(piece).tolist():
+                if index not in streams:
+                    used = history[(history >= bounds[index]) & (history < bounds[index + 1])] - bounds[index]
+                    streams[index] = NumberQueue(epochs(datasets[index], used))
+                places = np.flatnonzero(piece == index)
+                numbers[places] = streams[index].take(len(places)) + bounds[index]
+            yield numbers
+
+    def consecutively(
+        self, datasets: Sequence[Dataset], history: Numbers, count: int, order: EpochOrder
+    ) -> Iterator[Numbers]:
+        """`count` positions that follow a history, an epoch of one dataset after another.
+
+        Those that came least often come first, of these the first.
+        """
+        _check_lengths(datasets)
+        sizes = _sizes(datasets)
+        bounds = np.append(0, np.cumsum(sizes))
+        of_history = np.searchsorted(bounds, history, side="right") - 1
+        times = np.split(np.bincount(history, minlength=bounds[-1]), bounds[1:-1])
+        epochs = np.array([int(own.min()) if len(own) else 0 for own in times])
+        if any(np.ptp(own) for own in times if len(own)):
+            raise UserError(
+                "Expected a position at which no dataset is within an epoch, found one within; extend the schedule "
+                "there, or give weights in place of consecutive."
+            )
+        before = None
+        if len(history):
+            last = int(of_history[-1])
+            before = datasets[last], history[of_history == last][-sizes[last] :] - bounds[last]
+        while count > 0:
+            turn = int(np.where(sizes > 0, epochs, np.iinfo(np.int64).max).argmin())
+            dataset = datasets[turn]
+            numbers = order(dataset, int(epochs[turn]), None if before is None else _as_read(dataset, *before))
+            yield numbers[:count] + bounds[turn]
+            before, count = (dataset, numbers), count - len(numbers)
+            epochs[turn] += 1
+
+    def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
+        """`count` positions that follow a history, in one order over the sequences of all datasets."""
+        _check_feature_space(datasets)
+        chars, sizes = joined_characteristics(datasets), _sizes(datasets)
+        of_datasets = _one_column_each(datasets)
+        names, counts = _names(datasets), of_datasets
+        if self.family != DATASET:
+            one_of("family", self.family, (DATASET, *chars.families))
+            names, counts = joined_groups(datasets, self.family), chars.counts[self.family]
+        strata = Strata.build(counts, names, self.family)
+        past = History.of(history, int(sizes.sum()))
+        asked = self._asked(strata, strata.given(past), count)
+        comes = np.sum(asked, axis=0)[strata.of_sequence] > 0
+        _check_lengths([datasets[index] for index in np.unique(np.repeat(np.arange(len(sizes)), sizes)[comes])])
+        if len(datasets) > 1:
+            weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
+            chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
+
+        def ordered(recent: Numbers, part: Numbers) -> Numbers:
+            rows = np.concatenate([recent, part])
+            return rows[order(chars.take(rows), len(recent), past.num_positions)]
+
+        # Where all come once, in one part, there is nothing to choose.
+        all_at_once = len(asked) == 1 and not len(history) and np.array_equal(asked[0], strata.sizes)
+        rank = (
+            np.zeros(len(past.times), np.int64)
+            if all_at_once
+            else _ranks(strata, np.sum(asked, axis=0) / count, ordered)
+        )
+        yield from mixed_positions(strata, asked, past, rank, ordered)
+
+    def _phases(
+        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
+    ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase group"]]:
+        """Every phase's start and shares."""
+        weights = self.weights
+        if weights is None:
+            return (0,), tempered(tokens, self.temperature)[None]
+        if isinstance(weights, Mapping) or any(isinstance(each, str) for each in several(weights)):
+            weights = named_weights(weights, names, tokens, self.family)
+        elif self.family != DATASET and not isinstance(weights, Targets):
+            raise UserError(
+                f"Expected weights of {self.family} by name, such as {{{names[0]!r}: 1}}, found {weights!r}."
+            )
+        return phases_of(weights, tokens.tolist(), self.family)
+
+    def _asked(self, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
+        """Every phase's positions of each stratum."""
+        starts, shares = self._phases(strata.names, strata.group_tokens)
+        if self.weights is None:
+            # The temperature is that of the tokens whose sequences they are; then a limit holds exactly.
+            tokens = strata.tokens.sum(axis=1)
+            wanted = tempered(tokens, self.temperature) * strata.sizes / np.maximum(tokens, 1)
+            within = self._within_limit(wanted[None] / wanted.sum(), strata.sizes, given, count)
+            return [rounded(within[0] * count, count)]
+        ends = [min(end, count) for end in (*starts[1:], count)]
+        lengths = [max(end - start, 0) for start, end in zip(starts, ends, strict=True)]
+        asked = [strata.positions(own, length) for own, length in zip(shares, lengths, strict=True)]
+        self._check_limit(np.sum(asked, axis=0), given, strata.sizes, strata.names)
+        return asked
+
+    def _within_limit(
+        self, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, given: Numbers, count: int
+    ) -> Float64[np.ndarray, "phase group"]:
+        """Shares that nobody asked for keep the limit: others get what a group must not have."""
+        if self.weights is not None or self.max_repeats is None:
+            return shares
+        return limited(shares[0], (self.max_repeats * sizes - given).clip(0) / count)[None]
+
+    def _check_limit(self, asked: Numbers, given: Numbers, sizes: Numbers, names: Sequence[str]) -> None:
+        # Where the limit made the shares itself, a rounded position must not refuse them.
+        if self.max_repeats is not None and self.weights is not None:
+            check_limit(self.max_repeats, asked, given, sizes, names, self.family)
+
+
+class NumberQueue:
+    """Numbers that come in pieces, taken in others, each as soon as it is complete."""
+
+    def __init__(self, pieces: Iterator[Numbers]) -> None:
+        self._pieces, self._left = pieces, np.zeros(0, np.int64)
+
+    def take(self, count: int) -> Numbers:
+        """The next so many."""
+        taken = [self._left]
+        while sum(map(len, taken)) < count:
+            taken.append(next(self._pieces))
+        joined = np.concatenate(taken)
+        self._left = joined[count:]
+        return joined[:count]
+
+
+def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | None:
+    """A dataset's sequences in the order in which an epoch of another read their documents; None for other ones."""
+    if dataset.fingerprint == other.fingerprint:
+        return numbers
+    documents = [each.manifest["stages"]["prepare"]["fingerprint"] for each in (dataset, other)]
+    own, read = dataset.characteristics.documents, other.characteristics.documents
+    if documents[0] != documents[1] or own is None or read is None:
+        return None
+    # A document's sequences take the places at which those of the other packing were read, the last place first.
+    places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
+    in_order = np.argsort(own, kind="stable")
+    width = max(len(own), len(read))
+    read_as, wanted = (_numbered(groups, width) for groups in (read[numbers][places], own[in_order]))
+    found = np.searchsorted(read_as, wanted).clip(max=len(read_as) - 1)
+    place = np.full(len(own), -1)
+    place[in_order] = np.where(read_as[found] == wanted, places[found], -1)
+    return np.argsort(place, kind="stable")
+
+
+def _numbered(ascending: Numbers, width: int) -> Numbers:
+    """A number for every member of ascending groups of at most `width`, by group and then by its place in it."""
+    return (ascending + 1) * width + np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
+
+
+def _ranks(
+    strata: Strata, shares: Float64[np.ndarray, " stratum"], ordered: Callable[[Numbers, Numbers], Numbers]
+) -> Numbers:
+    """Places of the sequences in an order of their stratum, of which any slice holds its mixture.
+
+    Strata with small shares of the positions are in one order together: their slices matter little.
+    """
+    own = np.flatnonzero((shares >= _OWN_ORDER) & (strata.sizes > 0))
+    rank = np.empty(len(strata.of_sequence), np.int64)
+    few = np.flatnonzero(~np.isin(strata.of_sequence, own))
+    for members in (few, *(np.flatnonzero(strata.of_sequence == stratum) for stratum in own)):
+        if len(members):
+            rank[ordered(members[:0], members)] = np.arange(len(members))
+    return rank
+
+
+def _sizes(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " dataset"]:
+    return np.array([dataset.num_sequences for dataset in datasets], np.int64)
+
+
+def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
+    return distinct_ends([dataset.address for dataset in datasets])
+
+
+def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:
+    """The tokens of every sequence in the column of its dataset."""
+    sizes = _sizes(datasets)
+    tokens = np.concatenate([dataset.characteristics.tokens for dataset in datasets])
+    entries = (tokens, np.repeat(np.arange(len(sizes)), sizes), np.arange(len(tokens) + 1))
+    return csr_array(entries, shape=(len(tokens), len(sizes)))
+
+
+def _check_lengths(datasets: Sequence[Dataset]) -> None:
+    lengths = sorted({dataset.sequence_length for dataset in datasets})
+    if len(lengths) > 1:
+        raise UserError(
+            f"Expected datasets of a weight above zero to have sequences of one length, found lengths {lengths}; give "
+            "those of other lengths weight 0, and extend the schedule with them afterwards."
+        )
+
+
+def _check_feature_space(datasets: Sequence[Dataset]) -> None:
+    for dataset in datasets[1:]:
+        if dataset.feature_space != datasets[0].feature_space:
+            raise UserError(
+                f"Expected datasets of one feature space for a joint order, found another in {dataset.root} than in "
+                f"{datasets[0].root}; build it with features_from={datasets[0].root}, or mix them without `joint`."
+            )

@@ -1,0 +1,399 @@
+"""What training follows: a run says which sequence of which dataset comes at every position.
+
+A dataset with an ordering is a run of one part. A stored run (`stored`) has many parts: epochs, mixtures of datasets,
+changes. Loaders, measures, inspection, reports and exports take any run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset.dataset import Dataset, open_dataset
+from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
+from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema.orderings import Positions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Positioned = Int64[np.ndarray, " row"]
+"""A whole number for each of some positions."""
+Datasets = str | Path | Dataset | Sequence[str | Path | Dataset]
+"""A built dataset, its folder or its address; or several."""
+
+
+class Origins(NamedTuple):
+    """Where the sequences at some positions come from.
+
+    Attributes:
+        dataset: the number of the dataset.
+        sequence: the sequence within it.
+        epoch: how often the sequence came before. In a joint order, epochs of groups with other weights differ.
+    """
+
+    dataset: Positioned
+    sequence: Positioned
+    epoch: Positioned
+
+
+class Run(ABC):
+    """Which sequence of which dataset comes at every position of training.
+
+    The sequences of all datasets are numbered end to end: those of dataset d begin at `offsets[d]`. Make a run of a
+    dataset and an ordering with `make_run`; open a stored one with `open_schedule`.
+
+    Attributes:
+        name: what tables and messages call it.
+        info: how it was made; never needed to follow it.
+        fingerprint: hash of what decides the sequences at all positions.
+        is_bijection: whether every sequence comes exactly once.
+    """
+
+    name: str
+    info: Mapping[str, Any]
+    fingerprint: str
+    is_bijection: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of positions."""
+
+    @abstractmethod
+    def _at(self, positions: Positioned) -> Positioned:
+        """The sequences at some positions below the length."""
+
+    @property
+    @abstractmethod
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets, opened; none for a run over token counts."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of what decides the contents of the sequences: a checkpoint belongs to exactly these."""
+        return identity_of(self.datasets)
+
+    @property
+    def has_origins(self) -> bool:
+        """Whether batches say which dataset a row comes from: where there are several datasets, or may be later."""
+        return len(self.sizes) > 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of sequences of every dataset."""
+        return tuple(dataset.num_sequences for dataset in self.datasets)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where every dataset lies, for people."""
+        return tuple(dataset.address for dataset in self.datasets)
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences of all datasets."""
+        return sum(self.sizes)
+
+    @cached_property
+    def offsets(self) -> Int64[np.ndarray, " boundary"]:
+        """The number of every dataset's first sequence, and the number of all sequences."""
+        return np.cumsum([0, *self.sizes], dtype=np.int64)
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Where sequences of another length begin: (first position, L), from position 0 on.
+
+        Example:
+            >>> run.lengths  # sequences of 2,048 tokens, and of 8,192 from position 640,000 on
+            ((0, 2048), (640000, 8192))
+        """
+        return ((0, self.datasets[0].sequence_length),)
+
+    @property
+    def characteristics(self) -> Characteristics:
+        """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
+        from jax_diversity.run.joining import comparable_characteristics
+
+        return comparable_characteristics(self.datasets)
+
+    def at(self, positions: Positioned) -> Positioned:
+        """The sequences at some positions, numbered over all datasets; after its end a run begins again.
+
+        Raises:
+            UserError: the run's file was changed.
+        """
+        return self._at(positions % len(self) if len(self) else positions)
+
+    @property
+    def indices(self) -> Int64[np.ndarray, " position"]:
+        """The sequences at all positions, in memory."""
+        return self.at(np.arange(len(self)))
+
+    def to_order(self) -> Ordering | Positions:
+        """All positions in memory, as measures and exports take them."""
+        return Positions(self.indices, self.num_sequences, self.info)
+
+    def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
+        """The dataset of some sequences that are numbered over all datasets, and the sequence within it."""
+        # "right": datasets without sequences begin where the next one does, and none of these numbers is theirs.
+        dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
+        return dataset, numbers - self.offsets[dataset]
+
+    def places(self, positions: Positioned) -> tuple[Positioned, Positioned]:
+        """The dataset at some positions, and the sequence in it."""
+        return self.locate(self.at(positions))
+
+    def origins(self, positions: Positioned) -> Origins:
+        """Where the sequences at some positions come from, with their epochs."""
+        if self.is_bijection:
+            return Origins(*self.places(positions), positions // len(self))
+        numbers, epochs = self._epochs_before(int(positions.max(initial=-1)) + 1)
+        return Origins(*self.locate(numbers[positions]), epochs[positions])
+
+    def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
+        """The sequences at all positions before one, and how often each came before."""
+        numbers = self.at(np.arange(stop))
+        return numbers, times_before(numbers)
+
+    def continues(self, position: int, of: str) -> bool:
+        """Whether training that has followed the run of the fingerprint `of` up to a position may go on in this one."""
+        return of == self.fingerprint
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self._size_text}, fingerprint {self.fingerprint[:16]})"
+
+    @property
+    def _size_text(self) -> str:
+        number = len(self.sizes)
+        return f"{len(self)} positions of {number} dataset{'' if number == 1 else 's'}"
+
+    def seen(self, position: Any = None, path: str | Path | None = None) -> pa.Table:
+        """The documents that training has met before a position, all epochs together.
+
+        Args:
+            position: how many positions were trained on; None takes all.
+            path: a Parquet file that the table is also written to.
+
+        Returns:
+            A row a document that came at all, by dataset and then as stored: `dataset` (its number), `id`, `tokens`
+            (trained on, repetitions counted), `sequences` (positions that held a part of it), `first_position`,
+            `last_position`.
+
+        Example:
+            >>> open_schedule("run").seen(64 * 1000, "seen-at-step-1000.parquet")
+        """
+        from jax_diversity.run.seen import seen_documents
+
+        return seen_documents(self, position, path)
+
+
+class OrderedRun(Run):
+    """A run of one part: an ordering, or any positions, over the sequences of one or more datasets.
+
+    Args:
+        datasets: the datasets.
+        order: the sequences at all positions, in a file or in memory.
+        name: what tables and messages call it.
+        info: how the order was made.
+        characteristics: the token counts of the sequences, where there is no dataset.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        order: OrderingFile | Ordering | Positions,
+        name: str,
+        info: Mapping[str, Any],
+        characteristics: Characteristics | None = None,
+    ) -> None:
+        self._datasets, self._order, self._counts = tuple(datasets), order, characteristics
+        self.name, self.info, self.fingerprint = name, dict(info), order.fingerprint
+        self.is_bijection = not isinstance(order, Positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A file's pickle is its name. Datasets pickle as their folders.
+        return type(self), (self._datasets, self._order, self.name, self.info, self._counts)
+
+    def __len__(self) -> int:
+        return len(self._order.indices)
+
+    def _at(self, positions: Positioned) -> Positioned:
+        if isinstance(self._order, OrderingFile):  # refuses a file that was written to since it was opened
+            return self._order.at(positions)
+        return self._order.indices[positions]
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets."""
+        return self._datasets
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of sequences of every dataset."""
+        return super().sizes if self._counts is None else (self._counts.num_sequences,)
+
+    @property
+    def characteristics(self) -> Characteristics:
+        """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
+        return super().characteristics if self._counts is None else self._counts
+
+    @property
+    def indices(self) -> Int64[np.ndarray, " position"]:
+        """The sequences at all positions; those of a file are mapped, not read."""
+        return self._order.indices
+
+    def to_order(self) -> Ordering | Positions:
+        """All positions in memory, as measures and exports take them."""
+        return Ordering(self.indices, self.info) if isinstance(self._order, OrderingFile) else self._order
+
+
+def make_run(
+    datasets: Datasets | Characteristics,
+    ordering: Any = None,
+    *,
+    positions: Any = None,
+    cache_folder: str | Path | None = None,
+) -> Run:
+    """The run that follows an ordering of one or more datasets.
+
+    Args:
+        datasets: a built dataset, its folder or its address on an object store; or several, whose sequences are
+            numbered end to end; or the token counts of sequences of your own.
+        ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
+            integers that holds each sequence once). Of several datasets: one over all their sequences. None takes
+            `balance`.
+        positions: the sequence at every position instead, as an axis of integers: sequences may be repeated and left
+            out.
+        cache_folder: where files of a dataset on an object store are kept, see `open_dataset`.
+
+    Raises:
+        UserError: no such dataset; an unknown ordering, one of another number of sequences, or one that lies in another
+            dataset; datasets with sequences of several lengths.
+
+    When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with a
+    warning: it may be one by your own weights or matrices.
+
+    Example:
+        >>> run = make_run("out/", "balance")
+        >>> loader = make_loader(run, global_batch_size=64)
+        >>> twice = make_run("out/", positions=np.concatenate([run.indices, run.indices[::-1]]))
+    """
+    counts = datasets if isinstance(datasets, Characteristics) else None
+    opened = open_datasets(datasets, cache_folder) if counts is None else ()
+    if counts is None and not opened:
+        raise UserError("Expected at least one dataset, found none.")
+    widths = sorted({dataset.sequence_length for dataset in opened})
+    if len(widths) > 1:
+        raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
+    num_sequences = sum(dataset.num_sequences for dataset in opened) if counts is None else counts.num_sequences
+    if positions is not None:
+        if ordering is not None:
+            raise UserError("Expected an ordering or positions, found both; choose one.")
+        return OrderedRun(opened, Positions(positions, num_sequences), "positions", {}, counts)
+    ordering = "balance" if ordering is None else ordering
+    if isinstance(ordering, str) and not is_file_name(ordering):
+        if len(opened) == 1:
+            return _named_run(opened[0], ordering)
+        if counts is not None:
+            raise UserError(
+                f"Expected an ordering of the {num_sequences} sequences, found the name {ordering!r}; make one with "
+                "jd.order(characteristics)."
+            )
+        raise UserError(
+            f"Expected an ordering over all {num_sequences} sequences of several datasets, found the name "
+            f"{ordering!r}; make a run with create_schedule(path, datasets), and give it alone."
+        )
+    path = Path(ordering).absolute() if is_file_name(ordering) else None
+    order = _checked_ordering(ordering, num_sequences) if path is None else load_ordering(path, num_sequences)
+    if len(opened) == 1:
+        opened[0].check_origin(order, path)
+    # Mapped where its file holds the numbers as they are, so that a pickle carries its name alone.
+    mapped = None if path is None else OrderingFile.of(path, order)
+    name = str(order.info.get("method", "ordering") if path is None else ordering)
+    return OrderedRun(opened, mapped or order, name, order.info, counts)
+
+
+def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None = None) -> Run:
+    """A run as it is; of datasets the run that follows an ordering (see `make_run`).
+
+    Raises:
+        UserError: an ordering or a `cache_folder` beside a run, and what `make_run` raises.
+    """
+    if not isinstance(datasets, Run):
+        return make_run(datasets, ordering, cache_folder=cache_folder)
+    if cache_folder is not None:
+        raise UserError(
+            "Expected no cache_folder with a run; open its datasets with open_dataset(address, cache_folder=...), and "
+            "give them to open_schedule(path, datasets=[...]) or make_run."
+        )
+    if ordering is not None:
+        raise UserError(f"Expected no ordering with a run, which holds its own, found {ordering!r}; leave it out.")
+    return datasets
+
+
+def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tuple[Dataset, ...]:
+    """One or several datasets, each as it is, or opened by its folder or address."""
+    if not isinstance(cache_folder, str | Path | None):
+        raise UserError(f"Expected cache_folder to be a folder's path, found {cache_folder!r}.")
+    is_one = isinstance(datasets, str | Path | Dataset)
+    if not is_one and not isinstance(datasets, Iterable):
+        raise UserError(f"Expected a dataset, its folder or address, or several of them, found {datasets!r}.")
+    given = (datasets,) if is_one else tuple(datasets)
+    for each in given:
+        if not isinstance(each, str | Path | Dataset):
+            raise UserError(f"Expected a dataset, or its folder or address, found {each!r}.")
+    return tuple(each if isinstance(each, Dataset) else open_dataset(each, cache_folder=cache_folder) for each in given)
+
+
+def identity_of(datasets: Sequence[Dataset]) -> str:
+    """Hash of what decides the contents of the sequences of some datasets."""
+    fingerprints = [dataset.fingerprint for dataset in datasets]
+    return fingerprints[0] if len(fingerprints) == 1 else fingerprint(fingerprints)
+
+
+def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " position"]:
+    """How often the sequence at every position came before it: the sequence's own epoch.
+
+    Example:
+        >>> times_before(np.array([4, 7, 4, 4])).tolist()
+        [0, 0, 1, 2]
+    """
+    by_sequence = np.argsort(numbers, kind="stable")
+    ordered = numbers[by_sequence]
+    before = np.empty(len(numbers), np.int64)
+    before[by_sequence] = np.arange(len(numbers)) - np.searchsorted(ordered, ordered)
+    return before
+
+
+def _named_run(dataset: Dataset, name: str) -> OrderedRun:
+    # Left on disk: an ordering of a hundred million sequences is 800 MB.
+    path, found = dataset.ordering_file(name)
+    file = OrderingFile(path.absolute(), str(found), dataset.num_sequences)
+    return OrderedRun((dataset,), file, name, {"method": dataset.counts(f"order/{name}").get("method", name)})
+
+
+def _checked_ordering(ordering: Any, num_sequences: int) -> Ordering:
+    if callable(ordering):
+        raise UserError(
+            f"Expected an ordering, found the function {ordering!r}; store the run's epochs, each in an order of its "
+            "own, with create_schedule(path, dataset, num_epochs=...)."
+        )
+    if not isinstance(ordering, Ordering):
+        indices = np.asarray(ordering)
+        if indices.dtype.kind not in "iu":
+            found = f"{indices.dtype} of shape {indices.shape}" if indices.dtype != object else repr(ordering)
+            raise UserError(f"Expected an ordering of whole numbers, found {found}.")
+        ordering = Ordering(indices.astype(np.int64))
+    if len(ordering) != num_sequences:
+        raise UserError(
+            f"Expected an ordering of the dataset's {num_sequences} sequences, found {len(ordering)}; make a new one "
+            "with `jax-diversity order`."
+        )
+    return ordering

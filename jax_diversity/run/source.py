@@ -1,0 +1,155 @@
+"""The sequences of a run by number, read from the records of its datasets."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.dataset.orderings import OrderingFile
+from jax_diversity.foundation.checks import instance_of, whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.decoding import FIELDS, checked_fields, checked_loss
+from jax_diversity.records.reading import Rows
+from jax_diversity.run.run import Datasets, Run, identity_of, open_datasets
+
+ORIGIN_FIELDS = ("dataset_index", "sequence_index")
+"""The fields that say where each row of a batch of several datasets comes from."""
+
+
+class SequenceSource:
+    """A run's sequences by number, each a dict of arrays (L,): a `RandomAccessDataSource` for `grain.DataLoader`.
+
+    The sequences of several datasets are numbered end to end. A row is one range read, which takes the same time in a
+    file of any size. Any number of threads may read rows; a pickle carries names only, and a process that was forked
+    off opens the files again.
+
+    Rows of several datasets, and of a stored run, to which datasets can be added, also have `dataset_index` and the
+    `sequence_index` within the dataset, int32 and int64.
+
+    Args:
+        run: a run; or a built dataset, its folder or address, or several.
+        fields: which arrays a row holds, see `records.decoding.decode`.
+        merge_segments: make all segments of a sequence one, see `make_loader`.
+        loss_on: which tokens are targets, see `make_loader`.
+
+    Attributes:
+        identity: hash of what decides the sequences.
+        width: L, tokens of a row; `Run.lengths` says where it changes.
+        fields: which arrays a row holds.
+
+    Raises:
+        UserError: no such dataset or field; an index that is not a whole number.
+
+    Example:
+        >>> source = SequenceSource("out/")
+        >>> source[3]["inputs"].shape
+        (512,)
+    """
+
+    def __init__(
+        self,
+        run: Run | Datasets,
+        fields: Sequence[str] = FIELDS,
+        *,
+        merge_segments: bool = False,
+        loss_on: str = "all",
+    ) -> None:
+        instance_of("merge_segments", merge_segments, bool | np.bool_, "True or False")
+        datasets = run.datasets if isinstance(run, Run) else open_datasets(run)
+        if not datasets:
+            raise UserError("Expected at least one dataset to read sequences from, found none.")
+        self.fields = checked_fields(fields)
+        self.identity = run.identity if isinstance(run, Run) else identity_of(datasets)
+        self.readers = [dataset.records for dataset in datasets]
+        self.width = self.readers[0].width
+        layout = layout_fingerprint(datasets[0])
+        # Records that are read in the order in which they lie come faster when the system reads ahead in the files.
+        if isinstance(run, Run) and len(datasets) == 1 and layout == run.fingerprint:
+            self.readers = [self.readers[0].forward()]
+        self.has_origins = run.has_origins if isinstance(run, Run) else len(datasets) > 1
+        self._options: dict[str, Any] = {
+            "fields": self.fields,
+            "merge_segments": bool(merge_segments),
+            "loss_on": checked_loss(loss_on, any(reader.marks_learned for reader in self.readers)),
+        }
+        self._starts = np.cumsum([0, *map(len, self.readers)], dtype=np.int64)
+        self._bounds = self._starts.tolist()
+        self._process = os.getpid()
+
+    @property
+    def origins(self) -> Mapping[str, type]:
+        """The fields with one number a row, which say where it comes from, and their types."""
+        return dict(zip(ORIGIN_FIELDS, (np.int32, np.int64), strict=True)) if self.has_origins else {}
+
+    def __len__(self) -> int:
+        return self._bounds[-1]
+
+    def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
+        index = checked_index(sequence_index, len(self))
+        return {field: row[0] for field, row in self.read(index).items()}
+
+    def __repr__(self) -> str:  # Grain's checkpoints compare it
+        return f"SequenceSource({self.identity[:16]})"
+
+    def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
+        """The arrays of some sequences of one length, a row each, in the order given.
+
+        Args:
+            sequences: their numbers, at least one.
+            positions: where they come in the run, for sources that fetch files ahead of a position.
+
+        Raises:
+            UserError: records that are damaged or missing.
+        """
+        if self._process != os.getpid():
+            # This process was forked off: another thread of the parent may have held a lock of the readers.
+            self.readers, self._process = pickle.loads(pickle.dumps(self.readers)), os.getpid()
+        # "right": datasets without sequences begin where the next one does, and none of these rows is theirs.
+        ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
+        first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
+        if first == last:  # nothing to put together
+            within = sequences - self._bounds[first]
+            rows = self.readers[first].read_sequences(within, **self._options)
+            if not self.has_origins:
+                return rows
+            return {**rows, "dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
+        dataset = np.searchsorted(self._starts, sequences, side="right") - 1
+        within = sequences - self._starts[dataset]
+        shape = (len(sequences), self.readers[first].width)
+        batch: dict[str, np.ndarray] = {field: np.empty(shape, np.int32) for field in self.fields}
+        for index in np.unique(dataset).tolist():
+            rows = np.flatnonzero(dataset == index)
+            part = self.readers[index].read_sequences(within[rows], **self._options)
+            for field in self.fields:
+                batch[field][rows] = part[field]
+        return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
+
+    def for_iterator(self) -> SequenceSource:
+        """The source of one iterator, which the iterator closes."""
+        return self
+
+    def close(self) -> None:
+        """Give back what the source of one iterator holds."""
+
+
+def layout_fingerprint(dataset: Dataset) -> str | None:
+    """The fingerprint of the ordering in which the records lie, whose file is checked; None: as packed."""
+    name = dataset.layout_ordering
+    if name is None:
+        return None
+    path, found = dataset.ordering_file(name)
+    return OrderingFile(path.absolute(), str(found), dataset.num_sequences).fingerprint
+
+
+def checked_index(index: Any, length: int) -> Rows:
+    """An index as an array of one; an IndexError, which also ends a `for` over the rows, where there is no such one."""
+    whole = whole_number("a sequence's index", index, least=-(2**63))
+    if not 0 <= whole < length:
+        raise IndexError(f"Expected an index in 0 .. {length - 1}, found {whole}.")
+    return np.array([whole], np.int64)

@@ -1,0 +1,414 @@
+"""A schedule as it is stored: parts that are never changed, and versions that are cuts of them.
+
+A folder holds `schedule.json` and a file of numbers for each part. A number is a sequence: the datasets lie one after
+another, in the order in which they were added, and are never removed, so that a number means the same sequence in every
+version. A version is a list of slices of parts. A change adds a part and a version; what an earlier version says of the
+positions before the change is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.dataset.orderings import OrderingFile
+from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
+from jax_diversity.foundation.checks import instance_of, several, whole_number
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import is_locked
+from jax_diversity.run.background import error_of
+from jax_diversity.run.run import Positioned, Run, times_before
+
+if TYPE_CHECKING:
+    pass
+
+FILE = "schedule.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a schedule: where it lies, as seen from the schedule's folder, and what it must be."""
+
+    path: str
+    fingerprint: str
+    num_sequences: int
+    sequence_length: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of numbers of sequences of one length.
+
+    `key` is drawn when the part is planned; versions are told apart by it. `fingerprint` is the hash of the numbers,
+    empty until they are made.
+    """
+
+    file: str
+    num_positions: int
+    sequence_length: int
+    key: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Positions of a part, from `start` up to `stop`; of skipped ones nothing is trained on."""
+
+    part: int
+    start: int
+    stop: int
+    skipped: bool = False
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Version:
+    """The slices that a run follows one after another, the number of datasets that it knows, and what was changed.
+
+    `seed` is that of the first epoch of what was ordered last.
+    """
+
+    slices: tuple[Slice, ...]
+    num_datasets: int
+    change: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """What `schedule.json` holds."""
+
+    id: str
+    datasets: tuple[Member, ...]
+    parts: tuple[Part, ...]
+    versions: tuple[Version, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Content:
+        """The file's content; a `UserError` refuses one that is absent, damaged, edited or of another format."""
+        try:
+            plain = json.loads(path.read_bytes())
+            if plain["format"] == _FORMAT and plain == signed(plain):
+                datasets, parts = ([kind(**each) for each in plain[name]] for name, kind in _LISTS.items())
+                slices = [tuple(Slice(**each) for each in version["slices"]) for version in plain["versions"]]
+                versions = [
+                    Version(**{**each, "slices": own}) for each, own in zip(plain["versions"], slices, strict=True)
+                ]
+                return cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
+            reason = "it was changed after it was written"
+            if plain["format"] != _FORMAT:
+                reason = f"it has the format {plain['format']}, this version reads {_FORMAT}"
+        except FileNotFoundError:
+            raise UserError(
+                f"Expected a schedule at {path.parent}, found no {FILE}; make one with `jax-diversity schedule`."
+            ) from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            reason = in_one_line(error)
+        raise UserError(f"{path} is no schedule that can be followed ({reason}); restore it, or make another one.")
+
+    def write(self, root: Path) -> None:
+        """Replace the file, whole or not at all."""
+        write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
+
+
+_MOST_FILES = 32
+"""Parts that are open at once; each takes two of a process's files."""
+_WAIT = 0.05
+"""Seconds between two looks at a schedule that is being made."""
+_LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
+
+
+class StoredRun(Run):
+    """One version of a stored run; get one with `open_schedule`, or make one with `create_schedule`.
+
+    Attributes:
+        root: the folder.
+        content: what its file held when it was opened.
+        version: the number of the version that is followed, from 1 on.
+        given: where the first of its datasets are, as they were given; None looks where they were.
+
+    Datasets are opened when they are first needed. A stored run pickles as its folder and version.
+    """
+
+    def __init__(
+        self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
+    ) -> None:
+        self.root, self.content, self.version, self.given = root, content, version, datasets
+        self.name, self.info = root.name, {"method": "schedule", "version": version, "of": content.id}
+        self._slices = [each for each in self._of(version).slices if not each.skipped]
+        self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
+        self._bounds = self._starts.tolist()
+        self._files: dict[int, OrderingFile] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_schedule, (self.root, self.version, self.given)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def _size_text(self) -> str:
+        return f"{super()._size_text}, version {self.version} of {len(self.content.versions)}"
+
+    def _of(self, version: int) -> Version:
+        return self.content.versions[version - 1]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The datasets that this version knows, in the order in which they were added."""
+        return self.content.datasets[: self._of(self.version).num_datasets]
+
+    @property
+    def identity(self) -> str:
+        """The run's own identity, which stays the same when datasets are added."""
+        return self.content.id
+
+    @property
+    def has_origins(self) -> bool:
+        """Batches say which dataset a row comes from, because datasets may be added later."""
+        return True
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of sequences of every dataset."""
+        return tuple(member.num_sequences for member in self.members)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where every dataset lies, as seen from the run's folder."""
+        return tuple(member.path for member in self.members)
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The datasets, opened.
+
+        Raises:
+            UserError: one is not where it was, or is another one.
+        """
+        return self._datasets
+
+    @cached_property
+    def _datasets(self) -> tuple[Dataset, ...]:
+        if self.given is not None and len(self.given) > len(self.content.datasets):
+            raise UserError(
+                f"Expected the {len(self.content.datasets)} datasets of the schedule, in its order, found "
+                f"{len(self.given)}."
+            )
+        # Another version may know fewer datasets than were given, or more.
+        given = [*(self.given or ())][: len(self.members)]
+        given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
+        return tuple(map(_opened, given, self.members))
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Where sequences of another length begin: (first position, L), from position 0 on."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> tuple[tuple[int, int], ...]:
+        lengths = [self.content.parts[each.part].sequence_length for each in self._slices]
+        pairs = list(zip(self._bounds, lengths, strict=False))
+        return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
+
+    @property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Hash of what this version says of every position."""
+        return self._fingerprint_of(self.version)
+
+    def _fingerprint_of(self, version: int) -> str:
+        members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
+        parts = self.content.parts
+        slices = [[parts[each.part].key, each.start, each.stop, each.skipped] for each in self._of(version).slices]
+        return fingerprint("run schedule", members, slices)
+
+    def _at(self, positions: Positioned) -> Positioned:
+        if not len(positions):
+            return np.zeros(0, np.int64)
+        first = last = 0
+        if len(self._slices) > 1:
+            first, last = (bisect_right(self._bounds, int(end)) - 1 for end in (positions.min(), positions.max()))
+        if first == last:  # nearly always: a batch within one slice
+            return self._numbers(first, positions)
+        of_slice = np.searchsorted(self._starts, positions, side="right") - 1
+        found = np.empty(len(positions), np.int64)
+        for index in np.unique(of_slice).tolist():
+            rows = of_slice == index
+            found[rows] = self._numbers(index, positions[rows])
+        return found
+
+    def _numbers(self, index: int, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        own = self._slices[index]
+        return self._file(own.part).at(positions + (own.start - self._bounds[index]))
+
+    def _file(self, part: int) -> OrderingFile:
+        if part not in self._files:
+            about = self._made(part)
+            if len(self._files) == _MOST_FILES:  # the first that was opened: runs are read from their beginning on
+                del self._files[next(iter(self._files))]
+            self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
+        return self._files[part]
+
+    def _made(self, part: int) -> Part:
+        """A part when it is made: waits while it is being made in the background."""
+        while not (about := self.content.parts[part]).fingerprint:
+            # Asked before the file is read: what was made before the lock ended is in it.
+            at_work = is_locked(self.root)
+            found = Content.read(self.root / FILE)
+            if found.id != self.content.id:
+                raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
+            parts = found.parts[: len(self.content.parts)]
+            self.content = replace(self.content, parts=parts)
+            if parts[part].fingerprint:
+                continue
+            if not at_work:
+                first = next(
+                    start for each, start in zip(self._slices, self._bounds, strict=False) if each.part == part
+                )
+                error = error_of(self.root)
+                reason = f" ({in_one_line(error)})" if error is not None else ""
+                raise UserError(
+                    f"Expected the schedule at {self.root} to be made as far as it is followed, found that its making "
+                    f"ended before position {first:,}{reason}; go on from there: extend_schedule(run, "
+                    f"position={first})."
+                )
+            time.sleep(_WAIT)
+        return about
+
+    def wait(self) -> StoredRun:
+        """Wait until all positions are made, and give back the schedule itself.
+
+        Raises:
+            UserError: the making in the background ended before.
+        """
+        for each in self._slices:
+            self._made(each.part)
+        return self
+
+    def before(self, position: int) -> tuple[Slice, ...]:
+        """The slices that end at a position, with what was skipped up to there."""
+        left, kept = position, []
+        for each in self._of(self.version).slices:
+            if not each.skipped and len(each) > left:
+                if left:
+                    kept.append(Slice(each.part, each.start, each.start + left))
+                break
+            kept.append(each)
+            left -= 0 if each.skipped else len(each)
+        return tuple(kept)
+
+    def history(self, position: int) -> Int64[np.ndarray, " used"]:
+        """The sequences of all positions before one, numbered over all datasets; skipped ones are among them."""
+        numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
+
+    def agrees_until(self, version: int) -> int:
+        """The first position at which another version says something else, or ends."""
+        # From the end, so that the first of each is taken off and its rest put back.
+        ours, theirs = (
+            [each for each in reversed(self._of(number).slices) if not each.skipped]
+            for number in (self.version, version)
+        )
+        position = 0
+        while ours and theirs:
+            first, second = ours.pop(), theirs.pop()
+            if (first.part, first.start) != (second.part, second.start):
+                break
+            length = min(len(first), len(second))
+            position += length
+            for slices, each in ((ours, first), (theirs, second)):
+                if len(each) > length:
+                    slices.append(Slice(each.part, each.start + length, each.stop))
+        return position
+
+    def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
+        # What was skipped counts as read in its epoch.
+        skipped = [np.full(len(each), each.skipped) for each in self.before(stop)]
+        numbers, kept = self.history(stop), ~np.concatenate([np.zeros(0, bool), *skipped])
+        return numbers[kept], times_before(numbers)[kept]
+
+    def continues(self, position: int, of: str) -> bool:
+        """Whether training that has followed the version of the fingerprint `of` up to a position may go on here."""
+        for version in range(1, len(self.content.versions) + 1):
+            if self._fingerprint_of(version) == of:
+                return self.agrees_until(version) >= position
+        return False
+
+    def with_version(self, version: SupportsIndex) -> StoredRun:
+        """Another version of the same schedule."""
+        number = whole_number("version", version, 1, len(self.content.versions))
+        return StoredRun(self.root, self.content, number, self.given)
+
+
+def open_schedule(
+    path: str | Path,
+    version: SupportsIndex | None = None,
+    datasets: Sequence[str | Path | Dataset] | None = None,
+) -> StoredRun:
+    """Open a stored schedule; neither its parts nor its datasets are read yet.
+
+    Args:
+        path: its folder.
+        version: which of its versions to follow; None takes the last.
+        datasets: where its datasets are now, in its order; those that are not given are looked for where they were, as
+            seen from the folder.
+
+    Raises:
+        UserError: no such folder, a file that was damaged or edited, or of another format; an unknown version.
+
+    Example:
+        >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
+    """
+    root = schedule_folder(path)
+    given = None if datasets is None else several(datasets)
+    for each in given or ():
+        instance_of("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
+    content = Content.read(root / FILE)
+    last = len(content.versions)
+    number = last if version is None else whole_number("version", version, 1, last)
+    return StoredRun(root, content, number, given)
+
+
+def schedule_folder(path: str | Path) -> Path:
+    """The folder of a schedule, as an absolute path."""
+    instance_of("path", path, str | os.PathLike, "a schedule's folder")
+    return Path(path).absolute()
+
+
+def relative(address: str | Path, root: Path) -> str:
+    """A dataset's path as seen from the schedule's folder, so that both can be moved together; an address as it is."""
+    return str(address) if "://" in str(address) else os.path.relpath(Path(address).absolute(), root)
+
+
+def _absolute(path: str, root: Path) -> str:
+    return path if "://" in path else str(Path(os.path.normpath(root / path)))
+
+
+def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
+    try:
+        dataset = given if isinstance(given, Dataset) else open_dataset(given)
+    except UserError as error:
+        raise UserError(
+            f"A dataset of the schedule is not where it was: {error} Give the datasets' places with "
+            "open_schedule(path, datasets=[...])."
+        ) from None
+    if dataset.fingerprint != member.fingerprint:
+        raise UserError(
+            f"Expected the dataset of fingerprint {member.fingerprint[:16]} at {dataset.root}, found "
+            f"{dataset.fingerprint[:16]}: it was built again with other sequences; restore it, or make another "
+            "schedule."
+        )
+    return dataset

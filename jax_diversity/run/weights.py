@@ -1,0 +1,233 @@
+"""Weights of the datasets or groups of a run: by name, in phases, by temperature, with limits on repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from jax_diversity.foundation.checks import several, weight
+from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.ordering.plan import Targets
+
+_LARGEST_TEMPERATURE = 1e6
+Weights = Sequence[float] | np.ndarray | Targets
+"""A weight for each dataset or group, or `Targets` of the one family: weights in phases."""
+
+
+def phases_of(
+    weights: Weights, sizes: Sequence[float] | None = None, family: str = "dataset"
+) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase dataset"]]:
+    """Every phase's start and its shares, which add up to 1, checked against the sizes of the datasets or groups."""
+    if not isinstance(weights, Targets):
+        return (0,), _checked_weights(weights, sizes, family)[None]
+    if set(weights.shares) != {family}:
+        raise UserError(
+            f"Expected a blend's targets to be of one family, {family!r}, found {sorted(weights.shares)}; give "
+            f"Targets(starts, {{{family!r}: weights}})."
+        )
+    shares = weights.shares[family]
+    if sizes is not None:
+        _check_fit(shares.max(axis=0), sizes, family)
+    return weights.starts, shares
+
+
+def _checked_weights(weights: Any, sizes: Sequence[float] | None, family: str) -> Float64[np.ndarray, " dataset"]:
+    try:
+        values = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"Expected weights that are numbers, or Targets of {family!r}, found {weights!r}.") from None
+    if sizes is not None:
+        _check_fit(values, sizes, family)
+    elif values.ndim != 1:
+        raise UserError(f"Expected one axis of weights, found an array of shape {values.shape}.")
+    for index, value in enumerate(values.tolist()):
+        weight(f"the weight of {family} {index}", value)
+    if not values.any():
+        raise UserError("Expected at least one weight above zero, found none.")
+    return values / values.sum()
+
+
+def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None:
+    """Check that there is one weight for each dataset, and that a dataset of a weight above zero has sequences."""
+    if weights.shape != (len(sizes),):
+        raise UserError(
+            f"Expected a weight for each {family}, of which there are {len(sizes)}, found an array of shape "
+            f"{weights.shape}."
+        )
+    for index, (value, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
+        if value > 0 and not size:
+            raise UserError(
+                f"Expected sequences in a {family} of weight {value}, found none in {family} {index}; give it weight 0."
+            )
+
+
+def named_weights(
+    weights: Any, names: Sequence[str], tokens: Float64[np.ndarray, " group"], family: str
+) -> Float64[np.ndarray, " group"]:
+    """A weight for every group from weights by name; groups that no name means have none.
+
+    Args:
+        weights: name -> weight; or Megatron's list, each weight before its name (or path, of which the last part is
+            taken where the whole is no name). A name may be a pattern such as `web-*`: the groups that it means, and
+            that no exact name means, share its weight in proportion to their tokens. A group that several patterns mean
+            has the weight of the first.
+        names: of the groups.
+        tokens: of the groups.
+        family: what the groups are, for messages.
+
+    Raises:
+        UserError: a name that means no group, or only groups that others mean; a list without weights; weights that are
+            negative, not finite or all zero.
+
+    Example:
+        >>> named_weights({"web-*": 3, "code": 1}, ["web-0", "web-1", "code"], np.array([10.0, 20.0, 5.0]), "dataset")
+        array([1., 2., 1.])
+        >>> named_weights(["3", "a/web", "1", "a/code"], ["code", "web"], np.ones(2), "source")
+        array([1., 3.])
+    """
+    pairs = list(weights.items()) if isinstance(weights, Mapping) else _pairs(weights)
+    values = {str(name): weight(f"the weight of {family} {name!r}", value) for name, value in pairs}
+    if len(values) < len(pairs):
+        raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
+    found = np.zeros(len(names))
+    exact = {_meaning(name, names) for name in values} - {None}
+    taken: set[int] = set()
+    for name, value in values.items():
+        own = _meaning(name, names)
+        patterns = (name, PurePath(name).name)
+        meant = (
+            [index for index, each in enumerate(names) if index not in exact and _fits(each, patterns)]
+            if own is None
+            else [own]
+        )
+        if meant and not (meant := [index for index in meant if index not in taken]):
+            raise UserError(
+                f"Expected a group of {family} for every name, found that all that {name!r} means have a weight by "
+                "another name; give the narrower patterns first."
+            )
+        if not meant:
+            shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+            raise UserError(f"Expected weights to name groups of {family}, found {name!r}; there are {shown}.")
+        taken.update(meant)
+        held = tokens[meant]
+        found[meant] = value * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
+    if not found.any():
+        raise UserError("Expected at least one weight above zero, found none.")
+    return found
+
+
+def _pairs(words: Any) -> list[tuple[str, Any]]:
+    words = list(several(words))
+    if not words or len(words) % 2 or not all(isinstance(name, str | PurePath) for name in words[1::2]):
+        raise UserError(f"Expected a weight before each name, as in '3 web 1 code', found {quoted(words)}.")
+    numbers = []
+    for word in words[::2]:
+        try:
+            numbers.append(float(word))
+        except (TypeError, ValueError):
+            raise UserError(f"Expected a weight before each name, found {word!r} in {quoted(words)}.") from None
+    return list(zip(map(str, words[1::2]), numbers, strict=True))
+
+
+def _meaning(name: str, names: Sequence[str]) -> int | None:
+    for candidate in (name, PurePath(name).name):
+        if candidate in names:
+            return names.index(candidate)
+    return None
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:
+    """Shares in proportion to `tokens^(1/temperature)`.
+
+    1 gives the groups' own shares, larger temperatures favour small groups: the rule of mT5 (Xue et al. 2021, section
+    3.1) with its α as 1 / temperature.
+
+    Raises:
+        UserError: a temperature that is not above zero.
+
+    Example:
+        >>> tempered(np.array([8.0, 2.0]), 2.0).round(3)
+        array([0.667, 0.333])
+    """
+    value = weight("temperature", temperature)
+    if not 1 / _LARGEST_TEMPERATURE <= value <= _LARGEST_TEMPERATURE:
+        raise UserError(f"Expected temperature above zero and at most {_LARGEST_TEMPERATURE:g}, found {value:g}.")
+    if value == 1:
+        return tokens / tokens.sum()
+    shares = np.zeros(len(tokens))
+    held = tokens > 0
+    # Of the largest, so that a small temperature does not overflow.
+    shares[held] = (tokens[held] / tokens.max()) ** (1 / value)
+    return shares / shares.sum()
+
+
+def limited(
+    shares: Float64[np.ndarray, " group"], most: Float64[np.ndarray, " group"]
+) -> Float64[np.ndarray, " group"]:
+    """Shares of at most `most`: what a group must not have goes to the others in proportion to theirs.
+
+    With the shares of a high temperature this is UniMax (Chung et al. 2023).
+
+    Raises:
+        UserError: limits that add up to less than one.
+
+    Example:
+        >>> limited(np.array([0.6, 0.3, 0.1]), np.array([1.0, 0.2, 1.0])).round(3)
+        array([0.686, 0.2  , 0.114])
+    """
+    if (total := float(most[shares > 0].sum())) < 1 - 1e-12:
+        raise UserError(
+            f"Expected max_repeats that the run can keep, found one that allows {total:.3f} of its positions: it is "
+            f"{1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
+        )
+    found, free = np.zeros(len(shares)), shares > 0
+    while free.any():
+        rest = max(1 - found[~free].sum(), 0.0) * np.where(free, shares, 0.0) / shares[free].sum()
+        over = free & (rest > most)
+        found[free] = rest[free]
+        if not over.any():
+            break
+        found[over] = most[over]
+        free &= ~over
+    return found
+
+
+def check_limit(
+    most: int,
+    asked: Int64[np.ndarray, " group"],
+    given: Int64[np.ndarray, " group"],
+    sizes: Int64[np.ndarray, " group"],
+    names: Sequence[str],
+    family: str,
+) -> None:
+    """Refuse positions that repeat a group's sequences more often than `most` times in the whole run.
+
+    Args:
+        most: the limit.
+        asked: positions of the groups.
+        given: positions that they had before.
+        sizes: sequences of the groups.
+        names: of the groups.
+        family: what the groups are.
+
+    Raises:
+        UserError: it cannot be kept, with the worst group and by how much.
+    """
+    over = given + asked - most * sizes
+    if (over > 0).any():
+        worst = int(over.argmax())
+        times = (given[worst] + asked[worst]) / max(sizes[worst], 1)
+        raise UserError(
+            f"Expected each sequence at most {most} times, found a share of {family} {names[worst]!r} that takes each "
+            f"{times:.2f} times, {over[worst]:,} positions too many; lower its weight, shorten the run or raise "
+            "max_repeats."
+        )

@@ -1,0 +1,152 @@
+"""Orderings are read where they lie: in no memory to speak of, and never taken for others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax_diversity.loader.orders import OrderFile, OrderIndex
+
+import jax_diversity as jd
+from jax_diversity.foundation.artifacts import signed
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.records.reading import RecordReader
+from tests.support.tiny_dataset import write_tiny_dataset
+
+
+def saved(folder: Path, order: np.ndarray) -> tuple[Path, jd.Ordering]:
+    ordering = jd.Ordering(order)
+    ordering.save(folder / "mine.npy")
+    return folder / "mine.npy", ordering
+
+
+@given(size=st.integers(0, 300), seed=st.integers(0, 5))
+def test_a_file_is_the_ordering(tmp_path_factory, size, seed):
+    path, ordering = saved(tmp_path_factory.mktemp("order"), np.random.default_rng(seed).permutation(size))
+    file, memory = OrderFile(path, ordering.fingerprint, size), OrderIndex(ordering)
+    positions = np.random.default_rng(seed).integers(0, 5 * size, 20) if size else np.zeros(0, np.int64)
+    np.testing.assert_array_equal(file.at(positions), memory.at(positions))
+    np.testing.assert_array_equal(file.indices, ordering.indices)
+    assert len(file) == size
+    assert file.fingerprint == ordering.fingerprint
+    other = pickle.loads(pickle.dumps(file))
+    np.testing.assert_array_equal(other.at(positions), memory.at(positions))
+    assert len(pickle.dumps(file)) < 500
+
+
+def test_opening_takes_no_memory_and_reading_takes_what_is_read(tmp_path):
+    path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(2_000_000))
+    fingerprint = ordering.fingerprint
+    tracemalloc.start()
+    try:
+        file = OrderFile(path, fingerprint, 2_000_000)
+        file.at(np.arange(1000, 1064))
+        assert tracemalloc.get_traced_memory()[1] < 2e6
+        reader = RecordReader([path], [2_000_000], sequence_length=4, dtype="uint16", layout=path)
+        places = reader.places_of(np.arange(64))
+        assert tracemalloc.get_traced_memory()[1] < 40e6
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(ordering.indices[places], np.arange(64))
+
+
+@pytest.mark.parametrize("value", [7, 10**12, -1])
+def test_a_changed_number_is_refused_at_opening(tmp_path, value):
+    path, ordering = saved(tmp_path, np.arange(100))
+    mapped = np.load(path, mmap_mode="r+")
+    mapped[5] = value
+    mapped.flush()
+    with pytest.raises(UserError, match=f"ordering of fingerprint {ordering.fingerprint[:16]} at .*mine.npy, found"):
+        OrderFile(path, ordering.fingerprint, 100)
+
+
+def test_a_file_written_to_in_place_is_refused_from_then_on(tmp_path):
+    path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(5000))
+    file = OrderFile(path, ordering.fingerprint, 5000)
+    np.save(path, np.arange(3))  # shorter: what is mapped behind its end is gone
+    with pytest.raises(UserError, match="written to since"):
+        file.at(np.arange(4900, 4910))
+
+
+def test_a_file_made_anew_beside_does_not_disturb(tmp_path):
+    order = np.random.default_rng(0).permutation(5000)
+    path, ordering = saved(tmp_path, order)
+    file = OrderFile(path, ordering.fingerprint, 5000)
+    saved(tmp_path, np.arange(5000))
+    np.testing.assert_array_equal(file.at(np.arange(5000)), order)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"no array at all", "int32", "two axes", "shorter"])
+def test_other_files_are_refused(tmp_path, content):
+    path, ordering = saved(tmp_path, np.arange(100))
+    arrays = {
+        "int32": np.arange(100, dtype=np.int32),
+        "two axes": np.arange(100)[:, None],
+        "shorter": np.arange(99),
+    }
+    if isinstance(content, str):
+        np.save(path, arrays[content])
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"mine\.npy"):
+        OrderFile(path, ordering.fingerprint, 100)
+
+
+def test_a_dataset_changed_by_hand_is_refused_before_the_first_batch(tmp_path):
+    root = write_tiny_dataset(tmp_path / "out").root
+    path = root / "orderings" / "balance.npy"
+    order = np.load(path)
+    np.save(path, order[::-1])
+    for make in (jd.make_loader, lambda root, **choices: jd.make_loader(root, ordering="balance", **choices)):
+        with pytest.raises(UserError, match=r"ordering of fingerprint .*balance\.npy.*was changed"):
+            make(root, global_batch_size=4)
+    np.save(path, order)
+    assert next(iter(jd.make_loader(root, global_batch_size=4)))["inputs"].shape == (4, 16)
+    with pytest.raises(UserError, match="Unknown ordering 'best'; the dataset has balance"):
+        jd.make_loader(root, ordering="best", global_batch_size=4)
+
+
+@pytest.mark.parametrize(("stage", "name"), [("pack", "overlap"), ("pack", "sequence_length"), ("tokenize", "end_id")])
+@pytest.mark.parametrize("wrong", [None, "12", 1.5, -1, True])
+def test_counts_of_a_manifest_that_are_no_numbers(
+    stage: str, name: str, wrong: object, tiny_dataset: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "manifest.json"
+    manifest = json.loads((tiny_dataset / "manifest.json").read_bytes())
+    manifest["stages"][stage]["counts"][name] = wrong
+    path.write_text(json.dumps(signed(manifest)))
+    with pytest.raises(UserError, match=f"'{name}' in .*manifest.json to be a whole number >= 0"):
+        getattr(jd.open_dataset(tmp_path), name)
+
+
+@pytest.mark.parametrize("name", ["summary", "fingerprint"])
+def test_a_manifest_whose_stage_lacks_a_text(name: str, tiny_dataset: Path, tmp_path: Path) -> None:
+    manifest = json.loads((tiny_dataset / "manifest.json").read_bytes())
+    for wrong in ({name: 5}, {}):
+        entry = manifest["stages"]["pack"]
+        manifest["stages"]["pack"] = {key: value for key, value in entry.items() if key != name} | wrong
+        (tmp_path / "manifest.json").write_text(json.dumps(signed(manifest)))
+        with pytest.raises(UserError, match="is not a dataset's manifest"):
+            jd.open_dataset(tmp_path)
+
+
+def test_a_damaged_header_of_an_ordering_is_a_sentence(tmp_path: Path) -> None:
+    ordering, path = jd.Ordering(np.arange(40)), tmp_path / "order.npy"
+    ordering.save(path)
+    whole, num_read = path.read_bytes(), 0
+    for place in range(128):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            with contextlib.suppress(UserError):  # NumPy's parser raises many other kinds
+                np.testing.assert_array_equal(OrderFile(path, ordering.fingerprint, 40).indices, ordering.indices)
+                num_read += 1
+    assert num_read < 200  # blanks that become other blanks, such as the header's last ones

@@ -1,0 +1,141 @@
+"""What a new stage touches, and what light verbs leave alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.cli import main as command_line
+from jax_diversity.cli.main import main
+from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.pipeline import build, stages
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from tests.support.tiny_corpus import tiny_config, write_corpus
+
+
+# ---- A stage's folder: its settings, what it runs, and one Stage.
+@dataclass(frozen=True)
+class ShoutConfig:
+    """How documents are shouted."""
+
+    num_marks: int = 1
+    """Exclamation marks behind a document."""
+
+    def check(self) -> None:
+        """Refuse settings that no corpus could satisfy."""
+        at_least(1, "shout", self, "num_marks")
+
+
+def shout(context: Context, partial: Path) -> Counts:
+    texts = context.dataset.documents.to_table(columns=["text"])["text"].to_pylist()
+    shouted = [text.upper() + "!" * context.config.shout.num_marks for text in texts]
+    (partial / "shouted.txt").write_text("\n".join(shouted), encoding="utf-8")
+    return {"num_shouted": len(shouted)}
+
+
+SHOUT = Stage(
+    "shout",
+    help="Write the documents in capitals.",
+    section="shout",
+    destination="shouted",
+    run=shout,
+    summary=lambda counts: f"{counts['num_shouted']} documents shouted",
+    settings=lambda config: {"shout": dataclasses.asdict(config.shout)},
+    inputs=lambda context: ("prepare",),
+)
+
+
+# ---- The two places that know of it: the tree of settings and the list of stages.
+@dataclass(frozen=True)
+class WithShout(BuildConfig):
+    """All settings, those of the new stage included."""
+
+    shout: ShoutConfig = ShoutConfig()
+
+
+@pytest.fixture
+def with_shout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "STAGES", (*stages.STAGES[:6], SHOUT, *stages.STAGES[6:]))
+    for module in (build, command_line):  # where `pipeline.settings.BuildConfig` is used by its name
+        monkeypatch.setattr(module, "BuildConfig", WithShout)
+
+
+def test_a_new_stage_needs_its_folder_and_two_lines(
+    with_shout: None, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    corpus, out = write_corpus(tmp_path / "corpus", 60), tmp_path / "out"
+    config = WithShout(**vars(tiny_config(corpus, out)))
+    results = Build(config).run_all()
+    assert ("shout", "60 documents shouted") in [(result.stage, result.summary) for result in results]
+    assert all(result.kept for result in Build(config).run_all())
+    # It is fingerprinted, verified, shown and reported like every other stage.
+    dataset = jd.open_dataset(out)
+    assert dataset.verify() == []
+    assert "60 documents shouted" in repr(dataset)
+    assert '"shout"' in (out / "report.json").read_text(encoding="utf-8")
+    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 60
+    # Its verb has its sentence, its options and their checks.
+    assert main(["--help"]) == 0
+    assert "  shout         Write the documents in capitals.\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["shout", "--help"])
+    assert "--shout.num-marks INT" in capsys.readouterr().out
+    assert main(["shout", "--out", str(out), "--quiet", "--shout.num-marks", "3"]) == 0
+    assert "60 documents shouted" in capsys.readouterr().out
+    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 180
+    assert json.loads((out / "manifest.json").read_text())["settings"]["shout"] == {"num_marks": 3}
+    assert main(["shout", "--out", str(out), "--quiet", "--shout.num-marks", "0"]) == 2
+    assert "Expected shout.num_marks >= 1, found 0" in capsys.readouterr().err
+    # What it reads is made again: so is it, and its former output goes.
+    changed = dataclasses.replace(config.corpus, file_bytes=10**6)
+    Build(dataclasses.replace(config, corpus=changed)).run_stage("prepare")
+    assert "shout" not in jd.open_dataset(out).manifest["stages"]
+    assert not (out / "shouted" / "shouted.txt").exists()
+
+
+WITHOUT_ACCELERATOR = """
+import sys
+from jax_diversity.cli.main import main
+status = main(sys.argv[1:])
+bridge = sys.modules.get("jax._src.xla_bridge")
+sys.exit(status or (10 if bridge is not None and bridge._backends else 0))
+"""
+
+
+def starts_accelerator(*arguments: str) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ACCELERATOR, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 10), done.stderr
+    return done.returncode == 10
+
+
+def test_light_verbs_start_no_accelerator(tmp_path: Path, tiny_dataset: Path) -> None:
+    """JAX takes the memory of a device when its backend starts; one that another program uses would fail."""
+    out = ["--out", str(tmp_path / "out"), "--quiet"]
+    corpus = write_corpus(tmp_path / "corpus", 60)
+    assert not starts_accelerator("prepare", *out, "--corpus.paths", f"{corpus}/*.jsonl")
+    assert not starts_accelerator("tokenize", *out, "--tokenizer.vocab-size", "300")
+    for method in ("concat", "best_fit", "partial_shuffle"):
+        assert not starts_accelerator("pack", *out, "--packing.method", method, "--packing.sequence-length", "32")
+    assert not starts_accelerator("verify", "--out", str(tiny_dataset), "--quiet")
+    assert not starts_accelerator("inspect", "--out", str(tiny_dataset), "--batch-size", "8")
+
+
+def test_a_backend_that_runs_is_noticed(tiny_dataset: Path) -> None:
+    program = f"import jax; jax.devices()\n{WITHOUT_ACCELERATOR}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "verify", "--out", str(tiny_dataset), "--quiet"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 10

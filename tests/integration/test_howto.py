@@ -1,0 +1,298 @@
+"""The how-to pages run as they are written; what needs another stack runs where that is installed, and parses."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import jax_diversity as jd
+from jax_diversity.cli.main import main
+from jax_diversity.token_store.megatron import TokenWriter
+from tests.conftest import MakeFolder
+from tests.support.documented_model import train_on
+from tests.support.example_datasets import build_examples
+from tests.support.programs import PATIENCE
+from tests.support.web_records import record
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "howto").glob("*.md"))}
+STACKS = {"torchtitan": "torchtitan", "tunix": "tunix", "datasets": "datasets"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], flags=re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The page's own commands, word by word."""
+    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[1:] for line in words if line[:1] == ["jax-diversity"]]
+
+
+@pytest.fixture(scope="module")
+def workplace(make_once: MakeFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a dataset, and tokens in Megatron's format."""
+    folder = tmp_path_factory.mktemp("howto")
+    shutil.copytree(make_once("examples", build_examples) / "dataset", folder / "dataset")
+    rng = np.random.default_rng(0)
+    with TokenWriter(folder / "tokens" / "web", np.dtype(np.uint16)) as writer:
+        writer.add_documents([np.append(rng.integers(1, 90, 24), 99) for _ in range(40)])
+    return folder
+
+
+@pytest.fixture
+def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    return workplace
+
+
+def run(page: str) -> dict[str, Any]:
+    """Run a page's blocks one after another; the documented model trains on every batch that they show."""
+    names: dict[str, Any] = {"__name__": page}
+    for block in blocks(page, "python"):
+        if needed := re.match(r"# needs (\w+)\n", block):
+            pytest.importorskip(STACKS[needed[1]], reason="no dependency of the project")
+        before = names.get("batch")
+        exec(compile(block, f"{page}.md", "exec"), names)
+        if names.get("batch") is not before:
+            train_on(names["batch"])
+    return names
+
+
+def run_commands(page: str) -> None:
+    for words in commands(page):
+        assert main([*words, "--quiet"]) == 0, words
+
+
+def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
+    assert len(PAGES) == 12
+    for page, text in PAGES.items():
+        assert text.startswith("# "), page
+        assert "\n**When:**" in text, page
+        assert "\n## Check\n" in text, page
+        assert "\n## Pitfalls\n" in text, page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_other_stacks_parses(page: str) -> None:
+    for block in [*blocks(page, "py"), *blocks(page, "python")]:
+        lines = [line for line in block.splitlines() if not line.startswith("!")]  # a notebook's shell lines
+        assert ast.parse("\n".join(lines)).body
+
+
+def written_crawl(path: Path) -> None:
+    """Pages of real prose: the docstrings of Python's own library, a module a page."""
+    pages = []
+    for number, name in enumerate(sorted(sys.stdlib_module_names)):
+        if name.startswith("_") or name in ("antigravity", "this", "idlelib"):
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # of other systems
+            continue
+        texts = [text for value in vars(module).values() if isinstance(text := getattr(value, "__doc__", None), str)]
+        lines = {" ".join(paragraph.split()) for text in texts for paragraph in text.split("\n\n")}
+        prose = sorted(line for line in lines if line.endswith(".") and len(line) > 60)[:40]
+        body = "".join(f"<p>{escape(line)}</p>" for line in prose)
+        page = f"<html><title>{name}</title><body><article><h1>{name}</h1>{body}</article></body></html>"
+        pages.append(record(number, page.encode()))
+    path.write_bytes(b"".join(pages))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_common_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("trafilatura", reason="its text is taken out by the extra `preparation`")
+    monkeypatch.chdir(tmp_path)
+    written_crawl(tmp_path / "CC-MAIN-20240501-00000.warc.gz")
+    *looks, build = commands("common-crawl")
+    for words in looks:
+        assert main(words) == 0
+        assert "gopher" in capsys.readouterr().out
+        assert not Path("crawl").exists()
+    small = ["64" if word == "2048" else word for word in build]
+    assert main([*small, "--tokenizer.vocab-size", "600", "--windows", "8", "--quiet"]) == 0
+    names: dict[str, Any] = {}
+    for block in blocks("common-crawl", "python"):
+        exec(compile(block, "common-crawl.md", "exec"), names)
+    assert names["batch"]["inputs"].shape == (16, 64)
+    assert 20 <= names["kept"] < names["decisions"].num_rows
+    Path("dataset").symlink_to("crawl")
+    train_on(names["batch"])
+
+
+def test_tpu_vm(here: Path) -> None:
+    names = run("tpu-vm")
+    assert names["batch"]["inputs"].shape == (64, 32)
+    assert names["batch"]["inputs"].sharding == names["rows"]
+
+
+def launch(num_processes: int, num_devices: int) -> list[subprocess.Popen[str]]:
+    """train.py in processes that are told of each other as Open MPI tells them, on emulated devices."""
+    job = int(np.random.default_rng().integers(2**20)) * 2**12  # JAX makes the port of it
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices} {PATIENCE}", "JAX_PLATFORMS": "cpu"}
+    programs = []
+    for process in range(num_processes):
+        cluster = {
+            "OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1",
+            "OMPI_COMM_WORLD_SIZE": str(num_processes),
+            "OMPI_COMM_WORLD_RANK": str(process),
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        }
+        environment = {**os.environ, **cluster, **flags, "PYTHONPATH": str(ROOT)}
+        with Path(f"errors-{process}.txt").open("w", encoding="utf-8") as errors:
+            programs.append(
+                subprocess.Popen(
+                    [sys.executable, "train.py"], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+                )
+            )
+    return programs
+
+
+def losses_until_the_end(programs: Sequence[subprocess.Popen[str]]) -> dict[int, str]:
+    """What the first process prints, step by step, until it ends or is done; then all processes are killed."""
+    losses = {}
+    try:
+        for line in programs[0].stdout or ():
+            if line == "done\n":
+                break
+            if match := re.fullmatch(r"(\d) (\d+\.\d+)\n", line):
+                losses[int(match[1])] = match[2]
+        else:
+            for program in programs:
+                program.wait(timeout=60)
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_processes", "num_devices"), [(1, 4), (2, 2)])
+def test_several_hosts_killed_and_resumed(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, num_devices: int
+) -> None:
+    """The program is killed before its last checkpoint, and continues from another: the losses are the same bits."""
+    (tmp_path / "dataset").symlink_to(here / "dataset")
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("several-hosts", "python")
+    due = "    if (step + 1) % save_every == 0:\n"
+    assert program.count(due) == 1
+    wait = "    if step + 1 == num_steps:\n        print('done', flush=True)\n        __import__('time').sleep(600)\n"
+    Path("train.py").write_text(program.replace(due, wait + due), encoding="utf-8")
+    whole = losses_until_the_end(launch(num_processes, num_devices))
+    errors = Path("errors-0.txt").read_text(encoding="utf-8")
+    assert list(whole) == [0, 1, 2, 3, 4, 5], errors[-3000:]
+    Path("train.py").write_text(program, encoding="utf-8")
+    programs = launch(num_processes, num_devices)
+    resumed = losses_until_the_end(programs)
+    errors = Path("errors-0.txt").read_text(encoding="utf-8")
+    assert [each.returncode for each in programs] == [0] * num_processes, errors[-3000:]
+    assert list(resumed) in ([2, 3, 4, 5], [4, 5])  # the last of the checkpoints that was written whole
+    assert resumed == {step: whole[step] for step in resumed}
+    assert float(whole[5]) < float(whole[0])
+
+
+def test_flax_nnx_and_a_restart(here: Path) -> None:
+    """Four steps, then two more from the checkpoint: the losses and batches of a run that was not interrupted."""
+    first, second = blocks("flax-nnx", "python")
+    names: dict[str, Any] = {}
+    exec(compile(first, "flax-nnx.md", "exec"), names)
+    assert np.isfinite(names["loss"])
+    restarted: dict[str, Any] = {}
+    exec(compile(first.replace("range(first, 4)", "range(first, 6)"), "flax-nnx.md", "exec"), restarted)
+    assert restarted["first"] == 4
+    assert restarted["batches"].position == 6 * 16
+    for batch in (next(names["batches"]) for _ in range(2)):
+        loss = names["train_step"](names["model"], names["optimizer"], batch)
+    np.testing.assert_allclose(restarted["loss"], loss, rtol=1e-5)
+    exec(compile(second, "flax-nnx.md", "exec"), names)
+    assert [step for step, _ in names["seen"]] == [0, 1, 2]
+
+
+def test_moving_targets(here: Path) -> None:
+    names = run("moving-targets")
+    assert sorted(names["curriculum"].indices) == list(range(names["chars"].num_sequences))
+    assert (names["changed"].version, names["later"].version) == (2, 3)
+    assert names["state"]["position"] == 64
+    assert names["batches"].position == 80
+
+
+def test_maxtext(here: Path) -> None:
+    run_commands("maxtext")
+    names = run("maxtext")
+    assert set(names["batch"]) == set(re.findall(r"(?:inputs|targets)(?:_\w+)?", blocks("maxtext", "python")[0]))
+    settings = yaml.safe_load((here / "for-maxtext" / "maxtext.yml").read_text(encoding="utf-8"))
+    words = shlex.split(blocks("maxtext", "sh")[1].replace("\\\n", " "))
+    shown = {name: yaml.safe_load(value) for name, _, value in (word.partition("=") for word in words)}
+    of_the_machine = {"grain_train_files", "max_target_length"}
+    assert {name: shown[name] for name in settings.keys() - of_the_machine} == {
+        name: value for name, value in settings.items() if name not in of_the_machine
+    }
+
+
+def test_levanter(here: Path) -> None:
+    names = run("levanter")
+    assert len(names["first"]) == 8
+    assert names["first"][0]["tokens"].shape == (32,)
+
+
+def test_tunix(here: Path) -> None:
+    names = run("tunix")
+    assert names["trainer"].train_steps == 4
+    batch = next(iter(names["loader"]))
+    mask = names["model_input"](batch)["attention_mask"]
+    segments = batch["inputs_segmentation"]
+    row = int(np.argmax(segments.max(axis=1)))
+    assert not mask[row, -1, 0] or segments[row, -1] == segments[row, 0]
+
+
+def test_torchtitan(here: Path) -> None:
+    names = run("torchtitan")
+    config = names["OrderedDataLoader"].Config(dataset="dataset")
+    ranks = [
+        config.build(dp_world_size=2, dp_rank=rank, tokenizer=None, seq_len=32, local_batch_size=4) for rank in range(2)
+    ]
+    inputs = np.concatenate([next(iter(rank))[0]["input"].numpy() for rank in ranks])
+    expected = next(iter(jd.make_loader("dataset", global_batch_size=8)))["inputs"]
+    np.testing.assert_array_equal(inputs, expected)
+    assert ranks[0].state_dict() == ranks[1].state_dict()
+
+
+def test_megatron(here: Path) -> None:
+    run_commands("megatron")
+    assert len(run("megatron")["dataset"].orderings["balance"]) == 31
+
+
+def test_colab(here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    names = run("colab")
+    assert set(names["orders"]) == {"balance", "shuffle"}
+
+
+def test_hugging_face(here: Path) -> None:
+    names = run("hugging-face")
+    assert sorted(names["ordering"].indices) == list(range(600))
+    assert names["first"]["input_ids"] == [
+        names["packed"][int(row)]["input_ids"] for row in names["ordering"].indices[:64]
+    ]
+    run_commands("hugging-face")
+    assert jd.open_dataset("from-texts").num_sequences > 0

@@ -1,0 +1,144 @@
+"""Every notebook is what its text form says, runs from top to bottom without a network, and installs the package."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "notebooks"
+NAMES = ("corpus_to_order", "own_counts", "train_two_models")
+SHORTER = {
+    "train_two_models": {
+        "max_bytes=8 * 2**20": "max_bytes=2 * 2**20",
+        "SEEDS = 32, (0, 1, 2)": "SEEDS = 32, (0, 1)",
+        "num_steps=60": "num_steps=20",
+        'batches("shuffle_0", every=1), 60)': 'batches("shuffle_0", every=1), 20)',
+    }
+}
+"""Notebook -> what the test puts in place of its sizes; `make notebooks` runs it as it is."""
+ADDRESS = "https://github.com/someone/some-name"
+MACHINE_PATH = re.compile(r"(?<![\w.:/-])(/(tmp|root|home|Users|private|work|opt|mnt|content|var)/|[A-Z]:\\)")
+NO_NETWORK = """\
+import socket
+
+def _guarded(function, address_of):
+    def call(*arguments, **options):
+        host = address_of(*arguments)
+        if isinstance(host, str | bytes) and host not in ("localhost", "127.0.0.1", "::1"):
+            raise OSError(f"Expected no use of the network, found a call for {host}.")
+        return function(*arguments, **options)
+    return call
+
+def _peer(connection, address, *rest):
+    return address[0] if isinstance(address, tuple) else None
+
+socket.getaddrinfo = _guarded(socket.getaddrinfo, lambda host, *rest: host)
+socket.socket.connect = _guarded(socket.socket.connect, _peer)
+"""
+
+
+def load_renew() -> ModuleType:
+    """`notebooks/renew.py`, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("renew", FOLDER / "renew.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+renew = load_renew()
+
+
+def stored(name: str) -> NotebookNode:
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def kinds(notebook: NotebookNode) -> list[set[str]]:
+    """What every cell put out: MIME types, or the name of the stream."""
+    return [
+        {kind for output in cell.get("outputs", ()) for kind in output.get("data", [output.get("name")])}
+        for cell in notebook.cells
+    ]
+
+
+@pytest.fixture
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that start from now on find no host but their own, and the package of this tree."""
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "no_network.py").write_text(NO_NETWORK, encoding="utf-8")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_forms_hold_the_same_cells_and_outputs_of_one_run(name: str) -> None:
+    wanted, found = renew.read_source(FOLDER / f"{name}.py"), stored(name)
+    for index, (text, cell) in enumerate(zip(wanted.cells, found.cells, strict=True)):
+        assert (cell.cell_type, cell.source, cell.id) == (text.cell_type, text.source, text.id), (
+            f"cell {index} differs from {name}.py: run `make notebooks`"
+        )
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"display_data", "execute_result", "stream"}
+    for output in outputs:
+        text = {kind: value for kind, value in output.get("data", {}).items() if kind != "image/png"}
+        assert not MACHINE_PATH.search(json.dumps([text, output.get("text", "")])), text or output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_an_address_it_has_a_badge_and_installs_from_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = renew.with_address((FOLDER / f"{name}.py").read_text(encoding="utf-8"), name, "")
+    with_badge = renew.with_address(plain, name, ADDRESS)
+    target = f"https://colab.research.google.com/github/someone/some-name/blob/main/notebooks/{name}.ipynb"
+    assert with_badge.count(f"]({target})") == 1
+    assert renew.with_address(with_badge, name, "") == plain
+
+    first = next(cell.source for cell in renew.read_source(FOLDER / f"{name}.py").cells if cell.cell_type == "code")
+    commands: list[list[str]] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    exec(compile(first, name, "exec"), {})
+    assert commands == []  # the package is there
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(RuntimeError, match=r"upload jax_diversity-\*\.whl .* or set REPOSITORY"):
+        exec(compile(renew.with_address(first, name, ""), name, "exec"), {})
+    exec(compile(renew.with_address(first, name, ADDRESS), name, "exec"), {})
+    assert [command[1:4] for command in commands] == [["-m", "pip", "install"]]
+    assert f"git+{ADDRESS}" in commands[0]
+
+
+def test_a_cell_that_asks_the_network_is_an_error(tmp_path: Path, no_network: None) -> None:
+    ask = "import urllib.request; urllib.request.urlopen('http://example.org')"
+    with pytest.raises(CellExecutionError, match="Expected no use of the network"):
+        renew.execute(new_notebook(cells=[new_code_cell(ask)]), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs(name: str, tmp_path: Path, no_network: None) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    source = renew.read_source(FOLDER / f"{name}.py")
+    for size, smaller in SHORTER.get(name, {}).items():
+        (cell,) = [cell for cell in source.cells if size in cell.source]
+        cell.source = cell.source.replace(size, smaller)
+    notebook = renew.execute(source, folder)
+    assert kinds(notebook) == kinds(stored(name))

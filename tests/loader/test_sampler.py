@@ -1,0 +1,111 @@
+"""Grain's own DataLoader over our source and sampler gives the loader's batches, on any hosts and workers."""
+
+from __future__ import annotations
+
+import pickle
+
+import absl.flags
+import grain
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity import OrderSampler, SequenceSource
+from jax_diversity.foundation.errors import UserError
+from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
+
+
+@pytest.fixture(scope="module", params=["packed", "ordered"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
+    return write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out", layout=request.param)
+
+
+def data_loader(
+    tiny: TinyDataset, num_workers: int = 0, num_hosts: int = 1, host: int = 0, **settings
+) -> grain.DataLoader:
+    sampler = OrderSampler(tiny.root, global_batch_size=4, worker_count=num_workers, num_hosts=num_hosts, **settings)
+    return grain.DataLoader(
+        data_source=SequenceSource(tiny.root),  # type: ignore[arg-type]
+        sampler=sampler,
+        operations=[grain.transforms.Batch(4 // num_hosts, drop_remainder=True)],
+        worker_count=num_workers,
+        shard_options=grain.sharding.ShardOptions(host, num_hosts),
+    )
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 4])
+def test_a_data_loaders_batches_are_windows_of_the_order(tiny: TinyDataset, num_hosts: int) -> None:
+    expected = list(jd.make_loader(tiny.root, global_batch_size=4, num_epochs=2))
+    hosts = [list(data_loader(tiny, num_hosts=num_hosts, host=host, num_epochs=2)) for host in range(num_hosts)]
+    assert {len(batches) for batches in hosts} == {len(expected)}
+    for batch, *parts in zip(expected, *hosts, strict=True):
+        for field, rows in batch.items():
+            np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), rows)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_workers_elements_are_dealt_so_that_batches_come_in_turn(
+    tiny: TinyDataset, num_workers: int, num_hosts: int
+) -> None:
+    """What a DataLoader does with workers, without starting them: each takes every n-th element of its host's."""
+    order, rows = tiny.orders["balance"], 4 // num_hosts
+    sampler = OrderSampler(tiny.root, global_batch_size=4, worker_count=num_workers, num_hosts=num_hosts)
+    num_batches = len(order) // 4 // num_workers * num_workers
+    assert len(sampler) == 4 * num_batches
+    for host in range(num_hosts):
+        elements = [sampler[index].record_key for index in range(host, len(sampler), num_hosts)]
+        workers = [elements[worker::num_workers] for worker in range(num_workers)]
+        for batch in range(num_batches):
+            turn, worker = divmod(batch, num_workers)
+            made = workers[worker][turn * rows : (turn + 1) * rows]
+            first = 4 * batch + host * rows
+            assert made == order[first : first + rows].tolist()
+
+
+@pytest.mark.slow
+def test_real_workers_give_the_same_batches(tmp_path) -> None:
+    absl.flags.FLAGS.mark_as_parsed()
+    tiny = write_tiny_dataset(tmp_path / "out")
+    expected = list(jd.make_loader(tiny.root, global_batch_size=4))
+    found = list(data_loader(tiny, num_workers=2))
+    assert len(found) == len(expected) // 2 * 2
+    for batch, other in zip(found, expected, strict=False):
+        np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+
+
+def test_a_data_loader_resumes_and_refuses_another_order(tiny: TinyDataset) -> None:
+    iterator = iter(data_loader(tiny))
+    next(iterator)
+    state = iterator.get_state()
+    following = next(iterator)
+    again = iter(data_loader(tiny))
+    again.set_state(state)
+    np.testing.assert_array_equal(next(again)["inputs"], following["inputs"])
+    sampler, other = (OrderSampler(tiny.root, name, global_batch_size=4) for name in ("balance", "uniform_shuffle"))
+    assert repr(sampler) != repr(other)  # what Grain compares in a checkpoint
+
+
+def test_rows_are_the_sequences(tiny: TinyDataset) -> None:
+    rows = pickle.loads(pickle.dumps(SequenceSource(tiny.root, ("inputs", "targets"))))
+    assert len(rows) == tiny.segments.num_sequences
+    batch = next(iter(jd.make_loader(tiny.root, ordering=np.arange(len(rows)), global_batch_size=len(rows))))
+    for index in (0, 7, len(rows) - 1):
+        assert set(rows[index]) == {"inputs", "targets"}
+        np.testing.assert_array_equal(rows[index]["inputs"], batch["inputs"][index])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"global_batch_size": 6, "num_hosts": 4}, "divides the global batch of 6, found 4"),
+        ({"global_batch_size": 4, "num_epochs": 0}, "num_epochs to be a whole number >= 1"),
+        ({"global_batch_size": 4, "worker_count": 500}, "worker_count in 0 .. .*found 500"),
+        ({"global_batch_size": 4, "ordering": "none"}, "Unknown ordering 'none'"),
+    ],
+)
+def test_settings_that_cannot_be(tiny: TinyDataset, settings: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        OrderSampler(tiny.root, **settings)
+    with pytest.raises(IndexError, match="Expected an index in 0"):
+        OrderSampler(tiny.root, global_batch_size=4)[10**9]

@@ -1,0 +1,435 @@
+"""Every order and option that Python has, once from YAML and once from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+import jax_diversity as jd
+from jax_diversity.cli.main import main
+from jax_diversity.foundation.settings import read_settings
+from jax_diversity.measures.followed import follow
+from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.settings import AfterConfig, OrderConfig
+from jax_diversity.ordering.shortages import UnmetTargets, shortages
+from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.pipeline.stages import ordering_stages
+
+# Another value than the default for every option that settings can give; a mesh of devices is given as their number.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "balance": {"pool_size": 16, "aging": 5.0, "ties": "lowest"},
+    "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1, "batch_size": 4},
+    "cluster_sorted": {},
+    "corpus_order": {},
+    "document_spacing": {},
+    "greedy": {"ties": "lowest"},
+    "greedy_block_shuffle": {"block_size": 8, "ties": "lowest"},
+    "greedy_pool": {"pool_size": 16, "shuffle": False, "ties": "lowest"},
+    "sequence_spacing": {"ties": "lowest"},
+    "stratified": {"second_family": "length"},
+    "uniform_shuffle": {},
+    "window_shuffle": {"window_size": 50},
+}
+EVEN, MORE = [0.25, 0.25, 0.25, 0.25], [0.4, 0.2, 0.2, 0.2]
+# What an `OrderConfig` has besides method and options, each at least once with another value than its default.
+FURTHER: dict[str, dict[str, Any]] = {
+    "weighed": {
+        "method": "greedy_pool",
+        "weights": {"length": 0.5},
+        "windows": [8],
+        "window_weight": 0.25,
+        "norm_weight": 2.0,
+        "self_weight": 1.0,
+        "document_weight": 0.5,
+        "seed": 3,
+    },
+    "published": {"method": "greedy", "objective": "f3", "form": "norms"},
+    "turned": {"method": "balance", "reverse": True},
+    "constant": {"method": "greedy_pool", "targets": {"shares": {"cluster": [{"0": 0.4}]}}},
+    "phases": {"method": "balance", "targets": {"shares": {"cluster": [MORE, {"1": 0.4}]}, "starts": [0, 0.25]}},
+    "line": {
+        "method": "greedy",
+        "targets": {"shares": {"cluster": [EVEN, MORE], "length": [[1] * 5] * 2}, "linear": True},
+    },
+    "later": {"method": "greedy_pool", "after": {"order": "published", "position": 100}},
+    "change": {
+        "method": "balance",
+        "after": {"order": "published", "position": 0.5},
+        "targets": {"shares": {"cluster": [{"0": 0.4, "1": 0.2, "2": 0.2, "3": 0.2}]}},
+    },
+}
+ORDERS: dict[str, dict[str, Any]] = {
+    **{method: {"method": method, "options": options, "seed": 1} for method, options in OPTIONS.items()},
+    **{f"{method} on devices": {"method": method, "devices": 1} for method in METHODS if METHODS.takes(method, "mesh")},
+    **FURTHER,
+}
+
+
+@pytest.fixture(scope="module")
+def from_yaml(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset whose orders come from one file of settings."""
+    out = tmp_path_factory.mktemp("orders") / "yaml"
+    shutil.copytree(tiny_dataset, out)
+    config = out.parent / "orders.yaml"
+    config.write_text(json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]}))  # also YAML
+    build = Build(read_settings(config, recorded_config(out)))
+    with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
+        build._run([stage for order in build.config.orders for stage in ordering_stages(order)])
+    return out
+
+
+@pytest.fixture(scope="module")
+def from_command_line(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same orders, each from words after `jax-diversity order`."""
+    out = tmp_path_factory.mktemp("orders") / "words"
+    shutil.copytree(tiny_dataset, out)
+    for name, order in ORDERS.items():
+        assert main(["order", "--out", str(out), "--quiet", "--name", name, *words(order)]) == 0
+    return out
+
+
+def words(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    """Settings as a user types them."""
+    found: list[str] = []
+    for key, value in settings.items():
+        option = f"--{prefix}{key}".replace("_", "-")
+        if key == "shares":
+            found += [option, json.dumps(value)]
+        elif key in ("targets", "after"):
+            found += words(value, f"{key}.")
+        elif isinstance(value, dict):
+            found += [option, *(str(word) for pair in value.items() for word in pair)] if value else []
+        elif value is True:
+            found.append(option)
+        else:
+            found += [option, *map(str, value if isinstance(value, list) else [value])]
+    return found
+
+
+def test_every_method_and_option_is_used() -> None:
+    """A new one has to be entered above, and so is used from settings and from the command line."""
+    # What a method takes besides its options: a new name here is a new setting, too.
+    assert METHODS.contract == {"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}
+    assert set(OPTIONS) == set(METHODS)
+    for method, given in OPTIONS.items():
+        by_settings = METHODS.describe(method)[1]
+        assert set(given) == set(by_settings), method
+        assert set(METHODS.options(method)) - set(by_settings) <= {"mesh"}, method
+        assert all(value != METHODS.options(method)[option] for option, value in given.items()), method
+    # `family_weights` are the settings' `weights`.
+    assert {each.name for each in dataclasses.fields(jd.Objective)} - {"family_weights"} <= set(vars(OrderConfig()))
+    default, used = dataclasses.asdict(OrderConfig()), [*ORDERS.values(), {"name": "x"}]
+    for name, value in default.items():
+        assert any(order.get(name, value) != value for order in used), name
+        for inner in value if name in ("targets", "after") else ():
+            assert any(inner in order.get(name, {}) for order in used), inner
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_settings_and_command_line_give_what_python_gives(name: str, from_yaml: Path, from_command_line: Path) -> None:
+    dataset = jd.open_dataset(from_yaml)
+    made = dataset.orderings[name].indices
+    np.testing.assert_array_equal(made, jd.open_dataset(from_command_line).orderings[name].indices)
+    np.testing.assert_array_equal(made, by_python(name, dataset).indices)
+
+
+def by_python(name: str, dataset: jd.Dataset) -> jd.Ordering:
+    """The same order through the functions of the package."""
+    order, chars = ORDERS[name], dataset.characteristics
+    mesh = {"mesh": jax.make_mesh((order["devices"],), ("sequences",))} if "devices" in order else {}
+    number, own = chars.num_sequences, chars.target_share("cluster")
+    match name:
+        case "weighed":
+            weights = {"norm_weight": 2.0, "self_weight": 1.0, "window_weight": 0.25, "document_weight": 0.5}
+            objective = jd.Objective(windows=(8,), **weights)
+            return jd.order(
+                chars.with_weights({**chars.weights, "length": 0.5}), "greedy_pool", seed=3, objective=objective
+            )
+        case "published":
+            return jd.order(chars, "greedy", objective=jd.Objective.f3(form="norms"))
+        case "turned":
+            return jd.reverse(jd.order(chars))
+        case "constant":
+            return jd.order(chars, "greedy_pool", targets={"cluster": named(own, {0: 0.4})})
+        case "phases":
+            targets = jd.Targets((0, round(number / 4)), {"cluster": np.array([MORE, named(own, {1: 0.4})])})
+            return jd.order(chars, targets=targets)
+        case "line":
+            ends = ({"cluster": shares, "length": [1] * 5} for shares in (EVEN, MORE))
+            return jd.order(chars, "greedy", targets=jd.Targets.linear(*ends, number))
+        case "later":
+            return jd.order(chars, "greedy_pool", consumed=dataset.orderings["published"][:100])
+        case "change":
+            half = round(number / 2)
+            return jd.order(chars, consumed=dataset.orderings["published"][:half], targets={"cluster": MORE})
+    return jd.order(chars, order["method"], seed=order.get("seed", 0), **order.get("options", {}), **mesh)
+
+
+def named(own: np.ndarray, given: dict[int, float]) -> np.ndarray:
+    """The given groups' shares, and the corpus's own proportions of the others."""
+    others = [group for group in range(len(own)) if group not in given]
+    shares = np.array([given.get(group, 0.0) for group in range(len(own))])
+    shares[others] = (1 - sum(given.values())) * own[others] / own[others].sum()
+    return shares
+
+
+def test_an_order_says_what_it_was_made_of(from_yaml: Path) -> None:
+    orderings = jd.open_dataset(from_yaml).orderings
+    number = len(orderings["phases"])
+    assert orderings["turned"].info["reverse"] is True
+    assert orderings["phases"].info["targets"]["starts"] == [0, round(number / 4)]
+    assert orderings["phases"].info["targets"]["shares"]["cluster"][0] == MORE
+    later = orderings["later"].info
+    assert (later["of"]["name"], later["replanned_at"]) == ("published", 100)
+    assert later["of"]["fingerprint"] == orderings["published"].fingerprint
+    np.testing.assert_array_equal(orderings["later"][:100], orderings["published"][:100])
+
+
+def test_an_order_that_is_made_again_stays_before_those_that_go_on_from_it(tiny_dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(tiny_dataset, out)
+
+    def make(order: OrderConfig) -> jd.Dataset:
+        Build(recorded_config(out)).run_order(order)
+        return jd.open_dataset(out)
+
+    later = OrderConfig("greedy_pool", name="later", after=AfterConfig("base", 50))
+    make(OrderConfig("corpus_order", name="base"))
+    assert make(later).orderings["later"][:50].tolist() == list(range(50))
+    remade = make(OrderConfig("uniform_shuffle", name="base"))
+    assert "later" not in remade.orderings
+    assert [order["name"] for order in remade.settings["orders"][-2:]] == ["base", "later"]
+    np.testing.assert_array_equal(make(later).orderings["later"][:50], remade.orderings["base"][:50])
+    Build(recorded_config(out)).run_stage("report")
+    orders = json.loads((out / "report.json").read_text())["ordering"]["orders"]
+    assert {order["name"]: order["info"].get("replanned_at") for order in orders}["later"] == 50
+
+
+def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_dataset, tmp_path / "out")
+    program = "import sys; from jax_diversity.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    order = ["order", "--out", str(tmp_path / "out"), "--quiet", "--method", "balance", "--devices", "3"]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    subprocess.run([sys.executable, "-c", program, *order, "--name", "three"], check=True, env=environment)
+    made = (tmp_path / "out" / "orderings" / "three.npy").read_bytes()
+    assert made == (from_yaml / "orderings" / "balance on devices.npy").read_bytes()
+
+
+# What the corpus lacks
+
+
+def test_a_summary_says_what_targets_lack(from_yaml: Path) -> None:
+    stages = jd.open_dataset(from_yaml).manifest["stages"]
+    assert "positions by greedy_pool. The targets ask for" in stages["order/constant"]["summary"]
+    assert stages["order/balance"]["summary"].endswith("positions by balance")
+
+
+def phases(starts: list[int], shares: list[list[float]]) -> jd.Targets:
+    return jd.Targets(tuple(starts), {"topic": np.array(shares, float)})
+
+
+def test_a_group_is_used_up_where_the_integral_of_its_target_says() -> None:
+    """Against a walk over the positions."""
+    rng = np.random.default_rng(0)
+    groups = rng.choice(3, 300, p=[0.6, 0.3, 0.1])
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[groups]})
+    targets = phases([0, 90, 200], [[0.7, 0.1, 0.2], [0.2, 0.4, 0.4], [0.4, 0.6, 0.0]])
+    shares = np.repeat(targets.shares["topic"], [90, 110, 100], axis=0)
+    running, has = np.cumsum(8 * shares, axis=0), np.bincount(groups) * 8
+    found = {shortage.group: shortage for shortage in shortages(chars, targets)}
+    assert set(found) == {int(group) for group in np.flatnonzero(running[-1] > has)} == {1, 2}
+    for group, shortage in found.items():
+        assert shortage.used_up_after == pytest.approx(np.argmax(running[:, group] > has[group]) / 300, abs=1 / 300)
+        assert (shortage.asked, shortage.has) == (pytest.approx(running[-1, group]), has[group])
+    assert [shortage.used_up_after for shortage in shortages(chars, targets)] == sorted(
+        shortage.used_up_after for shortage in found.values()
+    )
+
+
+def test_targets_of_the_corpus_itself_lack_nothing() -> None:
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[np.arange(90) % 3]})
+    assert shortages(chars, phases([0], [[1, 1, 1]])) == []
+    line = jd.Targets.linear({"topic": [1, 0.5, 0]}, {"topic": [0, 0.5, 1]}, 90)
+    assert shortages(chars, line) == []
+
+
+def test_what_was_consumed_is_no_longer_there() -> None:
+    chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(2, dtype=int)[np.arange(90) % 2]})
+    even = phases([0], [[1, 1]])
+    (shortage,) = shortages(chars, even, np.arange(0, 40, 2))
+    assert (shortage.group, shortage.has) == (0, 8 * 25)
+    assert shortage.used_up_after == pytest.approx((20 + 50) / 90)
+
+
+def test_a_group_without_tokens_is_told() -> None:
+    chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
+    (shortage,) = shortages(chars, phases([0], [[1, 1]]))
+    assert shortage.sentence("law", 0) == (
+        "The targets ask for the tokens of topic 'law', of which there are none, from 0% of the run on; what "
+        "comes then is what is left."
+    )
+
+
+# Bad input: one sentence, and nothing written
+
+MISTAKES = {
+    "a group that does not exist": ({"targets": {"shares": {"cluster": [{"law": 0.5}]}}}, "found 'law'."),
+    "too few shares": (
+        {"targets": {"shares": {"cluster": [[1, 2]]}}},
+        "for each of its 4 groups (0, 1, 2, 3), found 2",
+    ),
+    "a start beyond the end": (
+        {"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 10**6]}},
+        "Expected targets that start before position",
+    ),
+    "starts that meet": ({"targets": {"shares": {"cluster": [EVEN, MORE]}, "starts": [0, 0.0]}}, "to ascend from 0"),
+    "a position beyond the end": ({"after": {"order": "balance", "position": 10**6}}, "Expected a position in 0 .. "),
+    "an unknown order": (
+        {"after": {"order": "mine", "position": 3}},
+        "made before it (uniform_shuffle, balance), found 'mine'",
+    ),
+    "more devices than there are": ({"devices": 4096}, "devices, those that JAX finds here (cpu), found 4096"),
+    "a family that the objective does not weigh": (
+        {"objective": "f1", "targets": {"shares": {"length": [[1] * 5]}}},
+        "Targets name the family 'length'; the objective weighs cluster.",
+    ),
+    "an option of another method": ({"options": {"block_size": 3}}, "Method 'balance' has no option 'block_size'"),
+    "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
+    "targets of a shuffle": (
+        {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
+        "cannot follow targets or go on from earlier sequences; expected one of balance, greedy, greedy_pool.",
+    ),
+    "devices for a shuffle": (
+        {"method": "uniform_shuffle", "devices": 1},
+        "cannot share its work among devices; expected one of balance, greedy, greedy_block_shuffle, greedy_pool.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_sentence_and_write_nothing(
+    mistake: str, tiny_dataset: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order, sentence = MISTAKES[mistake]
+    before = {path: path.stat().st_mtime_ns for path in tiny_dataset.rglob("*") if path.is_file()}
+    assert main(["order", "--out", str(tiny_dataset), "--quiet", "--name", "wrong", *words(order)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert sentence in told
+    assert "\n" not in told
+    assert {path: path.stat().st_mtime_ns for path in tiny_dataset.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("text", ["{", "3", "{cluster: 3}", "{cluster: [[x]]}", "[1]"])
+def test_shares_that_are_none(text: str, tiny_dataset: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["order", "--out", str(tiny_dataset), "--targets.shares", text]) == 2
+    assert f"Expected names and values in YAML after --targets.shares, found {text}" in capsys.readouterr().err
+
+
+# What is measured
+
+
+def test_targets_are_measured_as_a_walk_over_the_positions_does() -> None:
+    rng = np.random.default_rng(1)
+    counts = rng.integers(0, 4, (50, 3)) * rng.integers(0, 2, (50, 1))  # some positions without tokens
+    starts, shares = (0, 7, 31), rng.dirichlet([1, 1, 1], 3)
+    found = follow(csr_array(counts), starts, shares, (1, 6), 8)
+    wanted = [shares[max(phase for phase in range(3) if starts[phase] <= place)] for place in range(50)]
+    excess = [row - target * row.sum() for row, target in zip(counts, wanted, strict=True)]
+    assert found.prefix_l2_max == pytest.approx(max(np.linalg.norm(np.cumsum(excess, axis=0), axis=1)) / 8)
+    for size in (1, 6):
+        tv = []
+        for first in range(0, 50 - 50 % size, size):
+            tokens = counts[first : first + size].sum()
+            tv.append(np.abs(np.sum(excess[first : first + size], axis=0)).sum() / 2 / max(tokens, 1))
+        assert found.windows[size] == pytest.approx((np.mean(tv), min(tv), max(tv)))
+
+
+def test_a_target_that_does_not_move_is_measured_as_always(from_yaml: Path) -> None:
+    dataset = jd.open_dataset(from_yaml)
+    chars, ordering = dataset.characteristics, dataset.orderings["balance"]
+    usual = jd.measure(chars, ordering, (8,), targets={"cluster": MORE})
+    placed = csr_array(chars.counts["cluster"].toarray()[ordering.indices])
+    found = follow(placed, (0,), np.array([MORE]), (8,), chars.sequence_length)
+    assert found.prefix_l2_max == pytest.approx(usual.prefix_l2["cluster"].max())
+    assert found.windows[8].tv_worst == pytest.approx(usual.window_tv["cluster"][8].max())
+    assert found.windows[8].tv_mean == pytest.approx(usual.window_tv["cluster"][8].mean())
+
+
+def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["measure", "--out", str(from_yaml), "--quiet", "--targets", "phases"]
+    assert main([*arguments, "--orderings", "phases", "balance"]) == 0
+    table = capsys.readouterr().out.split("Against the targets of phases, each window with those of its positions")[1]
+    assert [line.split()[2] for line in table.strip().splitlines()[1:4]] == ["uniform_shuffle", "phases", "balance"]
+    assert main([*arguments, "--orderings", "phases", "--markdown"]) == 0
+    assert "| cluster |      8 | phases " in capsys.readouterr().out
+    assert main([*arguments, "--orderings", "phases", "uniform_shuffle", "--json"]) == 0
+    summaries = json.loads(capsys.readouterr().out)
+    tv = {name: about["targets"]["families"]["cluster"]["windows"]["8"]["tv_mean"] for name, about in summaries.items()}
+    assert tv["phases"] < 0.8 * tv["uniform_shuffle"]
+    assert {about["targets"]["of"] for about in summaries.values()} == {"phases"}
+
+
+def test_targets_of_a_file_are_followed_too(from_yaml: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "mine.npy"
+    jd.open_dataset(from_yaml).orderings["phases"].save(file)
+    tv = []
+    for name in ("phases", str(file)):
+        arguments = ["measure", "--out", str(from_yaml), "--quiet", "--json"]
+        assert main([*arguments, "--targets", name, "--orderings", name]) == 0
+        tv.append(json.loads(capsys.readouterr().out)[name]["targets"]["families"])
+    assert tv[0] == tv[1]
+
+
+def test_measure_takes_any_stored_family(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
+    asked = ["--orderings", "balance", "--families", "source", "length", "--json", "--windows", "8"]
+    assert main(["measure", "--out", str(from_yaml), "--quiet", *asked]) == 0
+    families = json.loads(capsys.readouterr().out)["balance"]["families"]
+    assert list(families) == ["source", "length"]
+    dataset = jd.open_dataset(from_yaml)
+    usual = jd.measure(dataset.characteristics, dataset.orderings["balance"], (8,)).summary()["families"]["length"]
+    assert families["length"]["windows"]["8"]["tv_mean"] == usual["windows"]["8"]["tv_mean"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--families", "law"],
+            "Expected every family to be one of cluster, duplicate, host, language, length, source,",
+        ),
+        (["--targets", "balance"], "Expected --targets to name an ordering that followed targets, found 'balance'"),
+        (["--targets", "mine"], "Unknown ordering 'mine'"),
+        (["--targets", "phases", "--families", "source"], "to measure a family with targets (cluster), found source"),
+        (["--targets", "phases", "--relative-to", "balance"], "Expected --targets or --relative-to, found both"),
+    ],
+)
+def test_measures_that_are_none(
+    arguments: list[str], sentence: str, from_yaml: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["measure", "--out", str(from_yaml), "--quiet", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_published_objectives_take_the_weights_of_their_own_families() -> None:
+    families = ("cluster", "length", "source")
+    assert OrderConfig(objective="f3", weights={"length": 0.3}).resolve_objective(families) == jd.Objective.f3(0.3)
+    assert OrderConfig(objective="f2", norm_weight=0.2).resolve_objective(families) == jd.Objective.f2(0.2)
+    with pytest.raises(jd.UserError, match=r"weights of the families of f3 \(cluster, length\), found source"):
+        OrderConfig(objective="f3", weights={"source": 1.0}).check("orders[0]", families)
+
+
+def test_python_says_what_targets_lack() -> None:
+    chars = jd.Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
+    with pytest.warns(UnmetTargets, match="2.00 times the tokens of topic '0'.* use them up after 50% of the run"):
+        jd.order(chars, targets={"topic": [1.0, 0.0]})

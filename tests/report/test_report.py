@@ -1,0 +1,507 @@
+"""The report's values against slow references, its sentences, and its page against hostile text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html.parser
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import jax_diversity as jd
+from jax_diversity.measures.curves import envelope
+from jax_diversity.measures.profile import window_profile
+from jax_diversity.report import corpus, words
+from jax_diversity.report.batches import document_values, shown_rows
+from jax_diversity.report.corpus import corpus_values
+from jax_diversity.report.orderings import (
+    curve_points,
+    heat_map_bins,
+    main_verdicts,
+    reference_values,
+    verdict_values,
+)
+from jax_diversity.report.page import embed_json, render, write_report
+from jax_diversity.report.plain import as_json, clean_text, count_histogram, length_histogram, round_value
+from jax_diversity.report.training import training_values
+from tests.support.report_values import (
+    CLUSTERED,
+    HOSTILE,
+    PREPARED,
+    make_clusters,
+    make_documents,
+    make_orderings,
+    make_values,
+    without_orderings,
+)
+from tests.support.synthetic import synthetic_characteristics
+
+# ---- curves, histograms, tables
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(0, 300), elements=st.floats(-1e6, 1e6)),
+    st.integers(1, 40),
+)
+def test_envelope_equals_a_loop_over_buckets(values, max_points):
+    curve = envelope(values, max_points=max_points)
+    num_buckets = min(len(values), max_points)
+    assert len(curve["mean"]) == num_buckets
+    for bucket in range(num_buckets):
+        start, stop = bucket * len(values) // num_buckets, (bucket + 1) * len(values) // num_buckets
+        part = values[start:stop].tolist()
+        assert curve["position"][bucket] == pytest.approx((start + 1 + stop) / 2)
+        assert curve["mean"][bucket] == pytest.approx(sum(part) / len(part), rel=1e-5, abs=1e-5)
+        assert curve["min"][bucket] == round_value(min(part))
+        assert curve["max"][bucket] == round_value(max(part))
+
+
+def test_one_peak_among_a_million_survives():
+    values = np.zeros(1_000_000)
+    values[[123_456, 987_654]] = 7.5, -3.25
+    curve = envelope(values)
+    assert len(curve["mean"]) == 600
+    assert max(curve["max"]) == 7.5
+    assert min(curve["min"]) == -3.25
+
+
+def test_envelope_leaves_out_what_is_not_finite():
+    curve = envelope(np.array([1.0, math.nan, math.inf, 4.0]))
+    assert curve == {"position": [1.0, 4.0], "mean": [1.0, 4.0], "min": [1.0, 4.0], "max": [1.0, 4.0]}
+    assert envelope(np.array([math.nan]))["mean"] == []
+
+
+@given(hnp.arrays(np.int64, st.integers(0, 100), elements=st.integers(0, 10**7)))
+def test_length_histogram_counts_every_document_once(lengths):
+    histogram = length_histogram(lengths)
+    edges = histogram["edges"]
+    assert edges == sorted(set(edges))
+    for low, high, documents, tokens in zip(
+        edges, edges[1:], histogram["documents"], histogram["tokens"], strict=False
+    ):
+        inside = [length for length in lengths.tolist() if low <= length < high]
+        assert (documents, tokens) == (len(inside), sum(inside))
+    assert sum(histogram["documents"]) == int((lengths > 0).sum())
+    if edges:
+        assert histogram["documents"][0] > 0, "no empty ranges before the shortest document"
+        assert histogram["documents"][-1] > 0, "nor after the longest"
+
+
+@given(hnp.arrays(np.int64, st.integers(0, 100), elements=st.integers(0, 5000)), st.integers(1, 20))
+def test_count_histogram_counts_every_value_once(counts, max_bins):
+    histogram = count_histogram(counts, max_bins)
+    edges = histogram["edges"]
+    assert len(histogram["frequency"]) <= max_bins
+    for low, high, frequency in zip(edges, edges[1:], histogram["frequency"], strict=False):
+        assert frequency == sum(low <= count < high for count in counts.tolist())
+    assert sum(histogram["frequency"]) == len(counts)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", "e", None]), st.integers(0, 9)), max_size=60))
+def test_the_table_of_sources_keeps_the_largest_and_sums_the_rest(documents):
+    names, lengths = ([document[part] for document in documents] for part in (0, 1))
+    table = pa.table(
+        {
+            "num_tokens": pa.array(lengths, pa.int64()),
+            "source": pa.array(names, pa.string()),
+            "language": pa.array([None] * len(names), pa.string()),
+            "duplicate_group": np.arange(len(names)),
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "MAX_GROUPS", 3)
+        values = corpus_values(table, {**PREPARED, "text_bytes": 0}, 0)
+    assert values["languages"] is None
+    if set(names) <= {None}:
+        assert values["sources"] is None
+        return
+    found, tokens = values["sources"], Counter[str]()
+    for name, length in documents:
+        tokens[name or "unknown"] += length
+    assert [row["tokens"] for row in found["rows"]] == sorted(tokens.values(), reverse=True)[:3]
+    assert all(row["tokens"] == tokens[row["name"]] for row in found["rows"])
+    assert sum(row["tokens"] for row in found["rows"]) + found["rest"]["tokens"] == tokens.total()
+    assert sum(row["documents"] for row in found["rows"]) + found["rest"]["documents"] == len(documents)
+    assert len(found["rows"]) + found["rest"]["groups"] == found["num_groups"] == len(tokens)
+
+
+@given(st.text(st.characters(), max_size=400))
+def test_clean_text_can_be_printed_and_stored(text):
+    cleaned = clean_text(text, 50)
+    assert len(cleaned) <= 50
+    cleaned.encode()
+    assert not any(
+        ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 or letter in "\u2028\u2029\u202e" for letter in cleaned
+    )
+
+
+def test_settings_become_plain_json():
+    plain = as_json({"a": (1, float("nan")), 2: {"b": 3, "c": ["x"]}, "d": None, "e": True})
+    assert plain == {"a": [1, None], "2": {"b": 3, "c": ["x"]}, "d": None, "e": True}
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+
+
+# ---- the verdict
+
+SHUFFLE = {"cluster": {64: [0.5, 0.6], 256: [0.252, 0.3, 0.317]}, "length": {64: [0.4, 0.5], 256: [0.2, 0.22, 0.24]}}
+GREEDY = {"cluster": {64: [0.4, 0.55], 256: [0.14, 0.15, 0.166]}, "length": {64: [0.2, 0.3], 256: [0.1, 0.1, 0.12]}}
+
+
+def verdicts(**orders: dict[str, dict[int, list[float]]]) -> list[dict[str, Any]]:
+    """Of orderings with such windows; the first is the shuffle, the floor is .05 everywhere."""
+    window_tv = {
+        name: {family: {size: np.array(tv) for size, tv in by.items()} for family, by in families.items()}
+        for name, families in orders.items()
+    }
+    shuffle = next(iter(orders))
+    floors = {family: dict.fromkeys(by, 0.05) for family, by in orders[shuffle].items()}
+    return verdict_values(window_tv, floors, [shuffle])
+
+
+def the(found: Sequence[dict[str, Any]], family: str, size: int) -> dict[str, Any]:
+    return next(row for row in found if (row["family"], row["window_size"]) == (family, size))
+
+
+def test_the_claim_stands_where_it_is_true():
+    found = verdicts(uniform_shuffle=SHUFFLE, greedy=GREEDY)
+    verdict = the(found, "cluster", 256)
+    assert verdict["holds"]
+    assert verdict["sentence"] == (
+        "With `greedy`, the worst 256-sequence window by cluster (TV 0.166) is better than the best window of the "
+        "shuffle (0.252)."
+    )
+    gap = (0.869 / 3 - 0.456 / 3) / (0.869 / 3 - 0.05)
+    assert verdict["gap_closed"] == pytest.approx(gap, rel=1e-5)
+    main = main_verdicts(found, None)
+    assert words.headline(main) == (
+        "With `greedy`, the worst 256-sequence window is better than the best window of the shuffle in both "
+        "families: cluster (TV 0.166 against 0.252) and length (TV 0.120 against 0.200)."
+    )
+    assert words.gap_sentence(main) == (
+        "On average over 256-sequence windows, `greedy` closes 57 % (by cluster) and 67 % (by length) of the gap "
+        "between the shuffle and the floor, below which no ordering's mean can lie."
+    )
+
+
+def test_the_opposite_is_said_with_the_figures_where_it_is_true():
+    found = verdicts(uniform_shuffle=SHUFFLE, greedy=GREEDY)
+    verdict = the(found, "cluster", 64)
+    assert not verdict["holds"]
+    assert verdict["sentence"] == (
+        "With `greedy`, the worst 64-sequence window by cluster (TV 0.550) is not better than the best window of "
+        "the shuffle (0.500); the mean is better (0.475 against 0.550)."
+    )
+    assert words.headline([verdict, the(found, "length", 64)]) == (
+        "With `greedy`, the worst 64-sequence window is better than the best window of the shuffle by length "
+        "(TV 0.300 against 0.400), but not by cluster (TV 0.550 against 0.500)."
+    )
+
+
+def test_a_worse_ordering_is_called_worse():
+    worse = {"cluster": {256: [0.4, 0.6]}, "length": {256: [0.3, 0.5]}}
+    main = main_verdicts(verdicts(uniform_shuffle=SHUFFLE, sorted=worse), None)
+    assert "is not better than the best window of the shuffle in any family" in words.headline(main)
+    assert "a negative share is worse than the shuffle" in words.gap_sentence(main)
+
+
+def test_equal_windows_are_not_better_and_near_ones_are_told_apart():
+    (verdict,) = verdicts(uniform_shuffle=SHUFFLE, twin={"cluster": {256: [0.252, 0.2]}})
+    assert not verdict["holds"]
+    (verdict,) = verdicts(uniform_shuffle=SHUFFLE, near={"cluster": {256: [0.25196, 0.2]}})
+    assert verdict["holds"]
+    assert "(TV 0.25196) is better than the best window of the shuffle (0.25200)" in verdict["sentence"]
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=5),
+    st.lists(st.floats(0, 1), min_size=2, max_size=5),
+)
+@settings(max_examples=50)
+def test_better_is_said_only_where_every_window_is(mine, others):
+    (verdict,) = verdicts(shuffle={"cluster": {8: others}}, mine={"cluster": {8: mine}})
+    better = all(one < other for one in mine for other in others)
+    assert verdict["holds"] == better
+    assert ("is better than the best" in verdict["sentence"]) == better
+
+
+def test_a_shuffle_at_the_floor_leaves_no_gap():
+    (verdict,) = verdicts(flat={"cluster": {8: [0.05, 0.05]}}, other={"cluster": {8: [0.06, 0.05]}})
+    assert verdict["gap_closed"] is None
+    assert "no ordering could have a better mean" in words.gap_sentence([verdict])
+
+
+def test_without_a_comparison_the_reason_is_given():
+    values = make_values()
+    shuffle, greedy = values["ordering"]["orders"]
+
+    def reason(baseline: str | None, *orders: dict[str, Any]) -> str:
+        return words.nothing_to_compare({**values, "ordering": {"orders": orders, "baseline": baseline}})
+
+    assert "No ordering was measured" in reason(None)
+    assert "no shuffle to compare with" in reason(None, greedy)
+    assert "Only shuffles" in reason("uniform_shuffle", shuffle)
+    assert "too few" in reason("uniform_shuffle", shuffle, greedy)
+    assert verdicts(s={"cluster": {64: [0.1]}}, g={"cluster": {64: [0.1]}}) == []
+
+
+def test_the_ordering_of_training_is_judged_at_the_window_nearest_to_256():
+    found = verdicts(uniform_shuffle=SHUFFLE, greedy=GREEDY, balance=GREEDY)
+    for wanted, judged in ((None, "greedy"), ("balance", "balance"), ("uniform_shuffle", "greedy")):
+        main = main_verdicts(found, wanted)
+        assert [(row["ordering"], row["window_size"]) for row in main] == [(judged, 256)] * 2
+    assert main_verdicts([], "balance") == []
+
+
+def test_words_of_numbers():
+    assert [words.size_in_words(size) for size in (1, 999, 1000, 63_049_000, 2 * 10**12)] == [
+        "1 byte",
+        "999 bytes",
+        "1.0 kB",
+        "63.0 MB",
+        "2.0 TB",
+    ]
+    assert [words.compact(n) for n in (0, 9_999_999, 18_240_000, 999_990_000, 10**12)] == [
+        "0",
+        "9,999,999",
+        "18.2 M",
+        "1.0 B",
+        "1.0 T",
+    ]
+    assert [words.percent(share) for share in (0.736, 0.998, 1.0, 0.0, -0.002, -0.31, -1e-9)] == [
+        "74 %",
+        "over 99 %",
+        "100 %",
+        "0.0 %",
+        "-0.2 %",
+        "-31 %",
+        "0.0 %",
+    ]
+    assert words.listing(["a", "b", "c"]) == "a, b and c"
+
+
+# ---- values and page
+
+
+def test_values_are_strict_json_and_the_same_twice(tmp_path):
+    values = make_values()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write_report(tmp_path / name, make_values.__wrapped__())
+    assert json.loads((tmp_path / "first" / "report.json").read_text()) == values
+    assert values == json.loads(json.dumps(values, allow_nan=False))
+    for name in ("report.json", "report.html"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["report.html", "report.json"]
+    assert page_values((tmp_path / "first" / "report.html").read_text()) == values
+
+
+def test_a_page_stays_small_whatever_the_corpus_and_the_number_of_orderings():
+    """The largest parts are those of the orderings: a curve's points, a heat map's stretches."""
+    names = [f"ordering {number}" for number in range(9)]
+    ordering, _ = make_orderings(names, 3000, (64, 256, 1024))
+    assert {len(row["curve"]["mean"]) for order in ordering["orders"] for row in order["prefix"]} == {172}
+    assert len(json.dumps(ordering, separators=(",", ":"))) < 1_000_000
+    assert (curve_points(2), curve_points(10_000)) == (600, 60)
+    assert (heat_map_bins(2), heat_map_bins(36), heat_map_bins(1000)) == (96, 33, 32)
+
+
+def test_the_map_shows_every_cluster_that_has_a_place():
+    drawn = make_values()["clusters"]["map"]
+    assert len(drawn["rows"]) == 69  # one has none
+    assert len(drawn["labels"]) == 7
+    assert drawn["labels"] == sorted(set(drawn["labels"]), key=drawn["labels"].index)
+    assert [row["share"] for row in drawn["rows"]] == sorted((row["share"] for row in drawn["rows"]), reverse=True)
+    assert {row["label"] for row in drawn["rows"]} == {-1, *range(7)}
+    assert all(-1 <= row["x"] <= 1 and -1 <= row["y"] <= 1 and row["name"] for row in drawn["rows"])
+
+
+def test_purity_in_words():
+    assert words.purity_sentence(CLUSTERED, "tfidf_svd") == (
+        "97 % of documents lie in a cluster whose majority domain is their own, with 1,000 clusters of `tfidf_svd` "
+        "vectors; 95 % with 100 clusters. One cluster of all documents would give 21 %."
+    )
+    one = words.purity_sentence({**CLUSTERED, "label_field": "source", "num_labels": 1}, "hashing")
+    assert one == "The documents have no two different values of `source` that clusters could be compared with."
+
+
+def test_numbers_of_the_corpus_and_its_clusters():
+    documents = make_documents(300)
+    values = corpus_values(documents, {**PREPARED, "text_bytes": 9, "num_broken_records": 2}, 4)
+    lengths = documents["num_tokens"].to_numpy()
+    assert values["num_tokens"] == lengths.sum()
+    assert values["length_summary"]["longest"] == lengths.max()
+    assert values["skipped"] == [{"reason": "broken", "records": 2}]
+    assert (values["num_duplicate_groups"], values["largest_duplicate_group"]) == (1, 4)
+    assert len(values["sources"]["rows"]) == 30
+    sizes = [int(5000 / (1 + rank)) for rank in range(70)]
+    clusters = make_clusters(sizes[::-1])
+    assert [row["tokens"] for row in clusters["rows"]] == sizes[:60]
+    assert [row["cluster"] for row in clusters["rows"]] == list(range(70))[::-1][:60]
+    assert clusters["rest"] == {"groups": 10} | {name: sum(sizes[60:]) for name in ("documents", "tokens")} | {
+        "share": round_value(sum(sizes[60:]) / sum(sizes))
+    }
+
+
+def test_window_curves_know_where_in_training_they_are():
+    values = make_values()["ordering"]["orders"][1]["windows"]
+    row = the(values, "cluster", 256)
+    assert row["curve"]["position"] == [128.0 + 256 * window for window in range(7)]
+    at = row["curve"]["mean"].index(row["worst"])
+    assert row["worst_position"] == 256 * at
+
+
+def test_the_band_of_shuffles_holds_every_seed():
+    chars = synthetic_characteristics(150, num_clusters=9, num_bins=3)
+
+    def shuffle(seed: int) -> jd.Ordering:
+        return jd.order(chars, "uniform_shuffle", seed=seed)
+
+    references = reference_values(chars, shuffle, lambda amount: None)["cluster"]
+    seeds = [window_profile(chars, shuffle(seed))["cluster"] for seed in range(5)]
+    assert references["shuffle"]["num_seeds"] == 5
+    for offset in ("0", "half"):
+        band = references["shuffle"][offset]
+        for at in range(len(band["sizes"])):
+            means, worst, best = (
+                [getattr(seed[offset], name)[at] for seed in seeds] for name in ("mean", "worst", "best")
+            )
+            expected = {"mean_low": min(means), "mean_high": max(means), "mean": sum(means) / 5}
+            expected |= {"worst_high": max(worst), "worst_low": min(worst), "best_low": min(best)}
+            for name, value in expected.items():
+                assert band[name][at] == pytest.approx(value, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([6.7114], "In 1 step on `greedy`, the training loss, measured once"),
+        ([6.7114], "the validation loss, measured once, was 6.711 nats a token."),
+        ([6.7, 6.7], "the validation loss stayed at 6.700 nats a token."),
+        ([6.7, math.nan, 6.5], "In 3 steps on `greedy`"),
+        (
+            [6.7, math.nan, 6.5],
+            "the validation loss went from 6.700 to 6.500 nats a token. 1 of its losses was not finite.",
+        ),
+    ],
+)
+def test_losses_in_words(losses, said):
+    steps = [{"step": step, "loss": 9.0 / (step + 1), "validation_loss": loss} for step, loss in enumerate(losses)]
+    assert said in training_values("greedy", steps)["sentence"]
+    assert training_values("greedy", steps)["loss"]["curve"]["position"] == list(range(len(losses)))
+
+
+def test_a_run_without_steps_says_so():
+    assert "no finite loss" in training_values("greedy", [])["sentence"]
+
+
+def test_ids_of_opened_batches_can_be_looked_up():
+    """An id is kept whole: `inspect --document` takes it."""
+    name = f"https://example.org/{'path/' * 30}page-17"
+    about = {"id": name, "title": name, "source": "web", "language": None}
+    shown = document_values(about, "a cluster")
+    assert shown["document"] == name
+    assert len(shown["title"]) == 60
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 5000))
+def test_as_many_rows_are_opened_as_a_page_can_hold(segments_per_row, num_batches):
+    rows = shown_rows(segments_per_row, num_batches)
+    assert 1 <= rows <= min(len(segments_per_row), 12)
+    shown = sum(min(number, 6) for number in segments_per_row[:rows])
+    assert rows == 1 or shown <= 1200 / num_batches
+
+
+def test_a_dataset_of_one_sequence_and_one_without_orderings_have_a_page():
+    for values in (make_values(num_sequences=1), without_orderings(make_values())):
+        assert values["verdicts"] == values["training"] == []
+        assert page_values(render(values)) == values
+
+
+class Elements(html.parser.HTMLParser):
+    """All start tags of a page with their attributes, and the scripts' contents."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.comments: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] == "script" and self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def page_values(page: str) -> Any:
+    elements = Elements(page)
+    index = [attributes.get("id") for tag, attributes in elements.tags if tag == "script"].index("values")
+    return json.loads(elements.scripts[index])
+
+
+def test_the_page_asks_for_nothing_and_allows_only_its_own_scripts():
+    elements = Elements(render(make_values()))
+    for _, attributes in elements.tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith(("#", "data:"))
+        assert not any(name.startswith("on") for name in attributes)
+    (policy,) = (a["content"] for tag, a in elements.tags if tag == "meta" and a.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "http" not in policy
+    assert "unsafe" not in policy.split("script-src")[1].split(";")[0]
+    kinds = [attributes.get("type") for tag, attributes in elements.tags if tag == "script"]
+    scripts = [script for script, kind in zip(elements.scripts, kinds, strict=True) if kind is None]
+    # The library of figures is unpacked by the page and inserted as a script.
+    packed = elements.scripts[kinds.index("text/plain")]
+    scripts.append(gzip.decompress(base64.b64decode(packed)).decode())
+    assert len(scripts) == 4
+    assert "plotly.js" in scripts[-1][:100]
+    for script in scripts:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+
+
+def test_hostile_text_stays_text():
+    plain, hostile = (render(make_values(text)) for text in ((), HOSTILE))
+    expected, found = Elements(plain), Elements(hostile)
+    assert [tag for tag, _ in found.tags] == [tag for tag, _ in expected.tags]
+    assert found.comments == []
+    values = page_values(hostile)
+    assert values["clusters"]["rows"][0]["terms"][1] == "<!--<script>"
+    assert hostile.count("<img") == plain.count("<img")
+    titles = values["clusters"]["rows"][0]["titles"]
+    assert all(len(title) <= 120 for title in titles)
+    assert len(hostile) < len(plain) + 210_000
+
+
+@settings(max_examples=40)
+@given(st.recursive(st.text(st.characters()) | st.integers() | st.none(), lambda c: st.dictionaries(st.text(), c)))
+def test_embedded_json_is_inert_and_parses_back(values):
+    text = embed_json({"values": values})
+    assert text.isascii()
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"values": values}
+
+
+def test_values_with_nan_are_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        embed_json({"number": math.nan})
