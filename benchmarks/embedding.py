@@ -39,10 +39,10 @@ from jax_diversity.embedding import tfidf_svd as tfidf_svd_method
 from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.foundation.terms import split_terms
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.text.terms import split_terms
 
 CLUSTERS = (100, 1000)
 DIMENSIONS = 128

@@ -22,11 +22,11 @@ from typing import Any
 import grain
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+from jax_diversity.export.rows import OrderedSequences
 from results_file import environment, write
 
 from jax_diversity.export.maxtext import encode_examples, write_maxtext
 from jax_diversity.export.pytorch import OrderedBatchSampler
-from jax_diversity.export.rows import OrderedSequences
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments

@@ -29,13 +29,13 @@ from pathlib import Path
 
 import grain
 import numpy as np
+from jax_diversity.loader.orders import OrderIndex
+from jax_diversity.loader.sources import RecordSource
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.orders import OrderIndex
 from jax_diversity.loader.settings import LoaderSettings
-from jax_diversity.loader.sources import RecordSource
 from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader

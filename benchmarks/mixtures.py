@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import results_file
+from jax_diversity.dataset.joining import joined_characteristics
 
 import jax_diversity as jd
-from jax_diversity.dataset.joining import joined_characteristics
 
 WINDOWS = (64, 256, 1024)
 RUNS: dict[str, dict[str, Any]] = {

@@ -23,9 +23,9 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.text import split_sentences, split_words
+from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
+from jax_diversity.text.words import split_sentences, split_words
 
 Steps = Sequence[tuple[str, Mapping[str, Any]]]
 FILTERS: Steps = (

@@ -20,8 +20,8 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.preparation import perplexity, quality
-from jax_diversity.preparation.chain import Chain
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.steps import perplexity, quality
 from jax_diversity.schema import Document
 
 

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import results_file
 
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
 from jax_diversity.foundation.processes import num_cores

@@ -137,8 +137,8 @@ class Reader:
 
 
 def _corpus_reader(path: Path, files: st.SearchStrategy[bytes], **settings: Any) -> Reader:
-    from jax_diversity.corpus.reading import read_documents
-    from jax_diversity.corpus.records import ReadReport
+    from jax_diversity.corpus.readers.reading import read_documents
+    from jax_diversity.corpus.readers.records import ReadReport
     from jax_diversity.corpus.settings import CorpusConfig
 
     def read(content: bytes) -> None:

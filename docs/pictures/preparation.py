@@ -14,7 +14,7 @@ from typing import Any
 
 from chart import framed, rect, text
 
-from jax_diversity.preparation.chain import Chain
+from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
 
 OUT = Path(__file__).parent.parent / "images" / "preparation.svg"

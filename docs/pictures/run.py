@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 from chart import framed, rect, text
-
 from jax_diversity.ordering.composition.blending import interleave
 
 OUT = Path(__file__).parent.parent / "images" / "run.svg"

@@ -306,8 +306,8 @@ def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
 
 def _run_dry(config: BuildConfig, progress: Progress, sample: str | None) -> None:
     """Let documents pass the steps of preparation, show what is left, write nothing."""
-    from jax_diversity.corpus.reading import input_size, read_documents, sample_documents
-    from jax_diversity.corpus.records import ReadReport
+    from jax_diversity.corpus.readers.reading import input_size, read_documents, sample_documents
+    from jax_diversity.corpus.readers.records import ReadReport
 
     if sample is not None and not (sample.isascii() and sample.isdigit() and int(sample) > 0):
         raise UserError(f"Expected --sample to be a whole number >= 1, found {sample}.")
@@ -474,7 +474,7 @@ def _run_inspect(options: InspectOptions) -> None:
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
-    from jax_diversity.corpus.files import valid_name
+    from jax_diversity.corpus.readers.files import valid_name
     from jax_diversity.run.inspection import Inspector
 
     run = _open_run(options, options.ordering)

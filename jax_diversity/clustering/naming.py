@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.terms import split_terms
+from jax_diversity.text.terms import split_terms
 
 DOCUMENTS_PER_CLUSTER = 50
 """Documents nearest to a centroid whose terms are counted ..."""

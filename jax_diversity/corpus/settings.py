@@ -85,7 +85,7 @@ class CorpusConfig:
                     f"{error}."
                 ) from None
         if self.format == "chat":
-            from jax_diversity.corpus.chat_template import load_template
+            from jax_diversity.corpus.readers.chat_template import load_template
 
             load_template(self.chat_template)
         elif self.chat_template != type(self).chat_template:

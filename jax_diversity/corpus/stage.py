@@ -16,9 +16,9 @@ _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "nu
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus and store its documents, and which of them are copies of one text."""
-    from jax_diversity.corpus.chat import with_learned_spans
-    from jax_diversity.corpus.reading import input_size, read_documents
-    from jax_diversity.corpus.records import ReadReport
+    from jax_diversity.corpus.readers.chat import with_learned_spans
+    from jax_diversity.corpus.readers.reading import input_size, read_documents
+    from jax_diversity.corpus.readers.records import ReadReport
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
@@ -53,8 +53,8 @@ def summary(counts: Counts) -> str:
 
 
 def _corpus_fingerprint(context: Context) -> str:
-    from jax_diversity.corpus.chat_template import load_template
-    from jax_diversity.corpus.reading import input_fingerprint
+    from jax_diversity.corpus.readers.chat_template import load_template
+    from jax_diversity.corpus.readers.reading import input_fingerprint
 
     cache = context.root / CACHE / "inputs.json"
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ PREPARE = Stage(
     settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),
     outside=_corpus_fingerprint,
     packages=("pyarrow",),
-    methods="preparation.base",
+    methods="corpus.steps.base",
     resumable=True,
     also=("preparation",),
 )

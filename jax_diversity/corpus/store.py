@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.corpus.records import LEARNED_SPANS, TURN_SPANS, TokenDocument
+from jax_diversity.corpus.readers.records import LEARNED_SPANS, TURN_SPANS, TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Document

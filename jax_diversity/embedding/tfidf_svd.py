@@ -3,7 +3,7 @@
 This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
 any number of documents in a stream; a document's vector depends on that document alone.
 
-Terms are those of `jax_diversity.foundation.terms`. There is no list of stop words: a term's weight is
+Terms are those of `jax_diversity.text.terms`. There is no list of stop words: a term's weight is
 `ln((1 + documents) / documents with it)`, which is nearly zero for a term of almost every document.
 """
 
@@ -23,7 +23,7 @@ from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.terms import split_terms
+from jax_diversity.text.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""

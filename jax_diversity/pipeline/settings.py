@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.corpus.passes.settings import PreparationConfig
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.checks import folder_name, whole_number
@@ -16,7 +17,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.preparation.settings import PreparationConfig
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
 

@@ -20,10 +20,11 @@ from jax_diversity.loader.grain_parts import SequenceSource
 from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
-from jax_diversity.corpus.chat import with_learned_spans
-from jax_diversity.corpus.chat_template import BUILT_IN, Turn, load_template
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.readers.chat import with_learned_spans
+from jax_diversity.corpus.readers.chat_template import BUILT_IN, Turn, load_template
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stage import PREPARE
 from jax_diversity.corpus.store import DocumentStore, write_documents
@@ -40,7 +41,6 @@ from jax_diversity.loader.streaming import stream_batches
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.preparation.chain import Chain
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.schema import Document, Segments
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from jax_diversity.corpus.passes import parts
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.steps import repeats
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation import parts, repeats
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.text import split_sentences, split_words
 from jax_diversity.schema import Document
+from jax_diversity.text.words import split_sentences, split_words
 
 SOURCES = ("web", "books", "news")
 EVERY: list[tuple[str, dict[str, Any]]] = [

@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.corpus.identity import IdRegistry
-from jax_diversity.corpus.reading import input_fingerprint, input_size, read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import input_fingerprint, input_size, read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
 from jax_diversity.foundation import artifacts
@@ -235,8 +235,8 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 _HUGE = """
 import json, resource, sys
 from pathlib import Path
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import write_documents
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -24,8 +24,8 @@ import jax_diversity as jd
 from jax_diversity.cli import main as command_line
 from jax_diversity.cli import options
 from jax_diversity.cli.main import main
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.artifacts import HashMemory
 from jax_diversity.foundation.errors import UserError

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from jax_diversity.corpus import latex as latex_reader
-from jax_diversity.corpus.reading import input_fingerprint, read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.readers import latex as latex_reader
+from jax_diversity.corpus.readers.reading import input_fingerprint, read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig, Format
+from jax_diversity.corpus.steps.macros import expand_macros
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.licences import is_permitted, licence_named, licence_of_source, licence_of_text
 from jax_diversity.pipeline.settings import PreparationConfig
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.macros import expand_macros
 from jax_diversity.schema import Document
+from jax_diversity.text.licences import is_permitted, licence_named, licence_of_source, licence_of_text
 
 CLASS = "\\documentclass{article}\n"
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy\n# of this software and {}"

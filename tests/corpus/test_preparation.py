@@ -22,17 +22,17 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.corpus.passes import parts as preparation_parts
+from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.settings import StepConfig
+from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
-from jax_diversity.preparation import parts as preparation_parts
-from jax_diversity.preparation.account import Account
-from jax_diversity.preparation.base import METHODS
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.settings import StepConfig
-from jax_diversity.preparation.text import SYMBOLS, TERMINALS, split_sentences, split_words
 from jax_diversity.schema import Document
+from jax_diversity.text.words import SYMBOLS, TERMINALS, split_sentences, split_words
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 Verdict = tuple[str | None, str]
@@ -670,7 +670,7 @@ def contents(out: Path) -> dict[str, bytes]:
 KILLED = """
 import os, sys
 from jax_diversity.cli.main import main
-from jax_diversity.preparation import base
+from jax_diversity.corpus.steps import base
 count, judge = 0, base.Candidate.judge
 
 def counting(self, measured):

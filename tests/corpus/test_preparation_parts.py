@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from jax_diversity.corpus.passes import parts
+from jax_diversity.corpus.passes.chain import Chain, Engine
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation import parts
-from jax_diversity.preparation.chain import Chain, Engine
 from jax_diversity.schema import Document
 from tests.support.prepared_parts import STEPS, made_documents
 
@@ -93,10 +93,11 @@ def refuse(document: Document) -> Any:
 KILLED = """
 import os, sys
 from pathlib import Path
-from jax_diversity.preparation import parts
+from jax_diversity.corpus.passes import parts
 from tests.support.prepared_parts import STEPS, made_documents
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation import chain, phases, duplicates
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes import chain, phases
+from jax_diversity.corpus.steps import duplicates
 
 parts._PART_DOCUMENTS = 37
 moment, what = int(sys.argv[2]), 0
@@ -215,7 +216,7 @@ def documents_of(texts: list[str]) -> Iterator[Document]:
 
 def test_other_settings_do_not_go_on_from_these(tmp_path: Path) -> None:
     """Engine and number of processes are no part of what a dataset is made of."""
-    from jax_diversity.preparation.settings import PreparationConfig, StepConfig
+    from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
 
     config = PreparationConfig(steps=(StepConfig("words", {"least": 3}),))
     assert config.made_of() == dataclasses.replace(config, engine="ray", num_processes=5).made_of()

@@ -15,12 +15,12 @@ import pytest
 import jax_diversity as jd
 from benchmarks import planted
 from jax_diversity.cli.tables import funnel_table
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
+from jax_diversity.corpus.steps import personal_data
 from jax_diversity.foundation.artifacts import file_hash, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
-from jax_diversity.preparation import personal_data
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.settings import PreparationConfig, StepConfig
 from jax_diversity.report.preparation import preparation_values, stored_preparation
 from jax_diversity.schema import Document
 from tests.support.tiny_corpus import tiny_config, write_corpus
@@ -166,7 +166,7 @@ def test_kinds_can_be_left_alone_and_countries_chosen() -> None:
 
 
 def test_without_the_library_telephones_must_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jax_diversity.preparation import telephone
+    from jax_diversity.corpus.steps import telephone
 
     monkeypatch.setattr(telephone, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="Expected the library phonenumbers"):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_diversity.corpus.reading import input_fingerprint, input_size, read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import input_fingerprint, input_size, read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document

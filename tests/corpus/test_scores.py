@@ -20,16 +20,16 @@ import pytest
 
 from jax_diversity import open_dataset
 from jax_diversity.cli.main import main
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.settings import StepConfig
+from jax_diversity.corpus.steps import perplexity, quality
+from jax_diversity.corpus.steps.fasttext_model import labels
+from jax_diversity.corpus.steps.kneser_ney import NgramModel, train
+from jax_diversity.corpus.steps.own_texts import read_texts
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.settings import PreparationConfig
-from jax_diversity.preparation import perplexity, quality
-from jax_diversity.preparation.chain import Chain
-from jax_diversity.preparation.fasttext_model import labels
-from jax_diversity.preparation.kneser_ney import NgramModel, train
-from jax_diversity.preparation.own_texts import read_texts
-from jax_diversity.preparation.settings import StepConfig
-from jax_diversity.preparation.text import cut_unspaced, plain_word
 from jax_diversity.schema import Document
+from jax_diversity.text.words import cut_unspaced, plain_word
 
 GOOD = ["theorem", "proof", "lemma", "integral", "series", "convergence", "bounded", "function", "limit", "metric"]
 BAD = ["buy", "cheap", "now", "offer", "click", "free", "discount", "winner", "prize", "deal", "sale", "bonus"]

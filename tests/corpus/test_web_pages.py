@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jax_diversity.corpus import web
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.readers import web
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation.chain import Chain
 from jax_diversity.schema import Document
 from tests.support.web_records import compressed, record
 
@@ -281,7 +281,7 @@ def test_lists_that_are_none(content: bytes | None, tmp_path: Path) -> None:
 
 
 def test_a_changed_list_runs_again(tmp_path: Path) -> None:
-    from jax_diversity.preparation import addresses
+    from jax_diversity.corpus.steps import addresses
 
     path = written(tmp_path / "list.txt", b"a.example\n")
     first = addresses.identity(blocked=str(path))

@@ -16,12 +16,12 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.corpus import mediawiki, stack_exchange
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.readers import mediawiki, stack_exchange
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.preparation.chain import Chain
 from jax_diversity.schema import Document
 
 Read = tuple[list[Document], ReadReport]
@@ -397,7 +397,7 @@ def test_a_page_at_which_the_parser_fails_is_counted(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("step", "library"), [("mediawiki", "mwparserfromhell"), ("stack_exchange", "resiliparse")])
 def test_an_absent_library_is_told(monkeypatch: pytest.MonkeyPatch, step: str, library: str) -> None:
-    monkeypatch.setattr(f"jax_diversity.preparation.{step}.find_spec", lambda name: None)
+    monkeypatch.setattr(f"jax_diversity.corpus.steps.{step}.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"The step {step} needs the library {library}; pip install"):
         Chain([(step, {})])
 

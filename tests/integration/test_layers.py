@@ -22,24 +22,24 @@ ROOT = PACKAGE.parent
 
 # A folder may import itself and what is listed here, nothing else of the package. A stage never imports another
 # stage: other stages' artifacts come in through the engine's context; only the list of stages knows them all.
-BASE = {"foundation", "schema", "token_store"}
+BASE = {"foundation", "schema", "text", "token_store"}
 TEXT_STAGES = {"corpus", "tokenization", "embedding", "clustering"}
 STAGES = TEXT_STAGES | {"characteristics", "measures", "ordering", "packing", "records"}
-BUILT = BASE | STAGES | {"dataset", "preparation"}
+BUILT = BASE | STAGES | {"dataset"}
 ALLOWED = {
     "foundation": set(),
+    "text": {"foundation"},
     "schema": {"foundation"},
     "token_store": {"foundation", "schema"},
     **dict.fromkeys(STAGES, BASE),
-    "preparation": BASE,  # what the stage `prepare` lets documents pass
     "dataset": BASE | STAGES,
-    "schedule": BUILT,
-    "loader": BUILT | {"schedule"},
-    "export": BUILT | {"schedule", "loader"},
-    "lab": BUILT | {"schedule", "loader"},
-    "report": BUILT | {"schedule", "lab"},
+    "run": BUILT,
+    "loader": BUILT | {"run"},
+    "export": BUILT | {"run", "loader"},
+    "lab": BUILT | {"run", "loader"},
+    "report": BUILT | {"run", "lab"},
     "pipeline": BUILT | {"report", "lab"},
-    "cli": BUILT | {"report", "schedule", "loader", "lab", "export", "pipeline"},
+    "cli": BUILT | {"report", "run", "loader", "lab", "export", "pipeline"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -107,7 +107,7 @@ def test_two_lines_add_a_stage(folder: str) -> None:
     assert "pipeline.stages" in outside["stage"]
     assert set(outside["stage"]) <= {"pipeline.stages", "measures.orderings", "report.stage"}
     # An ordering's settings are also options of `order` and `schedule`; the demonstration is a set of settings.
-    known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "schedule.settings"}
+    known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "run.settings"}
     # The lab's experiments vary orders and packings, read tasks as a corpus, and build datasets of any corpus.
     lab = {f"lab.experiments.{module}" for module in ("settings", "sequences", "evaluation")} | {"cli.experimenting"}
     assert set(outside["settings"]) <= known | lab
@@ -115,10 +115,10 @@ def test_two_lines_add_a_stage(folder: str) -> None:
 
 def methods_tables() -> list[Methods]:
     from jax_diversity.clustering.base import METHODS as clustering
+    from jax_diversity.corpus.steps.base import METHODS as preparation
     from jax_diversity.embedding.base import METHODS as embedding
     from jax_diversity.ordering.base import METHODS as ordering
     from jax_diversity.packing.base import METHODS as packing
-    from jax_diversity.preparation.base import METHODS as preparation
 
     return [packing, ordering, embedding, clustering, preparation]
 
@@ -138,7 +138,7 @@ KNOWN_ELSEWHERE = {
 @pytest.mark.parametrize("table", methods_tables(), ids=lambda table: table.kind)
 def test_one_line_adds_a_method(table: Methods) -> None:
     """Outside its own module and the table no code knows a method by its name."""
-    folder = table.package.rpartition(".")[2]
+    folder = table.package.removeprefix("jax_diversity.")
     own = {f"{folder}.base", *(f"{folder}.{module}" for module in table.values())}
     others = [path.read_text(encoding="utf-8") for path in MODULES if module_name(path) not in own]
     for name in table:

@@ -810,8 +810,8 @@ def test_several_comparisons_are_corrected_for():
 
 
 def test_text_files_of_several_documents(tmp_path):
-    from jax_diversity.corpus.reading import read_documents
-    from jax_diversity.corpus.records import ReadReport
+    from jax_diversity.corpus.readers.reading import read_documents
+    from jax_diversity.corpus.readers.records import ReadReport
     from jax_diversity.corpus.settings import CorpusConfig
 
     with gzip.open(tmp_path / "a.txt.gz", "wt") as file:

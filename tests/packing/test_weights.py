@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.characteristics.counts import sequence_copies, sequence_turns
 from jax_diversity.cli.inspecting import uses_table
+from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.appearances import draw_appearances, intersperse
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing.weights import parse_rules
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.preparation.settings import PreparationConfig, StepConfig
 from jax_diversity.run.inspection import Inspector
 from jax_diversity.run.joining import joined_characteristics
 from tests.support.packing_cases import packings, registered, tokens_of

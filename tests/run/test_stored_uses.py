@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jax_diversity.export.rows import OrderedSequences, Sequences
+from jax_diversity.report.run_page import render_run
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
@@ -24,7 +25,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.measures.balance import own_shares
 from jax_diversity.report.run import run_values
-from jax_diversity.report.run_page import render_run
 from jax_diversity.run.inspection import ScheduleInspector
 from jax_diversity.run.joining import joined_characteristics
 from tests.support.maxtext import read_as_maxtext

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity.corpus.array_record import decode_example
-from jax_diversity.corpus.files import find_files
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport, TokenDocument, token_ids
+from jax_diversity.corpus.readers.array_record import decode_example
+from jax_diversity.corpus.readers.files import find_files
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport, TokenDocument, token_ids
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import Dataset

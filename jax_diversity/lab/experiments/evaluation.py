@@ -11,8 +11,8 @@ import numpy as np
 import xxhash
 from jaxtyping import Float64, Int64, Integer
 
-from jax_diversity.corpus.reading import read_documents
-from jax_diversity.corpus.records import ReadReport
+from jax_diversity.corpus.readers.reading import read_documents
+from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.experiments.sequences import Sequences, sequences_of_texts

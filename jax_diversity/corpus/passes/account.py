@@ -1,0 +1,129 @@
+"""The account of one step: what went in and came out of it, and some documents to look at."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import xxhash
+
+from jax_diversity.corpus.steps.base import Candidate
+from jax_diversity.foundation.errors import shortened
+
+_FIGURES = ("documents_in", "words_in", "bytes_in", "documents_out", "words_out", "bytes_out")
+_Place = tuple[str, str]
+"""A source and a language; documents without one are of the language ``""``."""
+_EXAMPLES = 10
+_EXCERPT = 2000
+"""Characters that are shown of a text."""
+_COMPARED_LINES = 300
+_SHOWN_LINES = 40
+_LINE = 300
+
+
+class Account:
+    """Counts of one step by source and language; of the documents that it removes or edits, some are kept to look at.
+
+    Which ones is decided by hashes of their ids, so that it does not depend on how the work was divided.
+    """
+
+    def __init__(self) -> None:
+        self._figures: dict[_Place, list[int]] = {}
+        self._removed: dict[_Place, Counter[str]] = {}
+        self.found = Counter[str]()
+        self.num_edited = 0
+        self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # by rule; edited ones by ""
+
+    def add(self, candidate: Candidate, before: str) -> None:
+        """Count a document that has passed the step, which had the text `before` when it came there."""
+        place = candidate.document.source, candidate.language or ""
+        figures = self._figures.get(place)
+        if figures is None:
+            figures = self._figures[place] = [0] * len(_FIGURES)
+        words_in, bytes_in = candidate.entered
+        figures[0] += 1
+        figures[1] += words_in
+        figures[2] += bytes_in
+        if candidate.removed is None:
+            words_out, bytes_out = candidate.size
+            figures[3] += 1
+            figures[4] += words_out
+            figures[5] += bytes_out
+            if candidate.text is not before:
+                self.num_edited += 1
+                self._show("", candidate, before)
+        else:
+            self._removed.setdefault(place, Counter())[candidate.removed.rule] += 1
+            self._show(candidate.removed.rule, candidate, before)
+        if candidate.has_found:
+            self.found += candidate.found
+
+    def _show(self, rule: str, candidate: Candidate, before: str) -> None:
+        document, removed = candidate.document, candidate.removed
+        known = self._examples.setdefault(rule, [])
+        key = xxhash.xxh3_64_intdigest(document.id.encode())
+        if len(known) == _EXAMPLES and key >= known[-1][0]:
+            return
+        example: dict[str, Any] = {"id": document.id, "source": document.source}
+        if removed is None:
+            example["lines"] = [*islice(_difference(before, candidate.text), _SHOWN_LINES)]
+        else:
+            example |= {"language": candidate.language, "value": removed.value, "threshold": removed.threshold}
+            example["text"] = before[:_EXCERPT]
+        known.append((key, example))
+        known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
+        del known[_EXAMPLES:]
+
+    def merge(self, other: Account) -> None:
+        """Add what another part of the corpus gave."""
+        for place, figures in other._figures.items():
+            known = self._figures.get(place, [0] * len(_FIGURES))
+            self._figures[place] = [old + new for old, new in zip(known, figures, strict=True)]
+        for place, removed in other._removed.items():
+            self._removed.setdefault(place, Counter()).update(removed)
+        self.found += other.found
+        self.num_edited += other.num_edited
+        for rule, examples in other._examples.items():
+            known = self._examples.setdefault(rule, [])
+            known += examples
+            known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
+            del known[_EXAMPLES:]
+
+    def total(self) -> dict[str, Any]:
+        """Figures of all documents, those that were removed, by rule, and what was found and edited."""
+        figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)
+        removed = sum(self._removed.values(), Counter[str]())
+        return {
+            **dict(zip(_FIGURES, figures, strict=True)),
+            "removed": dict(sorted(removed.items())),
+            "found": dict(sorted(self.found.items())),
+            "edited": self.num_edited,
+        }
+
+    def by(self, part: int) -> dict[str, dict[str, Any]]:
+        """Figures and removed documents by source (0) or by language (1)."""
+        accounts: dict[str, Account] = {}
+        for place, figures in self._figures.items():
+            one = accounts.setdefault(place[part], Account())
+            one._figures[place] = figures
+            one._removed[place] = self._removed.get(place, Counter())
+        totals = {key: accounts[key].total() for key in sorted(accounts)}
+        return {key: {name: total[name] for name in (*_FIGURES, "removed")} for key, total in totals.items()}
+
+    def removed_examples(self) -> Mapping[str, list[dict[str, Any]]]:
+        """Documents that were removed, by rule."""
+        return {rule: [each for _, each in known] for rule, known in sorted(self._examples.items()) if rule}
+
+    def edited_examples(self) -> list[dict[str, Any]]:
+        """Documents that were edited: lines that stayed (a space), went (-) and came (+)."""
+        return [each for _, each in self._examples.get("", [])]
+
+
+def _difference(before: str, after: str) -> Iterator[tuple[str, str]]:
+    old, new = (text[: _LINE * _COMPARED_LINES].splitlines()[:_COMPARED_LINES] for text in (before, after))
+    lines = difflib.unified_diff(old, new, lineterm="", n=1)
+    for line in islice(lines, 2, None):  # after the two names of files
+        yield (" ", "...") if line.startswith("@@") else (line[0], shortened(line[1:], _LINE))

@@ -1,0 +1,262 @@
+"""A chain of steps: its passes over the documents, their accounts, and what is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.passes.notes import gather
+from jax_diversity.corpus.passes.parts import read_part, split
+from jax_diversity.corpus.passes.phases import (
+    Phases,
+    labelled,
+    learned_folder,
+    notes_path,
+    part_path,
+    plan_folder,
+    run_phase,
+)
+from jax_diversity.corpus.steps.base import METHODS, Candidate
+from jax_diversity.corpus.steps.personal_data import masked
+from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.processes import map_in_processes, num_cores
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.schema import Document
+
+Engine = Literal["processes", "ray"]
+Task = Callable[[str, int | None, str], AbstractContextManager[Advance]]
+"""Shows work: its name, its size and the unit."""
+
+
+class Chain:
+    """The steps of a preparation, ready to run.
+
+    Args:
+        steps: names and options, in their order.
+        engine: who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster.
+        num_processes: how many parts are worked on at a time; 0 takes as many as there are cores, and this process
+            alone where one part holds the whole corpus. The result is the same.
+
+    Raises:
+        UserError: an unknown step, or options that it does not take.
+
+    Example:
+        >>> chain = Chain([("words", {"least": 3})])
+        >>> documents = [Document("a", "too short", "web"), Document("b", "it is kept", "web")]
+        >>> [document.id for document in chain.through(documents)]
+        ['b']
+        >>> chain.funnel()[0]["removed"]
+        {'words': 1}
+    """
+
+    def __init__(
+        self, steps: Sequence[tuple[str, Mapping[str, Any]]], engine: Engine = "processes", num_processes: int = 0
+    ) -> None:
+        for index, (name, options) in enumerate(steps):
+            try:
+                METHODS.check_name(name)
+                spec = labelled([(name, options)])[0]
+                # Refuses wrong values before any document is read.
+                _ = spec.module.check(**options) if spec.learns else spec.make(Path())
+            except UserError as error:
+                raise UserError(f"preparation.steps[{index}]: {error}") from None
+        self._specs = labelled(steps)
+        self._engine, self._num_processes = engine, num_processes
+        self._forget()
+
+    @property
+    def group_fields(self) -> tuple[str, ...]:
+        """The fields by which steps mark copies: all documents of one value are copies of one another."""
+        return tuple(f"{spec.label}_group" for spec in self._specs if spec.options.get("mark"))
+
+    def _forget(self) -> None:
+        self._accounts = [Account() for _ in self._specs]
+        self._fields = set[str]()
+        self.num_read = self.num_kept = self.kept_bytes = self._num_parts = 0
+
+    def through(
+        self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
+    ) -> Iterator[Document]:
+        """The documents that are kept, as the steps leave them, in the order of reading.
+
+        Args:
+            documents: what was read; the same documents where a run that was cut off goes on.
+            folder: takes `decisions/*.parquet`, one row a document read, `funnel.json` and `examples.json`, and on the
+                way what is finished; None writes nothing there.
+            task: where passes after the first are shown.
+
+        Raises:
+            UserError: no document is kept, and there is a folder to write to; a worker process was killed.
+        """
+        self._forget()
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="preparation-") as work:
+                for candidate in self._passes(documents, Path(work), task):
+                    if self._is_kept(candidate):
+                        yield candidate.finished()
+            self._check_account()
+            return
+        from jax_diversity.corpus.passes.decisions import decisions_writer
+
+        work = folder.absolute() / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        with decisions_writer(folder / "decisions") as write:
+            for candidate in self._passes(documents, work, task):
+                write(candidate)
+                if self._is_kept(candidate):
+                    yield candidate.finished()
+        self._check_account()
+        if not self.num_kept:
+            raise UserError(
+                f"Expected the steps of preparation to keep a document, found that they removed all {self.num_read} "
+                f"({self._removed_in_words()}); look at `jax-diversity prepare --dry-run`."
+            )
+        write_json(folder / "funnel.json", self.account())
+        write_json(folder / "examples.json", self.examples())
+        self._keep_learned(work, folder / "learned")
+        shutil.rmtree(work)
+
+    def _keep_learned(self, work: Path, folder: Path) -> None:
+        """Keep the files that a step's module names in `KEPT` of what it has learned."""
+        for spec in self._specs:
+            for name in getattr(spec.module, "KEPT", ()):
+                path = learned_folder(work, spec.label) / name
+                if path.exists():
+                    (folder / spec.label).mkdir(parents=True, exist_ok=True)
+                    copy_file(path, folder / spec.label / name)
+
+    def _is_kept(self, candidate: Candidate) -> bool:
+        if candidate.removed is not None:
+            return False
+        self.num_kept += 1
+        self._fields.update(candidate.scores)
+        self.kept_bytes += candidate.size[1]
+        return True
+
+    def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
+        """Let all parts pass all phases; gives what the last phase leaves of the documents."""
+        for spec in self._specs:
+            learned = learned_folder(work, spec.label)
+            if spec.learns and not learned.exists():
+                with atomic_folder(learned) as partial:
+                    spec.module.learn(partial, **spec.options)
+        phases = Phases(self._specs, work)
+        jobs = self._first_jobs(documents, phases, work)
+        for phase in range(phases.last + 1):
+            shown = nullcontext(ignore)
+            if phase > 0:
+                label = phases.survey_labels[phase - 1]
+                starts = self._resolve(phases, phase - 1, work)
+                jobs = ((phase, index, [], start) for index, start in enumerate(starts[:-1]))
+                shown = shown if task is None else task(f"prepare: {label}", self._num_parts, "parts")
+            with shown as advance:
+                for index in self._run(phases, work, jobs):
+                    advance(1)
+                    if phase == phases.last:
+                        accounts, candidates = read_part(part_path(work, phase, index))
+                        for known, of_part in zip(self._accounts, accounts, strict=True):
+                            known.merge(of_part)
+                        yield from candidates
+
+    def _first_jobs(self, documents: Iterable[Document], phases: Phases, work: Path) -> Iterator[tuple]:
+        # Documents are read again where a run goes on; those of parts that are finished need not be sent.
+        for index, part in enumerate(split(documents)):
+            self.num_read += len(part)
+            self._num_parts += 1
+            is_finished = any(part_path(work, phase, index).exists() for phase in range(phases.last + 1))
+            yield 0, index, [] if is_finished else part, 0
+
+    def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
+        """Let parts pass a phase; gives their numbers in order."""
+        first = [*islice(jobs, 2)]
+        jobs = chain(first, jobs)
+        specs = json.dumps(self._specs)
+        if self._engine == "ray":
+            from jax_diversity.foundation.ray_cluster import map_in_ray
+
+            return map_in_ray(run_phase, ((specs, work, *job) for job in jobs), self._num_processes)
+        num_processes = self._num_processes or num_cores()
+        if len(first) < 2 or num_processes == 1:
+            return (phases.run(*job) for job in jobs)
+        return map_in_processes(
+            run_phase,
+            ((specs, work, *job) for job in jobs),
+            num_processes,
+            what="preparing",
+            setting="preparation.num_processes",
+        )
+
+    def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
+        """Let a survey resolve its notes; the number of every part's first document in its count."""
+        plan = plan_folder(work, phases.survey_labels[phase])
+        paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
+        if not plan.exists():
+            with tempfile.TemporaryDirectory(dir=work) as scratch, atomic_folder(plan) as partial:
+                notes = gather(paths, Path(scratch))
+                phases.surveys[phase].resolve(notes, partial)
+                write_json(partial / "starts.json", notes.starts.tolist())
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return read_json(plan / "starts.json", "prepare")
+
+    def funnel(self) -> list[dict[str, Any]]:
+        """Of every step: documents, words and bytes in and out, documents removed by each rule, and what was found."""
+        return [
+            {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
+        ]
+
+    def account(self) -> dict[str, Any]:
+        """The funnel, and that of every source and language."""
+        parts = {
+            name: {spec.label: account.by(part) for spec, account in zip(self._specs, self._accounts, strict=True)}
+            for part, name in enumerate(("source", "language"))
+        }
+        return {"read": self.num_read, "kept": self.num_kept, "steps": self.funnel(), **parts}
+
+    def examples(self) -> dict[str, Any]:
+        """Up to ten removed documents a rule and edited ones a step, chosen by hash; personal data are masked.
+
+        `removed` by `step.rule` has their ids, what was measured, the threshold and how their text begins; `edited` by
+        step has lines, each with what it is: one that stayed (a space), went (-) or came (+).
+        """
+        removed, edited = {}, {}
+        for spec, account in zip(self._specs, self._accounts, strict=True):
+            for rule, examples in account.removed_examples().items():
+                removed[f"{spec.label}.{rule}"] = [each | {"text": masked(each["text"])} for each in examples]
+            if examples := account.edited_examples():
+                edited[spec.label] = [
+                    each | {"lines": [(sign, masked(line)) for sign, line in each["lines"]]} for each in examples
+                ]
+        return {"removed": removed, "edited": edited}
+
+    def counts(self) -> dict[str, Any]:
+        """For a stage's counts: the documents that are stored, the fields that steps added, and the funnel."""
+        fields = sorted(self._fields)
+        preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
+        return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}
+
+    def _removed_in_words(self) -> str:
+        removed = Counter[str]()
+        for step in self.funnel():
+            removed.update({f"{step['step']}.{rule}": number for rule, number in step["removed"].items()})
+        return ", ".join(f"{number} by {rule}" for rule, number in removed.most_common(3))
+
+    def _check_account(self) -> None:
+        """Documents read = kept + removed by each rule, and no step loses one on the way to the next."""
+        flowing = self.num_read
+        for step in self.funnel():
+            entered, left = step["documents_in"], step["documents_out"]
+            if entered != flowing or entered != left + sum(step["removed"].values()):
+                raise RuntimeError(f"Documents are lost: {flowing} before {step['step']}, whose account is {step}.")
+            flowing = left
+        if flowing != self.num_kept:
+            raise RuntimeError(f"Documents are lost: {flowing} left the last step, {self.num_kept} were kept.")

@@ -1,0 +1,81 @@
+"""Decisions as Parquet files: one row a document read, in the order of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jax_diversity.corpus.steps.base import Candidate
+from jax_diversity.foundation.artifacts import atomic_path
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("language", pa.string()),
+        pa.field("kept", pa.bool_(), nullable=False),
+        pa.field("edited", pa.bool_(), nullable=False),
+        pa.field("step", pa.string()),
+        pa.field("rule", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("threshold", pa.float64()),
+        pa.field("measured", pa.map_(pa.string(), pa.float64()), nullable=False),
+        pa.field("duplicate_group", pa.int64()),
+        pa.field("duplicate_of", pa.string()),
+    ]
+)
+"""`step` .. `threshold` are null for documents that are kept; `measured` is by `step.rule`."""
+_GROUP_ROWS = 10_000
+_FILE_ROWS = 1_000_000
+
+
+class _Write(Protocol):
+    def __call__(self, candidate: Candidate) -> None: ...
+
+
+@contextmanager
+def decisions_writer(folder: Path) -> Iterator[_Write]:
+    """A function that stores the decision on one document; some ten thousand are held in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple] = []
+    num_rows = 0
+    with ExitStack() as open_file:
+        parquet: pq.ParquetWriter | None = None
+
+        def write_group() -> None:
+            nonlocal parquet, num_rows
+            if parquet is None:
+                path = folder / f"decisions-{num_rows // _FILE_ROWS:05d}.parquet"
+                temporary = open_file.enter_context(atomic_path(path))
+                words = ["source", "language", "step", "rule"]
+                writer = pq.ParquetWriter(temporary, SCHEMA, compression="zstd", use_dictionary=words)  # type: ignore[arg-type]
+                parquet = open_file.enter_context(writer)
+            columns = [
+                pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
+            ]
+            parquet.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
+            num_rows += len(rows)
+            rows.clear()
+            if num_rows % _FILE_ROWS == 0:
+                open_file.close()
+                parquet = None
+
+        def write(candidate: Candidate) -> None:
+            document, removed = candidate.document, candidate.removed
+            kept = removed is None
+            why = (None, None, None, None) if removed is None else removed
+            measured = list(candidate.measured.items())
+            duplicates = (candidate.duplicate_group, candidate.duplicate_of)
+            labels = (document.id, document.source, candidate.language)
+            rows.append((*labels, kept, candidate.is_edited, *why, measured, *duplicates))
+            if len(rows) == _GROUP_ROWS:
+                write_group()
+
+        yield write
+        if rows:
+            write_group()

@@ -1,0 +1,116 @@
+"""What a survey has noted of all documents in its first pass: stored part by part, then gathered."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from jax_diversity.corpus.steps.base import Candidate
+from jax_diversity.foundation.artifacts import atomic_path
+
+
+class NoteBook:
+    """The notes of one part, while they are made."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._sources: list[str] = []
+        self._languages: list[str | None] = []
+        self._lengths: list[int] = []
+        self._data = bytearray()
+
+    def add(self, candidate: Candidate, note: bytes) -> None:
+        """Add what was noted of the next document."""
+        self._ids.append(candidate.document.id)
+        self._sources.append(candidate.document.source)
+        self._languages.append(candidate.language)
+        self._lengths.append(len(note))
+        self._data += note
+
+    def write(self, path: Path) -> None:
+        """Store the notes, whole or not at all."""
+        with atomic_path(path) as temporary, open(temporary, "wb") as file:
+            for each in (self._ids, (self._sources, self._languages, self._lengths), bytes(self._data)):
+                pickle.dump(each, file, pickle.HIGHEST_PROTOCOL)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes of all documents that a survey has looked at, in the order of reading.
+
+    Attributes:
+        data: all notes end to end; may be a memory map.
+        lengths: bytes of every document's note.
+        sources: the documents' sources.
+        languages: their languages, as the steps before have found them; None where unknown.
+        paths: the files of the parts.
+        starts: the number of every part's first document, and at the end that of all documents.
+    """
+
+    data: UInt8[np.ndarray, " byte"]
+    lengths: Int64[np.ndarray, " document"]
+    sources: list[str]
+    languages: list[str | None]
+    paths: tuple[Path, ...]
+    starts: Int64[np.ndarray, " part_and_end"]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def ends(self) -> Int64[np.ndarray, " document"]:
+        """Where in `data` every document's note ends."""
+        return np.cumsum(self.lengths)
+
+    @cached_property
+    def noted(self) -> Int64[np.ndarray, " noted"]:
+        """The documents whose notes are not empty."""
+        return np.flatnonzero(self.lengths)
+
+    def ranks(self, precedence: str) -> Int64[np.ndarray, " document"]:
+        """The place of every document's source among some, named between spaces; those not named come last."""
+        places = {source: place for place, source in enumerate(precedence.split())}
+        return np.array([places.get(source, len(places)) for source in self.sources], np.int64)
+
+    def ids(self, documents: Int64[np.ndarray, " chosen"]) -> list[str]:
+        """The ids of some documents, whose numbers ascend; one part's ids are in memory at a time."""
+        ids: list[str] = []
+        for index, path in enumerate(self.paths):
+            low, high = np.searchsorted(documents, self.starts[index : index + 2])
+            if low < high:
+                with open(path, "rb") as file:
+                    of_part = pickle.load(file)
+                ids += [of_part[number - self.starts[index]] for number in documents[low:high]]
+        return ids
+
+
+def gather(paths: Sequence[Path], folder: Path) -> Notes:
+    """Put the notes of all parts together; their bytes go to a file in `folder`, which is mapped into memory."""
+    sources: list[str] = []
+    languages: list[str | None] = []
+    lengths: list[np.ndarray] = []
+    names: dict[str | None, str | None] = {}  # one object for each name, however many documents have it
+
+    def named(values: Sequence) -> Iterator:
+        return (names.setdefault(value, value) for value in values)
+
+    end_to_end = folder / "notes.bin"
+    with open(end_to_end, "wb") as file:
+        for path in paths:
+            with open(path, "rb") as part:
+                pickle.load(part)
+                of_sources, of_languages, of_lengths = pickle.load(part)
+                file.write(pickle.load(part))
+            sources += named(of_sources)
+            languages += named(of_languages)
+            lengths.append(np.array(of_lengths, np.int64))
+    size = end_to_end.stat().st_size
+    data = np.memmap(end_to_end, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    starts = np.cumsum([0, *map(len, lengths)])
+    return Notes(data, np.concatenate([*lengths, np.zeros(0, np.int64)]), sources, languages, tuple(paths), starts)

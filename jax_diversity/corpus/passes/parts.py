@@ -1,0 +1,83 @@
+"""Parts of a corpus on their way through the steps, as files: documents, what was found of them, and accounts.
+
+A part is some megabytes of text. It is written whole or not at all, so that a run that was killed goes on after the
+parts that are finished.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.steps.base import Candidate, Removal
+from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.schema import Document
+
+_PART_BYTES = 8 * 2**20
+_PART_DOCUMENTS = 8192
+_CODEC = "lz4"
+_SIZE_BYTES = 8
+
+
+def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in parts of some megabytes, which do not depend on who works on them."""
+    part: list[Document] = []
+    size = 0
+    for document in documents:
+        part.append(document)
+        size += len(document.text)
+        if size >= _PART_BYTES or len(part) == _PART_DOCUMENTS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Candidate]) -> None:
+    """Store a part; of documents that are removed the texts are left out."""
+    content = pickle.dumps((accounts, [*map(_row, candidates)]), pickle.HIGHEST_PROTOCOL)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(content).to_bytes(_SIZE_BYTES, "little"))
+        file.write(pa.compress(content, _CODEC))
+
+
+def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
+    """A stored part."""
+    stored = memoryview(path.read_bytes())
+    size = int.from_bytes(stored[:_SIZE_BYTES], "little")
+    accounts, rows = pickle.loads(pa.decompress(stored[_SIZE_BYTES:], size, _CODEC))
+    return accounts, [*map(_candidate, rows)]
+
+
+# Tuples of plain values: pickling objects takes several times as long.
+def _row(candidate: Candidate) -> tuple[Any, ...]:
+    document, removed = candidate.document, candidate.removed
+    labels = (document.id, document.source, document.language, document.title)
+    found = (dict(candidate.scores), candidate.measured, candidate.duplicate_group, candidate.duplicate_of)
+    place = (candidate.language, candidate.step, candidate.entered, candidate.is_edited, candidate.size)
+    if removed is not None:
+        return (*labels, "", {}, tuple(removed), *found, *place)
+    return (*labels, candidate.text, dict(document.metadata), None, *found, *place)
+
+
+def _candidate(row: tuple[Any, ...]) -> Candidate:
+    id, source, language, title, text, metadata, removed, *found, now, step, entered, is_edited, size = row
+    scores, measured, group, duplicate_of = found
+    return Candidate(
+        Document(id, text, source, language, title, metadata),
+        now,
+        scores,
+        measured,
+        None if removed is None else Removal(*removed),
+        group,
+        duplicate_of,
+        step,
+        entered,
+        is_edited=is_edited,
+        _size=size,
+    )

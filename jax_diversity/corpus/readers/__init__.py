@@ -1,0 +1,1 @@
+"""Readers: files of one format each become documents."""

@@ -1,0 +1,234 @@
+"""Records that hold the turns of a chat, or an instruction and its answer -> documents that know where the answers are.
+
+The fields that hold the turns are found in each record: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such
+as `instruction` and `output` (Alpaca). What is said is text; of a list of parts only those of text count.
+
+Where the answers are is known in characters, which an edit of the text makes void. So `with_learned_spans` compares
+every text with the one that was read, after the steps of preparation: in an edited one the turns are found again by
+what the template writes between them, or the document has no answers that are learnt, and is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from jax_diversity.corpus.readers.chat_template import ANSWERS, ChatTemplate, Turn, TurnSpan, load_template
+from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.records import LEARNED_SPANS, TURN_SPANS, Place, Problem, RecordForm, labels
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.errors import UserError, shortened
+from jax_diversity.schema import Document
+
+_READ = "turns_as_read"
+"""The metadata field of a chat on its way through preparation: the turns' places in the text that was read, the numbers
+of those that are learnt, a hash of the text, and whether what is said has nothing that looks like the template's."""
+_LISTS = ("messages", "conversations", "conversation")
+_PAIRS = (
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "answer"),
+)
+_INPUTS = ("input", "context")
+_SYSTEM = ("system", "system_prompt")
+_ROLE_OF = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot"), ANSWERS),
+    **dict.fromkeys(("tool", "function", "observation", "ipython"), "tool"),
+}
+
+
+class _BrokenError(Exception):
+    """A record's turns are not what they should be."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+def chat_form(config: CorpusConfig) -> RecordForm:
+    """Records that hold turns, written by the template of the settings."""
+    return _ChatForm("format", "turns", partial(_make_chat, load_template(config.chat_template)))
+
+
+class _ChatForm(RecordForm):
+    def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
+        names = set(fields)
+        return any(name in names for name in _LISTS) or any(set(pair) <= names for pair in _PAIRS)
+
+    def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
+        found = ", ".join(sorted(fields)) or "no fields"
+        return UserError(
+            f"Expected turns in {file.address}, in {_known_fields()}, found only {found}; rename the fields, or set "
+            "corpus.format to what the file is."
+        )
+
+
+def with_learned_spans(
+    documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]
+) -> Iterator[Document]:
+    """Chats as they are stored: where turns and answers are, in the metadata; other documents stay as they are.
+
+    `counts` gets the number of chats, and of those in whose edited texts the turns could not be found again.
+    """
+    template = load_template(config.chat_template)
+    counts |= {"num_chats": 0, "num_chats_without_turns": 0}
+    for document in documents:
+        read = document.metadata.get(_READ)
+        if read is None:  # no chat: a module of the Python environment
+            yield document
+            continue
+        turns = _current_turns(document, read, template)
+        counts["num_chats"] += 1
+        counts["num_chats_without_turns"] += turns is None
+        said, learned = [(0, len(document.text))], []  # of an edited chat whose turns are not certain
+        if turns is not None:
+            said = [turn[:2] for turn in turns]
+            learned = [(turns[number][0], turns[number][2]) for number in read["learned"]]
+        metadata = {name: value for name, value in document.metadata.items() if name != _READ}
+        yield dataclasses.replace(document, metadata=metadata | {TURN_SPANS: said, LEARNED_SPANS: learned})
+
+
+def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
+    if _text_mark(document.text) == read["text"]:
+        return read["turns"]
+    # Of two places that look alike a step may have removed the template's own: then the other would be found.
+    return template.find(document.text, document.metadata["roles"]) if read["is_clear"] else None
+
+
+def _text_mark(text: str) -> str:
+    # A step may have left half a surrogate pair, which is found where the document is stored.
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _make_chat(
+    template: ChatTemplate, fields: dict[str, Any], place: Place, config: CorpusConfig
+) -> Document | Problem:
+    try:
+        turns = _take_turns(fields)
+    except _BrokenError as error:
+        return error.problem
+    roles = [turn.role for turn in turns]
+    if unknown := [role for role in roles if role not in template.patterns]:
+        return Problem("num_broken_records", f"the template has no pattern for the role {unknown[0]!r}")
+    if not any(turn.content.strip() for turn in turns):
+        return Problem("num_without_text", "turns without text")
+    text, spans = template.render(turns)
+    about = labels(fields, place, config)
+    read = {
+        "turns": spans,
+        "learned": [number for number, turn in enumerate(turns) if turn.role == ANSWERS and turn.is_learned],
+        "text": _text_mark(text),
+        "is_clear": template.find(text, roles) == spans,
+    }
+    about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
+    return Document(text=text, **about)
+
+
+def _take_turns(fields: dict[str, Any]) -> list[Turn]:
+    """The turns, whose fields are removed from the record."""
+    for name in _LISTS:
+        if isinstance(fields.get(name), list):
+            turns = _turns(fields.pop(name), name)
+            break
+    else:
+        turns = _take_pair(fields)
+    if not turns:
+        raise _broken("no turns")
+    for name in _SYSTEM:
+        if turns[0].role != "system" and isinstance(fields.get(name), str) and fields[name]:
+            return [Turn("system", fields.pop(name)), *turns]
+    return turns
+
+
+def _take_pair(fields: dict[str, Any]) -> list[Turn]:
+    for asked, answered in _PAIRS:
+        if asked in fields and answered in fields:
+            question, answer = fields.pop(asked), fields.pop(answered)
+            if isinstance(question, list) and isinstance(answer, list):  # both as turns
+                return _turns(question, asked) + _turns(answer, answered)
+            question, answer = _content(question, asked), _content(answer, answered)
+            for name in _INPUTS:
+                if asked == "instruction" and isinstance(fields.get(name), str):
+                    more = fields.pop(name)
+                    question = f"{question}\n\n{more}" if more.strip() else question
+                    break
+            return [Turn("user", question), Turn(ANSWERS, answer)]
+    found = ", ".join(sorted(fields)[:20]) or "no fields"
+    raise _BrokenError(Problem("num_without_text", f"no turns in {_known_fields()}, found only {found}"))
+
+
+def _turns(entries: list[Any], name: str) -> list[Turn]:
+    return [_turn(entry, f"{name}[{number}]") for number, entry in enumerate(entries)]
+
+
+def _turn(entry: Any, name: str) -> Turn:
+    if not isinstance(entry, Mapping):
+        raise _broken(f"{name} is {_kind(entry)}, no object")
+    speaker = entry.get("role", entry.get("from"))
+    role = _ROLE_OF.get(speaker.strip().lower()) if isinstance(speaker, str) else None
+    if role is None:
+        raise _broken(f"{name} has the unknown role {shortened(repr(speaker))}")
+    calls = _calls(entry, name)
+    content = entry.get("content", entry.get("value"))
+    text = "" if content is None and calls else _content(content, name)
+    weight = entry.get("weight")
+    if weight not in (None, 0, 1):
+        raise _broken(f"{name} has the weight {shortened(repr(weight))}, expected 0 or 1")
+    return Turn(role, "\n".join(filter(None, [text, *calls])), is_learned=weight != 0)
+
+
+def _content(content: Any, name: str) -> str:
+    """What is said: a text, or the parts of text in a list."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _BrokenError(Problem("num_text_not_string", f"{name} holds {_kind(content)}, no text"))
+    parts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if isinstance(text, str):
+            parts.append(text)
+        elif not isinstance(part, Mapping) or part.get("type") == "text":
+            raise _BrokenError(Problem("num_text_not_string", f"{name} has a part that holds {_kind(text)}, no text"))
+    return "".join(parts)
+
+
+def _calls(entry: Mapping[str, Any], name: str) -> list[str]:
+    """Calls of tools, each a line of JSON with name and arguments."""
+    calls = entry.get("tool_calls") or ([{"function": entry["function_call"]}] if entry.get("function_call") else [])
+    if not isinstance(calls, list):
+        raise _broken(f"tool_calls of {name} are {_kind(calls)}, no list")
+    lines = []
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise _broken(f"{name} has a tool call without a name")
+        arguments = function.get("arguments")
+        with suppress(ValueError, RecursionError):  # most write them as a text of JSON
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        try:
+            lines.append(json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False))
+        except (TypeError, ValueError, RecursionError):
+            raise _broken(f"{name} has a tool call whose arguments JSON cannot hold") from None
+    return lines
+
+
+def _broken(what: str) -> _BrokenError:
+    return _BrokenError(Problem("num_broken_records", what))
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _known_fields() -> str:
+    return ", ".join([*_LISTS, *(f"{asked} and {answered}" for asked, answered in _PAIRS)])

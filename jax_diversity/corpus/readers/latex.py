@@ -1,0 +1,272 @@
+r"""LaTeX as arXiv ships it: plain files, archives of a paper, archives of papers. Every paper is one document.
+
+Archives are read from beginning to end, as a stream. Nothing is unpacked to disk; names in them are names alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import posixpath
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import Any, Protocol, cast, runtime_checkable
+
+from jax_diversity.corpus.readers.files import InputFile, valid_name
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.errors import in_one_line
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+MEDIA_TYPE = "text/x-tex"
+MAX_UNPACKED_BYTES = 2**28
+"""Of a paper with its figures; what unpacks to more is no paper."""
+MAX_TEXT_BYTES = 2**25
+"""Of a paper's LaTeX, with the files that it takes in."""
+
+_MAIN_ENDINGS = (".tex", ".ltx", ".latex")
+_TEXT_ENDINGS = (*_MAIN_ENDINGS, ".bbl", ".tikz", ".pgf")
+# In an archive of papers: hep-th0001001.gz, 0704.0001.gz, paper.tar.gz; but fig1.eps.gz is a paper's figure.
+_PAPER = re.compile(r"(?:^|/)[^/.]+(?:\.\d+(?:v\d+)?)?(?:\.tar|\.tex)?\.gz$|\.tgz$|\.tar$", re.IGNORECASE)
+_OTHERS = (b"%!PS", b"%PDF", b"%auto-ignore", b"<", b"PK\3\4")  # PostScript, PDF, withdrawn, HTML, Word
+_GZIP = b"\x1f\x8b"
+
+_HAS_CLASS = re.compile(r"^[^%\n]*\\document(?:class|style)\b", re.MULTILINE)
+_BEGIN, _CLOSE = r"\begin{document}", r"\end{document}"
+_END = re.compile(r"^[^%\n]*?\\endinput\b", re.MULTILINE)
+# What is escaped and what is a comment comes first, so that a command there is none.
+_INPUT = re.compile(
+    r"\\[\\%]|%[^\n]*|\\(?:input|include|subfile|subfileinclude)(?![a-zA-Z@])\s*(?:\{([^{}\n]*)\}|([^\s{}\\%]+))"
+    r"|\\(?:sub)?(?:import|includefrom|inputfrom)\*?\s*\{([^{}\n]*)\}\s*\{([^{}\n]*)\}"
+)
+_MOST_LEVELS = 16
+_MOST_MAINS = 32
+_PART_COST = 4096  # characters that every part counts at least, so that empty ones come to an end too
+_COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
+_TITLE = re.compile(r"\\title\s*(?:\[[^\]]{0,300}\])?\s*\{(.{0,500})", re.DOTALL)
+
+
+def read_latex(file: InputFile, advance: Advance) -> Found:
+    r"""A reader: a .tex file, plain or compressed, an archive (.tar, .tar.gz, .gz) of one paper, or one of many papers.
+
+    What a file is, its content tells. The text of a paper is its main file, with the files that `\input` and the like
+    name put in place. Papers without LaTeX (a PDF alone) are counted as records without text.
+    """
+    position = 0
+    with file.stream() as (stored, content):
+        try:
+            for found in _papers(file, _unpacked(content)):
+                advance(stored.tell() - position)
+                position = stored.tell()
+                yield found
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            raise EOFError(in_one_line(error)) from None
+        advance(stored.tell() - position)
+
+
+@runtime_checkable
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _TooLargeError(Exception):
+    """A paper is larger than any paper is."""
+
+
+class _Bounded:
+    """Content that is read no further than a limit. Its first bytes tell what it is."""
+
+    def __init__(self, content: _Readable) -> None:
+        self._content, self._block, self._block_start = content, b"", 0
+        self.head = self._ahead = content.read(tarfile.BLOCKSIZE)
+        self.renew()
+
+    def renew(self) -> None:
+        """Allow as many bytes again."""
+        self._left = MAX_UNPACKED_BYTES
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes, fewer at the end alone."""
+        self._block_start += len(self._block)
+        self._block, self._ahead = self._ahead[:size], self._ahead[size:]
+        if len(self._block) < size:
+            self._block += self._content.read(size - len(self._block))
+        self._left -= len(self._block)
+        if self._left < 0:
+            raise _TooLargeError(f"unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+        return self._block
+
+    def is_archive(self) -> bool:
+        """Tell whether it begins as an archive does."""
+        try:
+            tarfile.TarInfo.frombuf(self.head, "utf-8", "replace")
+        except tarfile.HeaderError:
+            return False
+        return True
+
+    def members(self) -> Iterator[tuple[str, _Readable]]:
+        """The files of an archive, each to be read before the next."""
+        with tarfile.open(fileobj=cast(Any, self), mode="r|", encoding="utf-8", errors="replace") as opened:
+            archive: Any = opened
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # else it would remember millions of empty ones
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is not None:
+                    yield valid_name(member.name), content
+            # An empty block ends an archive; tarfile takes any damaged one for the end.
+            start = archive.offset - self._block_start
+            if start < 0 or self._block[start : start + tarfile.BLOCKSIZE] != bytes(tarfile.BLOCKSIZE):
+                raise EOFError("an archive without its end")
+
+
+def _unpacked(content: _Readable) -> _Bounded:
+    """The content, decompressed once where it is compressed."""
+    bounded = _Bounded(content)
+    if bounded.head.startswith(_GZIP):
+        return _Bounded(cast(Any, gzip.GzipFile(fileobj=cast(Any, bounded))))
+    return bounded
+
+
+def _papers(file: InputFile, content: _Bounded) -> Found:
+    """The papers of a file: it is one, or an archive of one, or of many."""
+    place, texts, without_text, num_papers = Place(file, None), _Texts(file.folder), list[Place](), 0
+    try:
+        if not content.is_archive():
+            texts.add(file.name, content)
+        else:
+            for name, member in content.members():
+                inner = Place(InputFile(f"{file.address}/{name}", f"{file.name}/{name}", file.filesystem), None)
+                if name.lower().endswith(_TEXT_ENDINGS):
+                    texts.add(name, member)
+                elif _PAPER.search(name):
+                    found = _paper_within(inner, file.folder, member)
+                    content.renew()  # an archive of papers may have any size
+                    if found is None:
+                        without_text.append(inner)
+                    else:
+                        num_papers += 1
+                        yield inner, found
+                elif name.lower().endswith(".pdf"):
+                    without_text.append(inner)
+        document = texts.document(place)
+    except _TooLargeError as error:
+        yield place, Problem("num_broken_records", str(error))
+        return
+    if document is not None:  # then the others are its figures
+        yield place, document
+    elif without_text or not num_papers:
+        for inner in without_text or [place]:
+            yield inner, Problem("num_without_text", "a paper without LaTeX")
+
+
+def _paper_within(place: Place, source: str, content: _Readable) -> Document | Problem | None:
+    """A paper of an archive of papers; None where it has no LaTeX."""
+    texts = _Texts(source)
+    try:
+        unpacked = _unpacked(content)
+        if unpacked.is_archive():
+            for name, member in unpacked.members():
+                if name.lower().endswith(_TEXT_ENDINGS):
+                    texts.add(name, member)
+        else:
+            texts.add("main.tex", unpacked)
+        return texts.document(place)
+    except _TooLargeError as error:
+        return Problem("num_broken_records", str(error))
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
+        return Problem("num_broken_records", f"damaged: {in_one_line(error)}")
+
+
+class _Texts(dict[str, str]):
+    """The files of LaTeX of one paper, by name."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source, self._left = source, MAX_TEXT_BYTES
+
+    def add(self, name: str, content: _Readable) -> None:
+        """Read a file; what is something else, such as PostScript, is left out."""
+        stored = content.read(self._left + 1)
+        self._take(len(stored))
+        if stored.startswith(_OTHERS) or b"\0" in stored:
+            return
+        try:
+            text = stored.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = stored.decode("latin-1")
+        self[posixpath.normpath(name)] = text.replace("\r\n", "\n").replace("\r", "\n")
+
+    def document(self, place: Place) -> Document | None:
+        """The paper, None where no file is LaTeX: of several with a class the one that is longest with its parts."""
+        names = [name for name in self if name.lower().endswith(_MAIN_ENDINGS)] or list(self)[:1]
+        names = [name for name in names if _HAS_CLASS.search(self[name])] or names
+        found = ""
+        main = ""
+        for name in sorted(names, key=lambda name: (name.count("/"), name))[:_MOST_MAINS]:
+            self._left = MAX_TEXT_BYTES
+            text = "".join(self._with_parts(name, ()))
+            if len(text) > len(found):
+                main, found = name, text
+        if not main:
+            return None
+        return Document(
+            id=place.name,
+            text=found,
+            source=self._source,
+            title=_title(found),
+            metadata={"media_type": MEDIA_TYPE, "main_file": main},
+        )
+
+    def _with_parts(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
+        """The text of a file, with the files that it takes in put in place; none of them within itself."""
+        text, last = self[name], 0
+        if end := _END.search(text):
+            text = text[: end.end() - len(r"\endinput")]
+        if above and _BEGIN in text:  # a part that can also be set by itself
+            text = text.partition(_BEGIN)[2].rpartition(_CLOSE)[0]
+        above = (*above, name)
+        for match in _INPUT.finditer(text):
+            part = self._find(match, above)
+            if part is not None:
+                yield self._taken(text[last : match.start()])
+                yield from self._with_parts(part, above)
+                last = match.end()
+        yield self._taken(text[last:])
+        if len(above) > 1 and not text.endswith("\n"):
+            yield "\n"
+
+    def _find(self, match: re.Match, above: tuple[str, ...]) -> str | None:
+        """The file that a command takes in; None for any other match and for files that are not in the archive."""
+        braced, bare, folder, within = match.groups()
+        target = (braced or bare or posixpath.join(folder or "", within or "")).strip().strip('"')
+        if not target or len(above) >= _MOST_LEVELS:
+            return None
+        for base in dict.fromkeys((posixpath.dirname(above[0]), posixpath.dirname(above[-1]), "")):
+            path = posixpath.normpath(posixpath.join(base, target))
+            for name in (path, f"{path}.tex"):
+                if name in self and name not in above:
+                    return name
+        return None
+
+    def _taken(self, text: str) -> str:
+        self._take(len(text) + _PART_COST)
+        return text
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise _TooLargeError(f"has more than {MAX_TEXT_BYTES} bytes of LaTeX")
+
+
+def _title(text: str) -> str | None:
+    """What is between the braces of the title, in one line, without its notes."""
+    match = _TITLE.search(text)
+    if match is None:
+        return None
+    depth, text = 1, _COMMENT.sub("", match[1])
+    for place, mark in enumerate(text):
+        depth += (mark == "{") - (mark == "}")
+        if not depth:
+            return " ".join(text[:place].partition(r"\thanks")[0].replace(r"\\", " ").split()) or None
+    return None

@@ -1,0 +1,133 @@
+"""Dumps of MediaWiki: XML with one page after another, read page by page.
+
+A page is cut out at its tags and parsed alone: memory is that of one page, and a page that is broken does not cost the
+ones behind it. Wiki text is escaped in a dump, so that these tags are nowhere in it. Entities cannot grow: only what
+stands before the first page could declare any, and a document type there is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.errors import UserError, in_one_line, quoted
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+_PIECE_BYTES = 1 << 20
+_BEGIN, _END = b"<page>", b"</page>"
+_ROOT = re.compile(r"\s*(?:<\?xml[^>]*>)?\s*<mediawiki[\s>]")
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+class _Wiki(NamedTuple):
+    """What a dump says of itself."""
+
+    name: str
+    language: str | None
+    pages: str | None
+    """What the addresses of pages begin with."""
+
+
+def read_mediawiki(file: InputFile, advance: Advance) -> Found:
+    """A reader: the pages of the main namespace, with the wiki text of the last revision that the dump has.
+
+    Redirects and pages of other namespaces are left out. A page that is no XML or no UTF-8 is a `Problem`.
+
+    Raises:
+        UserError: a dump that is cut off, a file that is none, or one that declares a document type.
+    """
+    wiki = None
+    for number, part in enumerate(_parts(file, advance), 1):
+        begin = part.find(_BEGIN)
+        wiki = wiki or _read_head(file, part[: max(begin, 0) or len(part)])
+        if not part.endswith(_END):  # what follows the last page
+            if b"</mediawiki>" not in part:
+                raise UserError(f"{file.address} is cut off: it has no </mediawiki> at its end; fetch it again.")
+            return
+        place = Place(file, number)
+        try:
+            page = ElementTree.fromstring(part[max(begin, 0) :])
+        except ElementTree.ParseError as error:
+            yield place, Problem.of_xml(part, error)
+            continue
+        if page.findtext("ns", "0").strip() == "0" and page.find("redirect") is None:
+            yield place, _document(page, wiki, place)
+
+
+def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
+    """The content, cut behind every page."""
+    buffer, position = bytearray(), 0
+    with file.stream() as (stored, content):
+        while piece := content.read(_PIECE_BYTES):
+            advance(stored.tell() - position)
+            position = stored.tell()
+            searched = max(len(buffer) - len(_END), 0)
+            buffer += piece
+            start = 0
+            while (found := buffer.find(_END, searched)) >= 0:
+                searched = found + len(_END)
+                yield bytes(buffer[start:searched])
+                start = searched
+            del buffer[:start]
+            if len(buffer) > MAX_DOCUMENT_BYTES:
+                raise UserError(
+                    f"Expected pages of at most {MAX_DOCUMENT_BYTES} bytes in {file.address}, found a longer one; "
+                    "take a dump of current revisions (pages-articles)."
+                )
+    yield bytes(buffer)
+
+
+def _read_head(file: InputFile, head: bytes) -> _Wiki:
+    try:
+        text = head.decode("utf-8-sig")
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:
+            raise UserError(
+                f"Expected a dump without a document type, found one in {file.address}; dumps of MediaWiki declare "
+                "none, and entities could name other files or grow without end."
+            )
+        if not _ROOT.match(text):
+            raise _no_dump(file, quoted(text[:60]))
+        # A string is parsed whatever encoding its declaration names.
+        root = ElementTree.fromstring(text if "</mediawiki>" in text else f"{text}</mediawiki>")
+    except (UnicodeDecodeError, ElementTree.ParseError) as error:
+        raise _no_dump(file, in_one_line(error)) from None
+    said = {element.tag.rpartition("}")[2]: (element.text or "").strip() for element in root.iter()}
+    name = said.get("dbname") or re.sub(r"-\d{8}-.*|-latest-.*|-?pages-.*", "", file.stem) or file.stem
+    of_name = re.fullmatch(r"([a-z]{2,3}(?:_[a-z_]+)?)wik\w+", name)
+    language = root.get(_LANGUAGE) or (of_name and of_name[1].replace("_", "-"))
+    main_page = re.fullmatch(r"(https?://.*(?:/|title=))[^/]*", said.get("base", ""))
+    return _Wiki(name, language or None, main_page and main_page[1])
+
+
+def _no_dump(file: InputFile, found: str) -> UserError:
+    return UserError(
+        f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {found}; "
+        "set corpus.format to what it is."
+    )
+
+
+def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:
+    revision = page.findall("revision")[-1:] or [page]
+    found = {name: (revision[0].findtext(name) or "").strip() for name in ("id", "timestamp", "format")}
+    number, title = (page.findtext("id") or "").strip(), page.findtext("title")
+    url = wiki.pages + quote(title.replace(" ", "_"), safe="/:(),'!~*;@") if wiki.pages and title else None
+    metadata = {
+        "media_type": found["format"] or "text/x-wiki",
+        "timestamp": found["timestamp"],
+        "revision": int(found["id"]) if found["id"].isdecimal() else None,
+        "url": url,
+    }
+    return Document(
+        id=f"{wiki.name}:{number}" if number else place.name,
+        text=revision[0].findtext("text") or "",
+        source=wiki.name,
+        language=wiki.language,
+        title=title,
+        metadata={name: value for name, value in metadata.items() if value},
+    )

@@ -1,0 +1,38 @@
+"""Megatron datasets as a corpus: the documents of `.idx` and `.bin` files."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import PurePosixPath
+
+from jax_diversity.corpus.readers.files import InputFile, local_path
+from jax_diversity.corpus.readers.records import Found, Place, Problem, TokenDocument, token_ids
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.token_store.megatron import TokenFile
+
+
+def read_megatron(file: InputFile, advance: Advance) -> Found:
+    """A reader: the documents of an `.idx` and its `.bin`; none for the `.bin`, which is a file of the corpus too.
+
+    Their source is the prefix's base name, their ids are prefix and number: `web_text_document:17`.
+    """
+    path = local_path(file)
+    if path.suffix == ".bin":
+        if not path.with_suffix(".idx").is_file():
+            raise UserError(f"Expected an index beside {file.address}, found no .idx; copy both files.")
+        advance(file.size())
+        return
+    prefix = path.with_suffix("")
+    store = TokenFile(prefix)
+    # Places and ids name the prefix, as Megatron's users do, not one of the two files.
+    named = dataclasses.replace(file, address=str(prefix), name=file.name.removesuffix(".idx"))
+    for index in range(store.num_documents):
+        place = Place(named, index + 1)
+        try:
+            tokens = token_ids(store.document(index))
+        except ValueError as error:
+            yield place, Problem("num_broken_records", str(error))
+            continue
+        yield place, TokenDocument(id=place.name, text="", source=PurePosixPath(named.name).name, tokens=tokens)
+    advance(file.size())

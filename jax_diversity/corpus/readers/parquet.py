@@ -1,0 +1,123 @@
+"""Parquet files: one record a row, read by small batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jax_diversity.corpus.readers.files import InputFile, reading_faults
+from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, RecordForm
+from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
+
+# Rows become objects of Python a batch at a time; a row group may be larger than memory.
+_BATCH_BYTES = 8 * 2**20
+_BATCH_ROWS = 1000
+
+
+def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
+    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file."""
+    with reading_faults(file), file.open() as stored:
+        table = pq.ParquetFile(stored)
+        column, columns = form.field(config), table.schema_arrow.names
+        if not form.is_in(columns, config):
+            raise form.missing(file, config, columns)
+        if form is TOKENS:
+            columns = _columns_with_ids(file, table.schema_arrow, column)
+        num_rows = table.metadata.num_rows
+        size, row = file.size(), 0
+        for batch in table.iter_batches(_batch_rows(table.metadata), columns=columns):
+            for record in _token_records(batch, column) if form is TOKENS else _records(batch):
+                row += 1
+                place = Place(file, row)
+                yield place, record if isinstance(record, Problem) else form.document(record, place, config)
+            # The difference of two rounded parts: all of them add up to the file's size exactly.
+            advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Rows a batch; the batches of the row group with the longest rows hold about `_BATCH_BYTES`."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    longest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
+    return int(min(max(_BATCH_BYTES // max(longest, 1.0), 1), _BATCH_ROWS))
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
+    batch = _without_nanoseconds(batch)
+    try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
+        yield from batch.to_pylist(maps_as_pydicts="lossy")
+        return
+    except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+        pass  # Arrow converts all of a batch or nothing: convert row by row to find those that are broken
+    for index in range(len(batch)):
+        try:
+            yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
+        except UnicodeDecodeError as error:
+            yield Problem.of_unicode(error)
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
+            yield Problem("num_broken_records", f"unreadable row: {error}")
+
+
+def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
+    """The column of token ids, and the others except for lists of numbers, such as attention masks and positions."""
+    entries = {field.name: _entry_type(field.type) for field in schema}
+    entry = entries[column]
+    if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):
+        raise UserError(
+            f"Expected lists of whole numbers in column {column!r} of {file.address}, found "
+            f"{schema.field(column).type}; set corpus.tokens_field."
+        )
+    return [name for name, entry in entries.items() if name == column or entry is None or not _is_number(entry)]
+
+
+def _entry_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of a list's entries; None for any other type."""
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return kind.value_type if is_list else None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Problem]:
+    """A batch's rows as plain Python, their token ids as arrays; a list that is null or holds a null is None."""
+    lists = batch.column(column)
+    entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
+    lists = lists.cast(pa.large_list(entry))
+    # The ids of all rows are one array, and each row gets a view of it: no object of Python is made for a token.
+    offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
+    absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
+    ids = lists.values.fill_null(0).to_numpy()
+    others = batch.drop_columns([column])
+    records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
+    for index, record in enumerate(records):
+        begin, end = int(offsets[index]), int(offsets[index + 1])
+        # A row holds a null if the number of nulls before its end is not the number before its begin.
+        broken = nulls[index] or np.searchsorted(absent, begin) != np.searchsorted(absent, end)
+        if isinstance(record, dict):
+            record[column] = None if broken else ids[begin:end]
+        yield record
+
+
+def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with times in microseconds where they are in nanoseconds, which Python's times cannot hold."""
+    schema = pa.schema([field.with_type(_python_type(field.type)) for field in batch.schema])
+    return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
+
+
+def _python_type(kind: pa.DataType) -> pa.DataType:
+    if getattr(kind, "unit", None) == "ns":
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", kind.tz)
+        return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_python_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_python_type(kind.value_type)))
+    return kind

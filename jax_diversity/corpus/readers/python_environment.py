@@ -1,0 +1,218 @@
+"""The installed Python packages as a corpus that every machine has.
+
+Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences.
+If only a part is wanted, it is chosen by a hash of the documents' ids: the same packages give the same part on every
+machine, every package has its share, and only the chosen files are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+MIN_CHARACTERS = 200
+MAX_FILE_BYTES = 400_000
+_SKIPPED_FOLDERS = {"test", "tests", "_tests"}
+_LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
+# The share of docstrings in source by size, measured over some 600 modules: to estimate sizes without reading files.
+_DOCSTRING_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution."""
+
+    distribution: importlib.metadata.Distribution
+    message: Any
+    name: str
+
+    @property
+    def version(self) -> str:
+        """The version that the package states."""
+        return self.message.get("Version") or "unknown"
+
+    @cached_property
+    def files(self) -> list[tuple[str, int]]:
+        """Installed files below site-packages with their sizes in bytes, sorted by path."""
+        # RECORD holds the sizes, so that no file is looked at. Paths outside of site-packages begin with `..`.
+        record = self.distribution.read_text("RECORD")
+        if record is not None:
+            rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
+            sizes = {path: int(size) for path, _, size in rows if size.isdigit()}
+        else:  # older or distribution-made installs
+            paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
+            sizes = {path: os.path.getsize(at) if os.path.exists(at) else 0 for path, at in paths.items()}
+        return sorted((path, size) for path, size in sizes.items() if not path.startswith(("..", "/")))
+
+    @cached_property
+    def readme(self) -> str:
+        """The long description; empty where there is none."""
+        payload = self.message.get_payload()  # newer metadata have the description there, older ones in a field
+        text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
+        return "" if text.strip() == "UNKNOWN" else text
+
+    @cached_property
+    def about(self) -> dict[str, object]:
+        """Version, summary and topics, as the package states them."""
+        classifiers = self.message.get_all("Classifier") or []
+        topics = sorted(name.removeprefix("Topic :: ") for name in classifiers if name.startswith("Topic :: "))
+        return {"version": self.version, "summary": self.message.get("Summary"), "topics": topics}
+
+
+class Candidate(NamedTuple):
+    """A document that could be read, and about how long it is."""
+
+    package: Package
+    kind: Literal["source", "docstrings", "readme", "licence"]
+    path: str
+    text_bytes: int
+
+    @property
+    def id(self) -> str:
+        """The same wherever the package is installed."""
+        return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
+
+
+def find_packages() -> list[Package]:
+    """Installed distributions, sorted by name; the first on the path where several versions are."""
+    found: dict[str, Package] = {}
+    # Read once as `message`: the property `metadata` parses the file each time it is asked for.
+    for distribution in importlib.metadata.distributions():
+        try:
+            message: Any = distribution.metadata
+        except UnicodeDecodeError:
+            continue
+        if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
+            continue
+        name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
+        # Files of this package and of editable installs change from one build to the next.
+        if name != "jax-diversity" and not _is_editable(distribution):
+            found.setdefault(name, Package(distribution, message, name))
+    return [found[name] for name in sorted(found)]
+
+
+def select_documents(max_bytes: int | None) -> list[Candidate]:
+    """The documents to read, sorted by package, kind and path.
+
+    With `max_bytes`: one of every package, then more by the hash of their ids until their estimated sizes reach it.
+    """
+    candidates = [candidate for package in find_packages() for candidate in _candidates(package)]
+    if max_bytes is not None:
+        candidates = _choose(candidates, max_bytes)
+    return sorted(candidates, key=lambda candidate: (candidate.package.name, candidate.kind, candidate.path))
+
+
+def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
+    """The documents of about `max_bytes` of text, or all; `advance` is told the estimated text bytes that are done."""
+    for candidate in select_documents(max_bytes):
+        path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
+        place = Place(InputFile(str(path), candidate.id), None)
+        try:
+            text = _text(candidate, path)
+            if len(text) >= MIN_CHARACTERS:
+                yield place, _document(candidate, text)
+        except UnicodeDecodeError as error:
+            yield place, Problem.of_unicode(error)
+        except OSError as error:  # listed, but no longer there
+            yield place, Problem("num_broken_records", f"unreadable: {error.strerror}")
+        advance(candidate.text_bytes)
+
+
+def _candidates(package: Package) -> Iterator[Candidate]:
+    readme_bytes = len(package.readme.encode("utf-8", "replace"))
+    if readme_bytes >= MIN_CHARACTERS:
+        yield Candidate(package, "readme", "", readme_bytes)
+    for path, size in package.files:
+        parts = PurePosixPath(path).parts
+        if not MIN_CHARACTERS <= size <= MAX_FILE_BYTES or _SKIPPED_FOLDERS.intersection(parts[:-1]):
+            continue
+        if parts[0].endswith((".dist-info", ".egg-info")):
+            if parts[-1].upper().startswith(_LICENCE_NAMES):
+                yield Candidate(package, "licence", path, size)
+        elif path.endswith(".py"):
+            yield Candidate(package, "source", path, size)
+            yield Candidate(package, "docstrings", path, int(size * _DOCSTRING_SHARE))
+
+
+def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
+    # By a hash, not by a random draw: with one more package or one less, the others' documents are chosen as before.
+    by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
+    firsts = {candidate.package.name: candidate for candidate in reversed(by_hash)}
+    chosen, total = [], 0
+    # Sorting is stable: the first of every package come before all others, both in the order of their hashes.
+    for candidate in sorted(by_hash, key=lambda candidate: candidate is not firsts[candidate.package.name]):
+        if total >= max_bytes:
+            break
+        chosen.append(candidate)
+        total += candidate.text_bytes
+    return chosen
+
+
+def _text(candidate: Candidate, path: Path) -> str:
+    if candidate.kind == "readme":
+        return candidate.package.readme
+    text = path.read_bytes().decode("utf-8-sig")
+    return _docstrings(text, _module_name(candidate.path)) if candidate.kind == "docstrings" else text
+
+
+def _docstrings(source: str, module: str) -> str:
+    """A module's docstrings, each under its dotted name; empty where the source is not valid in this Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes, in other people's source
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n\n".join(f"{name}\n\n{text}" for name, text in _walk_docstrings(tree, module))
+
+
+def _walk_docstrings(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> Iterator[tuple[str, str]]:
+    if docstring := ast.get_docstring(node):
+        yield name, docstring
+    # Functions inside functions are no interface.
+    for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
+        named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if named and not child.name.startswith("_"):
+            yield from _walk_docstrings(child, f"{name}.{child.name}")
+
+
+def _document(candidate: Candidate, text: str) -> Document:
+    package, path = candidate.package, candidate.path
+    titles = {"readme": f"{package.name} README", "licence": f"{package.name} {PurePosixPath(path).name}"}
+    return Document(
+        id=candidate.id,
+        text=text,
+        source=package.name,
+        language="code:python" if candidate.kind == "source" else "en",
+        title=titles.get(candidate.kind) or _module_name(path),
+        metadata={"kind": candidate.kind, **package.about},
+    )
+
+
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
+    try:  # PEP 610
+        return bool(json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):  # no JSON, or no objects in it
+        return False

@@ -1,0 +1,224 @@
+"""Files, or the installed Python packages -> documents, one after another, never all in memory.
+
+Every format has a reader, `read_FORMAT`. It tells `advance` the stored bytes it has read, and raises `UserError` for a
+file that is damaged or not what its name says. A broken record is a `Problem`; what happens to it is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from jax_diversity.corpus.identity import IdRegistry
+from jax_diversity.corpus.readers.array_record import read_array_records
+from jax_diversity.corpus.readers.chat import chat_form
+from jax_diversity.corpus.readers.code import Licences, read_code
+from jax_diversity.corpus.readers.files import InputFile, find_files, reading_faults
+from jax_diversity.corpus.readers.jsonl import read_jsonl
+from jax_diversity.corpus.readers.latex import read_latex
+from jax_diversity.corpus.readers.mediawiki import read_mediawiki
+from jax_diversity.corpus.readers.megatron import read_megatron
+from jax_diversity.corpus.readers.parquet import read_parquet
+from jax_diversity.corpus.readers.python_environment import find_packages, read_python_environment, select_documents
+from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, ReadReport, TokenDocument
+from jax_diversity.corpus.readers.stack_exchange import read_stack_exchange
+from jax_diversity.corpus.readers.text import read_text
+from jax_diversity.corpus.readers.web import read_html, read_warc
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.foundation.artifacts import HashMemory, fingerprint
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.schema import Document
+
+_READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
+    "html": read_html,
+    "latex": read_latex,
+    "mediawiki": read_mediawiki,
+    "stack_exchange": read_stack_exchange,
+    "warc": read_warc,
+}
+"""The readers of files that have no fields to name."""
+_TOKEN_BYTES = 4  # of a token that came with its document, as it is stored
+_REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
+
+
+def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
+    """Read a corpus: files sorted by address, their documents in order, then the Python environment's.
+
+    `report` is new; it counts. `advance` is told the stored bytes read, which sum up to about `input_size(config)`.
+    """
+    yield from _documents(_read_sources(config, report, advance), config, report)
+
+
+def sample_documents(
+    config: CorpusConfig, number: int, report: ReadReport, advance: Advance = ignore
+) -> Iterator[Document]:
+    """The first documents of each file, as many of all files: about `number` together, never more.
+
+    Of more files than that, some at even distances are read. Arguments otherwise as for `read_documents`.
+    """
+    files = find_files(config)
+    num_sources = len(files) + (PYTHON_ENVIRONMENT in config.paths)
+    wanted = (
+        range(num_sources)
+        if num_sources <= number
+        else [number_of * num_sources // number for number_of in range(number)]
+    )
+    each = max(number // num_sources, 1)
+
+    def found() -> Found:
+        licences = Licences()
+        for index in wanted:
+            if index < len(files):
+                yield from islice(_read_file(files[index], config, licences, advance), each)
+            else:
+                yield from islice(read_python_environment(config.max_bytes, advance), each)
+
+    yield from _documents(found(), config, report)
+
+
+def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
+    """The documents of what was read, each with an id of its own; the others are counted."""
+    ids = IdRegistry()
+    # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
+    # runs only when its next value is asked for.
+    for place, found in readings:
+        try:
+            text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
+        except UnicodeEncodeError as error:
+            text_bytes, found = 0, Problem.of_unicode(error)
+        if isinstance(found, Problem):
+            if config.strict:
+                raise UserError(
+                    f"{place}: {found.what}; correct the record, or read without corpus.strict to skip such records."
+                )
+            report.skip(place, found)
+            continue
+        if _is_empty(found):
+            report.num_empty_documents += 1
+            continue
+        document = found if ids.add(found.id) else _with_other_id(found, place, ids, config, report)
+        report.num_documents += 1
+        report.text_bytes += text_bytes
+        report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
+        yield document
+    if not report.num_documents:
+        first = f"; the first problem: {report.problems[0]}" if report.problems else ""
+        raise UserError(
+            f"Expected at least one document that is not empty in {', '.join(config.paths)}, found "
+            f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
+        )
+
+
+def input_size(config: CorpusConfig) -> int:
+    """About how many stored bytes `read_documents` reports to its `advance`: the total of a progress bar."""
+    size = sum(file.size() for file in find_files(config))
+    if PYTHON_ENVIRONMENT in config.paths:
+        size += sum(candidate.text_bytes for candidate in select_documents(config.max_bytes))
+    return size
+
+
+def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: Advance = ignore) -> str:
+    """Hash of the input files' names, sizes and contents, and of the Python environment's packages and version.
+
+    Folders and settings are left out: the same files elsewhere have the same fingerprint, and the caller adds the
+    settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation). `cache` is a
+    small JSON file that remembers content hashes by path, size and time of change.
+    """
+    memory = HashMemory(cache)  # hashing takes as long as reading: only files that have changed are read again
+    files, licences = [], Licences()
+    for file in find_files(config):
+        with reading_faults(file):
+            size = file.size()
+            content = memory.hash(file.address) if file.filesystem is None else _remote_tag(file)
+        files.append([file.name, size, content])
+        if config.format == "code":  # licence files need not be among the files that are read
+            files[-1].append(licences.of(file))
+        advance(size)
+    memory.save()
+    packages = []
+    if PYTHON_ENVIRONMENT in config.paths:
+        packages = [platform.python_version()]
+        packages += sorted(f"{package.name}=={package.version}" for package in find_packages())
+    return fingerprint(files, packages)
+
+
+def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Found:
+    licences = Licences()
+    for file in find_files(config):
+        for place, found in _read_file(file, config, licences, advance):
+            read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
+            # Only a document is checked: records that are skipped do not count towards the limit.
+            if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
+                return
+            yield place, found
+    if PYTHON_ENVIRONMENT in config.paths:
+        # The packages' documents are chosen by hash before any is read, so their share of the limit is passed on.
+        remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
+        yield from read_python_environment(remaining, advance)
+
+
+def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advance: Advance) -> Found:
+    kind, form = (file.format if config.format == "auto" else config.format), TEXT
+    if kind == "megatron":
+        return read_megatron(file, advance)
+    if kind == "tokens":
+        if file.stores_array_records:
+            return read_array_records(file, config, advance)
+        kind, form = file.format, TOKENS
+    if kind == "chat":
+        kind, form = file.format, chat_form(config)
+    if kind == "jsonl":
+        return read_jsonl(file, config, advance, form)
+    if kind == "parquet":
+        return read_parquet(file, config, advance, form)
+    if form is not TEXT:
+        names = (
+            "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
+        )
+        raise UserError(
+            f"Expected files of {names}, found {file.address}; rename it to what it is, or set corpus.format."
+        )
+    if kind == "code":
+        return read_code(file, licences, advance)
+    if kind == "text":
+        return read_text(file, advance, config.documents_begin)
+    return _READERS[kind](file, advance)
+
+
+def _is_empty(document: Document) -> bool:
+    if isinstance(document, TokenDocument):
+        return not len(document.tokens)
+    return not document.text or document.text.isspace()
+
+
+def _with_other_id(
+    document: Document, place: Place, ids: IdRegistry, config: CorpusConfig, report: ReadReport
+) -> Document:
+    """A document whose id has come before, with a number after it; a `UserError` if ids are not to be renamed."""
+    if config.duplicate_ids == "rename":
+        report.num_renamed_ids += 1
+        return dataclasses.replace(document, id=ids.add_renamed(document.id))
+    # Only hashes of ids are kept, so the first place is found by reading again, which is slow, but happens once: the
+    # build ends with this error.
+    readings = _read_sources(dataclasses.replace(config, max_bytes=None), ReadReport(), ignore)
+    first = next(
+        at for at, other in readings if isinstance(other, Document) and other.id == document.id and not _is_empty(other)
+    )
+    if first == place:  # no duplicate: two ids with one hash
+        return document
+    raise UserError(
+        f"Expected every document to have an id of its own, found {document.id!r} at {first} and again at {place}; "
+        "set corpus.duplicate_ids=rename, or name another field in corpus.id_field."
+    )
+
+
+def _remote_tag(file: InputFile) -> str:
+    about = file.filesystem.info(file.address)
+    for name in _REMOTE_TAGS:
+        if about.get(name):
+            return f"{name} {about[name]}"
+    return file.filesystem.ukey(file.address)

@@ -1,0 +1,204 @@
+"""Posts.xml of Stack Exchange: a question with its answers is one document.
+
+Answers stand anywhere behind their question. Posts are sorted by question, then by score, as databases sort what does
+not fit into memory: runs of 64 MB are sorted and written to a temporary file, then merged. So the dump is read once, in
+memory that hardly grows with it, and its texts take room on disk once more, in the folder that TMPDIR names.
+
+A dump has one row a line, and each is parsed alone: a broken row does not cost the others, and none can declare
+entities.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import pickle
+import re
+import tempfile
+from collections.abc import Iterator
+from html import escape
+from itertools import groupby
+from operator import attrgetter
+from pathlib import PurePosixPath
+from typing import IO, NamedTuple
+from xml.etree import ElementTree
+
+from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+_RUN_BYTES = 64 * 2**20
+_POST_BYTES = 500  # what Python takes for a post besides its text
+_BLOCK_POSTS = 32  # of each run that are in memory while runs are merged
+_LINES_PER_STEP = 64
+_QUESTION, _ANSWER = "1", "2"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*(?:<posts>)?\s*(?P<end></posts>|<posts\s*/>)?")
+# Posts that no one wrote: dumps have them since July 2025.
+_MADE_UP = (1_000_000_001, 1_000_000_010)
+
+
+class _Post(NamedTuple):
+    """A question or an answer."""
+
+    order: tuple[int, bool, int, int]
+    """The question's number, whether it is an answer, minus its score, its own number: the order of the documents."""
+    line: int
+    body: str
+    title: str
+    tags: str
+    licence: str
+
+
+def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
+    """A reader: the questions by number, each with its answers, highest score first, equal ones by number.
+
+    The text is HTML: the title as `<h1>`, the question's body, then every answer as `<article data-score="3">`. Posts
+    of other kinds, such as those about tags, are left out. A row that is no XML, or an answer whose question the file
+    does not hold, is a `Problem`. The source is the site: the name of the file's folder.
+
+    Raises:
+        UserError: a file that is cut off or that holds no rows, or a disk without room for its posts.
+    """
+    site = _site(file)
+    with tempfile.TemporaryFile(prefix="jax-diversity-") as spool:
+        posts = _SortedPosts(spool)
+        for place, post in _posts(file, advance):
+            if isinstance(post, Problem):
+                yield place, post
+            else:
+                posts.add(post)
+        for number, group in groupby(posts.merged(), key=lambda post: post.order[0]):
+            first, *others = group
+            if not first.order[1]:
+                yield Place(file, first.line), _document(site, first, others)
+                continue
+            for answer in (first, *others):
+                what = f"answer {answer.order[3]} to question {number}, which the file does not hold"
+                yield Place(file, answer.line), Problem("num_broken_records", what)
+
+
+def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | Problem]]:
+    number, position, num_posts, ended = 0, 0, 0, False
+    with file.stream() as (stored, content):
+        while line := content.readline(MAX_DOCUMENT_BYTES + 1):
+            number += 1
+            if len(line) > MAX_DOCUMENT_BYTES:
+                raise UserError(
+                    f"{file.address}:{number} is longer than {MAX_DOCUMENT_BYTES} bytes; expected one row a line."
+                )
+            if number % _LINES_PER_STEP == 0:
+                advance(stored.tell() - position)
+                position = stored.tell()
+            line = line.strip().removeprefix(_BYTE_ORDER_MARK)
+            if line.startswith(b"<row"):
+                post = _parse(line, number)
+                if post is not None:
+                    num_posts += 1
+                    yield Place(file, number), post
+            elif frame := _FRAME.fullmatch(line):
+                ended = ended or frame["end"] is not None
+            elif number < _LINES_PER_STEP and not num_posts:
+                break
+            else:
+                yield Place(file, number), Problem("num_broken_records", "expected one row of a post, <row ... />")
+        advance(stored.tell() - position)
+    if not num_posts and not ended:
+        raise UserError(
+            f"Expected Posts.xml of Stack Exchange, one <row> a line within <posts>, found none in {file.address}; "
+            "set corpus.format to what it is."
+        )
+    if not ended:
+        raise UserError(f"{file.address} is cut off: it has no </posts> at its end; fetch it again.")
+
+
+def _parse(line: bytes, number: int) -> _Post | Problem | None:
+    """The post of a row; None for one that is neither question nor answer."""
+    try:
+        row = ElementTree.fromstring(line).attrib
+    except ElementTree.ParseError as error:
+        return Problem.of_xml(line, error)
+    try:
+        own, kind, score = int(row["Id"]), row["PostTypeId"], int(row.get("Score", 0))
+        if kind not in (_QUESTION, _ANSWER) or own in _MADE_UP:
+            return None
+        question = own if kind == _QUESTION else int(row["ParentId"])
+    except KeyError as error:
+        return Problem("num_broken_records", f"a row without {error.args[0]}")
+    except ValueError as error:
+        return Problem("num_broken_records", f"a row whose numbers are none: {in_one_line(error)}")
+    texts = (row.get(name, "") for name in ("Body", "Title", "Tags", "ContentLicense"))
+    return _Post((question, kind != _QUESTION, -score, own), number, *texts)
+
+
+class _SortedPosts:
+    """Posts that are sorted on disk."""
+
+    def __init__(self, spool: IO[bytes]) -> None:
+        self._spool = spool
+        self._run: list[_Post] = []
+        self._run_bytes = 0
+        self._ends: list[int] = []
+
+    def add(self, post: _Post) -> None:
+        """Take one more."""
+        self._run.append(post)
+        self._run_bytes += _POST_BYTES + len(post.body)
+        if self._run_bytes > _RUN_BYTES:
+            self._write()
+
+    def merged(self) -> Iterator[_Post]:
+        """All of them, in their order."""
+        self._write()
+        return heapq.merge(*map(self._read, (0, *self._ends), self._ends), key=attrgetter("order"))
+
+    def _write(self) -> None:
+        self._run.sort(key=attrgetter("order"))
+        try:
+            for start in range(0, len(self._run), _BLOCK_POSTS):
+                pickle.dump(self._run[start : start + _BLOCK_POSTS], self._spool, pickle.HIGHEST_PROTOCOL)
+            self._ends.append(self._spool.tell())
+        except OSError as error:
+            raise UserError(
+                f"Expected room for the posts of a site in {tempfile.gettempdir()}, found: {in_one_line(error)}; "
+                "set TMPDIR to a folder with as much room as Posts.xml takes."
+            ) from None
+        self._run, self._run_bytes = [], 0
+
+    def _read(self, position: int, end: int) -> Iterator[_Post]:
+        while position < end:
+            self._spool.seek(position)
+            block = pickle.load(self._spool)
+            position = self._spool.tell()
+            yield from block
+
+
+def _document(site: str, question: _Post, answers: list[_Post]) -> Document:
+    number = question.order[0]
+    texts = [f"<h1>{escape(question.title, quote=False)}</h1>\n{question.body}"]
+    texts += [f'<article data-score="{-answer.order[2]}">\n{answer.body}</article>' for answer in answers]
+    metadata = {
+        "media_type": "text/x-stack-exchange",
+        "site": site,
+        "score": -question.order[2],
+        "num_answers": len(answers),
+        "tags": re.findall(r"[^<>|]+", question.tags),
+        "licence": ", ".join(sorted({post.licence for post in (question, *answers)} - {""})),
+        "url": f"https://{site}/questions/{number}" if "." in site else "",
+    }
+    return Document(
+        id=f"{site}:{number}",
+        text="\n".join(texts),
+        source=site,
+        title=question.title or None,
+        metadata={name: value for name, value in metadata.items() if value != ""},
+    )
+
+
+def _site(file: InputFile) -> str:
+    """Of `stats.stackexchange.com/Posts.xml` the folder; of `stats.stackexchange.com-Posts.xml` what is before it."""
+    path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
+    before = re.sub(r"-?posts\.xml$", "", PurePosixPath(without_compression(path)).name, flags=re.IGNORECASE)
+    return valid_name(before.removesuffix(".xml") or PurePosixPath(path).parent.name) or file.stem

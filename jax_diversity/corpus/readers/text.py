@@ -1,0 +1,69 @@
+"""Text and source files: one document a file, or one from each line that a pattern matches to the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+_LANGUAGES = (
+    ".c:c .cc:c++ .cpp:c++ .cs:c# .go:go .h:c .hpp:c++ .java:java .jl:julia .js:javascript .kt:kotlin .lua:lua "
+    ".php:php .pl:perl .py:python .r:r .rb:ruby .rs:rust .scala:scala .sh:shell .sql:sql .swift:swift .ts:typescript"
+)
+_LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
+
+
+def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> Found:
+    """A reader: the file as one document, or, with a pattern, a document from each line that it is found in.
+
+    What stands before the first such line is a document, too; blank lines at a document's ends are dropped. A
+    document's id is the file's name below the glob's fixed folders, with a number where the file has several; its title
+    is the name. Its language is `code:python` and the like for the endings of programming languages.
+    """
+    place = Place(file, None)
+    with file.stream() as (stored, content):
+        whole = content.read(MAX_DOCUMENT_BYTES + 1)
+        if len(whole) > MAX_DOCUMENT_BYTES:
+            raise UserError(f"{file.address} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents.")
+        advance(stored.tell())
+    try:
+        text = whole.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        yield place, Problem.of_unicode(error)
+        return
+    language = _programming_language(file.name)
+    code = f"code:{language}" if language else None
+    # The source is the file's folder: with a source for each file, every document would be a group of its own.
+    if begins is None:
+        yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
+        return
+    for number, part in enumerate(_parts(text, begins), start=1):
+        name = f"{place.name}#{number}"
+        yield place, Document(id=name, text=part, source=file.folder, language=code, title=file.name)
+
+
+def _parts(text: str, begins: str) -> Iterator[str]:
+    pattern, lines = re.compile(begins), []
+    for line in text.split("\n"):
+        if lines and pattern.search(line):
+            yield "\n".join(lines).rstrip()
+            lines = []
+        if lines or line.strip():
+            lines.append(line)
+    if lines:
+        yield "\n".join(lines).rstrip()
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a file is source code by its ending."""
+    return _programming_language(name) is not None
+
+
+def _programming_language(name: str) -> str | None:
+    return _LANGUAGE_OF_ENDING.get(PurePosixPath(without_compression(name)).suffix.lower())

@@ -1,0 +1,276 @@
+"""Web pages: archives of crawls (WARC) and HTML files, as they were sent; nothing is extracted here.
+
+A WARC file (ISO 28500) is one record after another: lines of headers, an empty line, a block of as many bytes as the
+header Content-Length says. The block of a `response` is what a server answered by HTTP. The records are read here, not
+by FastWARC, which takes a file that is cut off for one that ends.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import io
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.schema import Document
+
+MAX_PAGE_BYTES = 100 * 2**20
+"""Longest page: a record of some kilobytes can grow to any size when it is decompressed."""
+_MOST_HEADERS = 1000
+_LONGEST_LINE = 2**16
+_PIECE_BYTES = 2**20
+_HTML = ("text/html", "application/xhtml+xml")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([\w.:+-]+)""", re.IGNORECASE)
+_DECLARED_IN = 2048
+"""Characters in which a page says its encoding: HTML wants it within the first 1,024 bytes."""
+_TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_TITLE_IN = 2**16
+_CUT_OFF = (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError)
+
+
+class _Record(NamedTuple):
+    """A record's headers, by their names in lower case, and its block."""
+
+    headers: Mapping[str, str]
+    block: bytes
+
+
+def read_warc(file: InputFile, advance: Advance) -> Found:
+    """A reader: the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
+
+    Records of other kinds, responses other than 200 and other types are no documents. A record that is broken or too
+    long is a `Problem`. So is the place where a file is cut off or damaged: what was read before it is kept.
+
+    Raises:
+        UserError: a file without any record.
+    """
+    number = position = 0
+    with file.stream() as (stored, content):
+        pieces = _Pieces(content)
+        try:
+            for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
+                number += 1
+                advance(stored.tell() - position)
+                position = stored.tell()
+                found = record if isinstance(record, Problem) else _document(record, Place(file, number))
+                if found is not None:
+                    yield Place(file, number), found
+            if pieces.fault is not None:
+                raise pieces.fault
+        except _CUT_OFF as error:
+            if not number:
+                raise
+            what = f"the file is cut off or damaged here ({in_one_line(error)})"
+            yield Place(file, number + 1), Problem("num_broken_records", what)
+        advance(stored.tell() - position)
+    if not number:
+        raise UserError(
+            f"Expected WARC records in {file.address}, found none; fetch it again, or set corpus.format to what it is."
+        )
+
+
+class _Pieces(io.RawIOBase):
+    """The bytes of a file as they are decompressed: a buffer would lose what it holds where the file is damaged."""
+
+    def __init__(self, content: io.BufferedReader) -> None:
+        self._content = content.raw if isinstance(content.raw, gzip.GzipFile) else content
+        self.fault: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self._content.read1(len(buffer))
+        except _CUT_OFF as fault:
+            self.fault, piece = fault, b""
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def read_html(file: InputFile, advance: Advance) -> Found:
+    """A reader: the file as one page."""
+    place = Place(file, None)
+    with file.stream() as (stored, content):
+        whole = content.read(MAX_PAGE_BYTES + 1)
+        advance(stored.tell())
+    if len(whole) > MAX_PAGE_BYTES:
+        yield place, Problem("num_broken_records", f"a page of more than {MAX_PAGE_BYTES} bytes")
+        return
+    text = decoded(whole, None)
+    yield place, Document(place.name, text, file.folder, title=_title(text), metadata={"media_type": _HTML[0]})
+
+
+def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
+    """The records of a file; behind one that is broken the next one is looked for."""
+    was_found = False
+    while line := content.readline(_LONGEST_LINE):
+        if not line.strip():
+            continue
+        if not line.startswith(b"WARC/"):
+            # Of the lines between two records only the first is reported; a file without records is no WARC file.
+            if was_found:
+                yield Problem("num_broken_records", "expected a WARC record, found other bytes")
+                was_found = False
+            continue
+        headers = _headers(content)
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()):
+            yield Problem("num_broken_records", "a WARC record without Content-Length")
+            continue
+        if int(length) > MAX_PAGE_BYTES:
+            _skip(content, int(length))
+            yield Problem("num_broken_records", f"a record of {length} bytes, more than {MAX_PAGE_BYTES}")
+            continue
+        block = content.read(int(length))
+        if len(block) < int(length):
+            raise EOFError("it ends within a record")
+        was_found = True
+        yield _Record(headers, block)
+
+
+def _headers(content: io.BufferedReader | io.BytesIO) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for _ in range(_MOST_HEADERS):
+        line = content.readline(_LONGEST_LINE)
+        if not line.strip():
+            break
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        headers.setdefault(name.strip().lower(), value.strip())
+    return headers
+
+
+def _skip(content: io.BufferedReader, length: int) -> None:
+    while length > 0:
+        piece = content.read(min(length, _PIECE_BYTES))
+        if not piece:
+            raise EOFError("it ends within a record")
+        length -= len(piece)
+
+
+def _document(record: _Record, place: Place) -> Document | Problem | None:
+    headers, block = record.headers, io.BytesIO(record.block)
+    kind = headers.get("warc-type")
+    if kind == "response" and headers.get("content-type", "").startswith("application/http"):
+        status = block.readline(_LONGEST_LINE).split()
+        if len(status) < 2 or status[1] != b"200":
+            return None
+        http = _headers(block)
+    elif kind in ("conversion", "resource"):
+        http = {"content-type": headers.get("content-type", "")}
+    else:
+        return None
+    media_type = http.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (*_HTML, "text/plain"):
+        return None
+    try:
+        body = _decompressed(block.read(), http)
+    except ValueError as error:
+        return Problem("num_broken_records", str(error))
+    declared = _CHARSET.search(http["content-type"])
+    text = decoded(body, declared[1] if declared else None)
+    url, date = headers.get("warc-target-uri", "").strip("<>"), headers.get("warc-date", "")
+    id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or place.name
+    title = _title(text) if media_type in _HTML else None
+    metadata = {"url": url, "date": date, "media_type": media_type}
+    return Document(id, text, place.file.stem, title=title, metadata=metadata)
+
+
+def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The body as it was before the server cut and compressed it; a ValueError says what is wrong.
+
+    Crawls such as Common Crawl's store it so already, and rename the headers.
+    """
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        body = _joined(body)
+    encoding = headers.get("content-encoding", "").lower()
+    if encoding in ("", "identity") or body.lstrip()[:1] == b"<":  # or the crawler has left the header alone
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"a page compressed by {encoding!r}, which is not known here")
+    for window in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # with a header of either kind, or without
+        try:
+            stream = zlib.decompressobj(window)
+            text = stream.decompress(body, MAX_PAGE_BYTES)
+        except zlib.error:
+            continue
+        if not text and body:
+            continue
+        if stream.unconsumed_tail:
+            raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
+        return text
+    raise ValueError(f"a page that is not compressed by {encoding}, as its header says")
+
+
+def _joined(body: bytes) -> bytes:
+    """The pieces of a chunked body; the body itself where it has none."""
+    pieces, rest = [], io.BytesIO(body)
+    while True:
+        size = rest.readline(_LONGEST_LINE).partition(b";")[0].strip()
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size) or not int(size, 16):
+            return b"".join(pieces) if pieces or size == b"0" else body
+        pieces.append(rest.read(int(size, 16)))
+        rest.readline(_LONGEST_LINE)
+
+
+def decoded(page: bytes, declared: str | None) -> str:
+    """A page as text: by its byte order mark, as UTF-8, as what is declared, or as what it looks like.
+
+    Args:
+        page: the bytes. What cannot be decoded is replaced.
+        declared: the encoding that the server named; None where it named none. Then the page's own word counts.
+    """
+    for mark, name in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if page.startswith(mark):
+            return _as_text(page[len(mark) :], name)
+    try:
+        # Other encodings are hardly ever valid UTF-8 by chance, but for those that write all in ASCII.
+        text = page.decode("utf-8")
+        if "\x1b" not in text:
+            return text.replace("\0", "")
+    except UnicodeDecodeError:
+        pass
+    if declared is None and (found := _CHARSET.search(page[:_DECLARED_IN].decode("ascii", "replace"))):
+        declared = found[1]
+    if declared is None or declared.lower().replace("-", "") == "utf8":
+        # A page in UTF-8 may have a few broken characters.
+        text = page.decode("utf-8", "replace")
+        if text.count("\ufffd") <= 1 + len(page) // 1000:
+            return text.replace("\0", "")
+        declared = _detected(page)
+    return _as_text(page, declared)
+
+
+def _as_text(page: bytes, encoding: str) -> str:
+    # Latin 1 means Windows-1252 on the web (WHATWG).
+    if encoding.lower().replace("_", "-") in ("iso-8859-1", "latin-1", "latin1", "ascii", "us-ascii"):
+        encoding = "windows-1252"
+    try:
+        text = page.decode(encoding, "replace")
+    except (LookupError, ValueError):  # an unknown name, or one that is no encoding of text
+        text = page.decode(_detected(page), "replace")
+    # Some encodings give halves of surrogate pairs, which cannot be stored.
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+
+
+def _detected(page: bytes) -> str:
+    if find_spec("resiliparse") is None:
+        return "windows-1252"
+    from resiliparse.parse.encoding import detect_encoding
+
+    return detect_encoding(page) or "windows-1252"
+
+
+def _title(text: str) -> str | None:
+    found = _TITLE.search(text, 0, _TITLE_IN)
+    return (" ".join(html.unescape(found[1]).split())[:1000] or None) if found else None

@@ -1,0 +1,1 @@
+"""Steps of preparation: each module holds one step, which keeps, edits or removes documents."""

@@ -1,0 +1,110 @@
+"""Keys, tokens and passwords in code and configurations, by the forms that services give them and by their names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from itertools import pairwise
+
+from jax_diversity.corpus.steps.replacing import Find, Span, by_pattern
+
+# Service -> words of which its keys hold one, and their form.
+_FORMS = {
+    "private_key": (
+        "PRIVATE",
+        r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----)[\s\S]){16,20000}"
+        r"-----END [A-Z0-9 ]{0,30}-----",
+    ),
+    "jwt": ("eyJ", r"(?<![\w-])eyJ[\w-]{8,2000}\.eyJ[\w-]{8,8000}\.[\w-]{16,1500}"),
+    "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9])"),
+    "github": (
+        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
+        r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59})",
+    ),
+    "gitlab": ("glpat-", r"(?<![\w-])glpat-[\w-]{20,100}"),
+    "slack": (
+        "xox xapp- hooks.slack.com/",
+        r"(?<![A-Za-z0-9])(?:xox[abeoprs]-[A-Za-z0-9-]{10,250}|xapp-\d-[A-Za-z0-9-]{20,250})"
+        r"|hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{20,100}",
+    ),
+    "google": ("AIza GOCSPX- ya29.", r"(?<![\w-])(?:AIza[\w-]{35}(?![\w-])|GOCSPX-[\w-]{28}|ya29\.[\w-]{30,1000})"),
+    "stripe": (
+        "k_live_ k_test_ whsec_",
+        r"(?<![A-Za-z0-9])(?:[rs]k_(?:live|test)_[A-Za-z0-9]{16,250}|whsec_[A-Za-z0-9]{24,100})",
+    ),
+    "openai": ("sk-", r"(?<![\w-])sk-(?:ant-|proj-|svcacct-)?(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{32,200}(?![\w-])"),
+    "huggingface": ("hf_", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{34,40}(?![A-Za-z0-9])"),
+    "npm": ("npm_", r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])"),
+    "pypi": ("pypi-", r"(?<![\w-])pypi-AgE[\w-]{50,1000}"),
+    "sendgrid": ("SG.", r"(?<![\w.-])SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
+    # user:password@host; a password of letters alone is mostly a word for one, as in examples.
+    "url_password": (
+        "://",
+        r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@<>{}$'\"]{0,64}:(?P<value>(?=[A-Za-z]*[^A-Za-z@\s])[^\s/@<>{}$'\":]{6,128})@[\w.\[-]",
+    ),
+}
+
+# A value that is given to a name that ends here or a little later. What a program computes or looks up is none.
+_NAMES = ("password", "passwd", "passphrase", "pwd", "secret", "credential", "key", "token")
+_WRITTEN = tuple(form for name in _NAMES for form in (name, name.capitalize(), name.upper()))
+_OF_ACCESS = re.compile(
+    r"(?:api|access|auth|account|private|secret|encryption|signing|bearer|refresh|session)[_-]?$", re.IGNORECASE
+)
+_GIVEN = re.compile(
+    r"[\w-]{0,20}[\"']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"
+    r"(?:\"(?P<double>[^\"\s]{8,200})\"|'(?P<single>[^'\s]{8,200})'|(?P<bare>[\w+/.~-]{16,200}={0,2})(?![\w(\[]))"
+)
+_NO_SECRET = re.compile(
+    r"\$[({]|\{|\}|<|>|%\(|://|\.\w+\(|^[\w.-]+\.(?:\w{1,5})$|^[./~]|^(?:x{4,}|\*{4,}|\.{3,})", re.IGNORECASE
+)
+
+
+def access_keys() -> dict[str, Find]:
+    """Keys and tokens by the service that gives them, passwords in addresses, and values given to names of secrets."""
+    found = {name: by_pattern(re.compile(pattern), marks=marks) for name, (marks, pattern) in _FORMS.items()}
+    return found | {"assigned": _assigned}
+
+
+def _assigned(text: str) -> list[Span]:
+    spans: set[Span] = set()
+    for name in _WRITTEN:
+        start = text.find(name)  # many times as fast as a pattern
+        while start >= 0:
+            match = _GIVEN.match(text, start + len(name))
+            if match and _names_a_secret(name, text[max(start - 12, 0) : start]) and _is_random(match):
+                spans.add(match.span(str(match.lastgroup)))
+            start = text.find(name, start + 1)
+    return sorted(spans)
+
+
+def _names_a_secret(name: str, before: str) -> bool:
+    """Keys and tokens are of many kinds: they count where the word before them says what they open."""
+    return name.lower() not in ("key", "token") or _OF_ACCESS.search(before) is not None
+
+
+def _is_random(match: re.Match) -> bool:
+    """Whether a value looks drawn, not written: letters and digits, in no words, of many different characters.
+
+    Keys are long; passwords are short and have marks. A short value without quotes may be a name of the program.
+    """
+    value = match[str(match.lastgroup)]
+    if _NO_SECRET.search(value) or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
+        return False
+    bits = _bits(value)
+    if len(value) >= 20:
+        # Words that are joined have few digits, and these stand together.
+        return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
+    classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
+    return match.lastgroup != "bare" and classes >= 3 and bits >= 2.75
+
+
+def _bits(value: str) -> float:
+    """Shannon's entropy of its characters, in bits a character."""
+    return -sum(number / len(value) * math.log2(number / len(value)) for number in Counter(value).values())
+
+
+def _changes(value: str) -> int:
+    """How often neighbours are of two classes: capitals, small letters, digits, marks."""
+    classes = ["A" if each.isupper() else "a" if each.islower() else "0" if each.isdigit() else each for each in value]
+    return sum(one != other for one, other in pairwise(classes))

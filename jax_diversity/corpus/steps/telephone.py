@@ -1,0 +1,108 @@
+"""Telephone numbers: international ones, those that a word before them says to be one, and those of given regions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+from jax_diversity.corpus.steps.replacing import Find, Span, before
+from jax_diversity.foundation.errors import UserError, did_you_mean
+
+_INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ().\u00a0/-]{6,24}(?<=\d)")
+# Groups of digits, in no longer row of numbers; a run without a break is a number of anything.
+_NATIONAL = re.compile(
+    r"[(\d](?<![\w.,:/+-].)(?<!\d \d)(?:(?<=\()\d{1,5}\) ?|\d{0,4}[ ./-])\d{2,5}(?:[ ./-]?\d{1,5}){1,5}"
+    r"(?!\w|[.,:/-]\d| \d{1,5} \d)"
+)
+_NUMBER = re.compile(r"[(\d](?<![\w.,+-].)[\d ().\u00a0/-]{5,22}\d(?![\w@]|[.,:]\d)")
+_LABEL = re.compile(
+    r"(?:\b(?:(?:tele)?phones?|ph(?=[.:])|tel|telefone?|teléfono|téléphone|telefono|tlf|facsimile|fax|telefax|mobile|mobil"
+    r"|móvil|fone|portable|handy|cell(?:phone)?|celular|whatsapp|toll[ -]free|hotline|voice|call|dial)\b"
+    r"|☎|📞|电话|電話|手机|传真|телефон)"
+    r"[^\w\n+(]{0,5}(?:\(?(?:number|no|nr|num|us|me|him|her|at|on|is|work|home|office|toll|free|direct|or|and|fax|tel"
+    r"|phone|voice)\b[^\w\n+(]{0,5}){0,3}\Z",
+    re.IGNORECASE,
+)
+_YEARS = re.compile(r"\D*(?:1[5-9]\d\d|20\d\d)(?:\D+(?:1[5-9]\d\d|20\d\d))+\D*")
+# Years, a number with a point, an American post code, an address of a machine, a date, rows of four digits.
+_OTHER = re.compile(
+    rf"{_YEARS.pattern}|\d+\.\d+|\d{{5}}-\d{{4}}|\d+(?:\.\d{{1,3}}){{3}}|\d{{1,2}}[./-]\d{{1,2}}[./-]\d{{4}}.*"
+    r"|\d{4}[./-]\d\d?[./-]\d\d?.*|\d{4}(?: \d{4})+"
+)
+
+
+def telephone_numbers(regions: Sequence[str]) -> Find:
+    """Numbers that begin with a plus, or follow a word for a telephone, or are written as is usual in a region.
+
+    Raises:
+        UserError: the library phonenumbers is absent, or does not know a region.
+    """
+    if find_spec("phonenumbers") is None:
+        raise UserError(
+            "Expected the library phonenumbers for telephone numbers; pip install 'jax-diversity[preparation]', or "
+            "leave them alone with the option phone ''."
+        )
+    import phonenumbers
+
+    known = phonenumbers.SUPPORTED_REGIONS
+    for region in regions:
+        if region not in known:
+            near = did_you_mean(region, known)
+            raise UserError(f"Expected regions of two capital letters, such as US DE GB, found {region!r}{near}")
+    exact = phonenumbers.Leniency.STRICT_GROUPING
+
+    def find(text: str) -> Iterator[Span]:
+        spans = []
+        if "+" in text:
+            for match in _INTERNATIONAL.finditer(text):
+                spans += _longest(match)
+        for match in _NUMBER.finditer(text):
+            is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
+            if is_long_enough and _LABEL.search(before(match, 40)) and not _YEARS.fullmatch(match[0]):
+                spans.append(match.span())
+        if regions:
+            for match in filter(_is_grouped, _NATIONAL.finditer(text)):
+                spans += next(filter(None, (_matches(match, region, exact) for region in regions)), [])
+        return _apart(spans)
+
+    return find
+
+
+def _is_grouped(match: re.Match) -> bool:
+    """Whether digits are grouped as in a telephone number: in three groups and more, or behind a zero."""
+    groups = re.findall(r"\d+", match[0])
+    many = len(groups) > 2 or (match[0].startswith("0") and len(groups[0]) > 1)
+    return many and sum(map(len, groups)) >= 8 and not _OTHER.fullmatch(match[0])
+
+
+def _longest(match: re.Match) -> list[Span]:
+    """The longest beginning that is in use as a number; what follows it may be another number."""
+    import phonenumbers
+
+    for end in [each.end() for each in re.finditer(r"\d+", match[0])][::-1]:
+        try:
+            if phonenumbers.is_valid_number(phonenumbers.parse(match[0][:end])):
+                return [(match.start(), match.start() + end)]
+        except phonenumbers.NumberParseException:
+            break
+    return []
+
+
+def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
+    from phonenumbers import PhoneNumberMatcher
+
+    return [
+        (match.start() + each.start, match.start() + each.end)
+        for each in PhoneNumberMatcher(match[0], region, leniency, max_tries=10)
+        if each.start <= 1  # not a part of a longer number
+    ]
+
+
+def _apart(spans: list[Span]) -> Iterator[Span]:
+    """The places in their order; of those that overlap the first."""
+    end = 0
+    for start, stop in sorted(spans):
+        if start >= end:
+            yield start, stop
+            end = stop

@@ -1,0 +1,1 @@
+"""Text in general: words, sentences, scripts, terms and licences, for every stage."""
