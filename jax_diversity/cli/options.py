@@ -26,10 +26,67 @@ from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.run.settings import ScheduleConfig
 
 _Options = TypeVar("_Options")
+_Part = TypeVar("_Part")
+POSITIONAL = {"positional": True}
+"""Of a field that is given without its name."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """Options of the verbs whose settings a file can hold."""
+
+    config: str | None = None
+    """A YAML file with settings; options that are given on the command line come before it."""
+    quiet: bool = False
+    """Show no progress."""
+
+    @property
+    def settings(self) -> Any:
+        """The settings alone: a `BuildConfig` or a `ScheduleConfig`."""
+        (kind,) = {BuildConfig, ScheduleConfig} & set(type(self).__mro__)
+        return part_of(self, kind)
+
+
+@dataclass(frozen=True)
+class BuildOptions(FromFile, BuildConfig):
+    """A whole build."""
+
+    open: bool = False
+    """Show the report in the browser."""
+
+
+@dataclass(frozen=True)
+class StageOptions(FromFile, BuildConfig):
+    """One stage of a build."""
+
+
+@dataclass(frozen=True)
+class PrepareOptions(StageOptions):
+    """The first stage, which may also be tried."""
+
+    dry_run: bool = False
+    """Show what the steps leave, and write nothing."""
+    sample: int | None = None
+    """In a dry run: read about so many documents, of all files; None reads all."""
+
+
+@dataclass(frozen=True)
+class ReportOptions(StageOptions):
+    """The page of a dataset or of a run."""
+
+    open: bool = False
+    """Show the page in the browser."""
+    version: int | None = None
+    """Of a run: its version; None takes the last."""
+    families: tuple[str, ...] = ()
+    """Of a run: families to measure; where none is given, all that the datasets balance."""
+    target: str | None = None
+    """Of a run: the folder that takes report.html and report.json; None takes the run's."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +106,7 @@ class OrderOptions(VerifyOptions, OrderConfig):
     @property
     def order(self) -> OrderConfig:
         """The ordering's settings alone."""
-        return OrderConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(OrderConfig)})
+        return part_of(self, OrderConfig)
 
 
 @dataclass(frozen=True)
@@ -65,15 +122,13 @@ class RepackOptions(VerifyOptions):
 
 
 @dataclass(frozen=True)
-class ScheduleOptions(ScheduleConfig):
-    """A run's schedule: made, changed, or shown where nothing is to be made or changed."""
+class ScheduleOptions(FromFile, ScheduleConfig):
+    """A stored run: made, changed, or shown where nothing is to be made or changed."""
 
     seen: int | None = None
     """Also write which documents training has met before this position."""
     out: str = "seen.parquet"
     """The file that `--seen` writes."""
-    quiet: bool = False
-    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -133,26 +188,6 @@ class InspectOptions:
 
 
 @dataclass(frozen=True)
-class RunReportOptions:
-    """The page on a run."""
-
-    out: str = "run"
-    """The run's folder."""
-    version: int | None = None
-    """Of a run: its version; None takes the last."""
-    windows: tuple[int, ...] = ()
-    """Window sizes in sequences; where none is given, those that the first dataset was built with and that fit."""
-    families: tuple[str, ...] = ()
-    """Families to measure; all that the datasets balance where none is given."""
-    target: str | None = None
-    """The folder that takes report.html and report.json; None takes the run's."""
-    open: bool = False
-    """Show the page in the browser."""
-    quiet: bool = False
-    """Show no progress."""
-
-
-@dataclass(frozen=True)
 class ExportOptions(VerifyOptions, ExportConfig):
     """What to export, for which stack."""
 
@@ -170,9 +205,9 @@ class TrainOptions(VerifyOptions):
 
 @dataclass(frozen=True)
 class LabOptions:
-    """An experiment and where its rows are; the file can also be given without `--file`, as the first argument."""
+    """An experiment and where its rows are."""
 
-    file: str = ""
+    file: str = field(default="", metadata=POSITIONAL)
     """The experiment's file, such as configs/experiments/orders.yaml."""
     out: str = "lab"
     """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
@@ -202,6 +237,30 @@ class LabRunOptions(LabOptions):
     """Do at most so many runs now."""
     quiet: bool = False
     """Show no progress."""
+
+
+def part_of(options: Any, kind: type[_Part]) -> _Part:
+    """The settings among a verb's options."""
+    return kind(**{each.name: getattr(options, each.name) for each in dataclasses.fields(typing.cast(Any, kind))})
+
+
+def first_options(arguments: Sequence[str], names: Collection[str]) -> dict[str, str | None]:
+    """The values of options that decide the defaults of the others, which are parsed afterwards.
+
+    Raises:
+        UserError: an option without its value.
+    """
+    import tyro
+
+    kind = dataclasses.make_dataclass("First", [(name, str | None, None) for name in names])
+    try:
+        with redirect_stderr(io.StringIO()):
+            words = [word for word in arguments if word not in ("-h", "--help")]
+            found, _ = tyro.cli(kind, args=words, return_unknown_args=True, add_help=False)
+    except SystemExit:
+        last = arguments[-1] if arguments else ""
+        raise UserError(f"Expected a value after {last}, found nothing.") from None
+    return dataclasses.asdict(typing.cast(Any, found))
 
 
 def parse_options(
@@ -277,7 +336,8 @@ def list_options(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
         for place, part in within.items():
             yield from list_options(part, f"{prefix}{each.name}{place}.")
         if not within:
-            name = f"--{prefix}{each.name}".replace("_", "-")
+            is_positional = each.metadata == POSITIONAL
+            name = each.name.upper() if is_positional else f"--{prefix}{each.name}".replace("_", "-")
             yield name, kinds[each.name], held, texts.get(each.name, "")
 
 
@@ -311,6 +371,18 @@ def _is_nested(kind: Any) -> bool:
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
+def _takes_words_or_names(kind: Any) -> bool:
+    """Whether settings take a list, which words can give, or values by names, which only YAML can."""
+    return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
+
+
+def _number_or_word(word: str) -> float | str:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
 def _lists_settings(kind: Any) -> bool:
     """Whether settings are a list of dataclasses; an empty one has no elements whose options could be listed."""
     return typing.get_origin(kind) is tuple and dataclasses.is_dataclass(typing.get_args(kind)[0])
@@ -342,6 +414,21 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
             str_from_instance=lambda value: [json.dumps(value)],
         )
 
+    def as_words_or_yaml(kind: Any) -> Any:
+        def read(words: Sequence[str]) -> Any:
+            is_yaml = len(words) == 1 and words[0].startswith(("{", "["))
+            return settings_from_plain(
+                kind, parse_yaml(words[0]) if is_yaml else [_number_or_word(word) for word in words]
+            )
+
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[VALUE ...]|YAML",
+            instance_from_str=read,
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [json.dumps(value)] if isinstance(value, dict) else list(map(str, value)),
+        )
+
     @registry.struct_rule
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
@@ -350,10 +437,14 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
-            if _is_nested(kind) or (value == () and _lists_settings(kind)):
+            if _takes_words_or_names(kind):
+                kind = Annotated[Any, as_words_or_yaml(kind)]
+            elif _is_nested(kind) or (value == () and _lists_settings(kind)):
                 kind = Annotated[Any, as_yaml(kind)]
             elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
+            if each.metadata == POSITIONAL:
+                kind = tyro.conf.Positional[Annotated[kind, tyro.conf.arg(metavar=each.name.upper())]]
             if info.default is default and each.name in hidden:
                 kind = tyro.conf.Suppress[kind]
             elif value in ((), {}):

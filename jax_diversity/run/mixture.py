@@ -15,7 +15,9 @@ from jax_diversity.foundation.checks import instance_of, one_of, several, weight
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.progress import ignore
+from jax_diversity.ordering.curriculum import targets_of
 from jax_diversity.ordering.plan import Targets
+from jax_diversity.ordering.settings import TargetsConfig
 from jax_diversity.run.interleaving import interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups
 from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
@@ -55,7 +57,8 @@ class Mixture:
     weights: Any = None
     """Shares in any unit: a number for each dataset; name -> number; or Megatron's list, each weight before its name.
     Names are those of the datasets' folders, or of the groups of `family`; all groups that a pattern such as `web-*`
-    matches share its weight. Or `Targets` of the family, which change over the run. None takes the sizes."""
+    matches share its weight. Or shares of the family that change over the run: `Targets`, or a `TargetsConfig`, which
+    names the groups. None takes the sizes."""
     family: str = DATASET
     """What the weights are of: the datasets, or the groups of a family that the datasets balance, such as `source`. The
     latter is a joint order, also of one dataset."""
@@ -124,7 +127,7 @@ class Mixture:
         sizes = _sizes(datasets)
         bounds = np.append(0, np.cumsum(sizes))
         given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
-        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64))
+        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64), count)
         _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
         shares = self._within_limit(shares, sizes, given, count)
         chosen = interleaved(starts, shares, count, 1, ignore)
@@ -174,20 +177,16 @@ class Mixture:
     def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
         """`count` positions that follow a history, in one order over the sequences of all datasets."""
         _check_feature_space(datasets)
-        chars, sizes = joined_characteristics(datasets), _sizes(datasets)
-        of_datasets = _one_column_each(datasets)
-        names, counts = _names(datasets), of_datasets
+        chars, sizes = joint_characteristics(datasets), _sizes(datasets)
+        names, counts = _names(datasets), _one_column_each(datasets)
         if self.family != DATASET:
-            one_of("family", self.family, (DATASET, *chars.families))
+            one_of("family", self.family, (DATASET, *(name for name in chars.families if name != DATASET)))
             names, counts = joined_groups(datasets, self.family), chars.counts[self.family]
         strata = Strata.build(counts, names, self.family)
         past = History.of(history, int(sizes.sum()))
         asked = self._asked(strata, strata.given(past), count)
         comes = np.sum(asked, axis=0)[strata.of_sequence] > 0
         _check_lengths([datasets[index] for index in np.unique(np.repeat(np.arange(len(sizes)), sizes)[comes])])
-        if len(datasets) > 1:
-            weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
-            chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
 
         def ordered(recent: Numbers, part: Numbers) -> Numbers:
             rows = np.concatenate([recent, part])
@@ -203,14 +202,17 @@ class Mixture:
         yield from mixed_positions(strata, asked, past, rank, ordered)
 
     def _phases(
-        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
+        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"], count: int
     ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase group"]]:
-        """Every phase's start and shares."""
+        """The start and the shares of every phase of `count` positions."""
         weights = self.weights
         if weights is None:
             return (0,), tempered(tokens, self.temperature)[None]
         if isinstance(weights, Mapping) or any(isinstance(each, str) for each in several(weights)):
             weights = named_weights(weights, names, tokens, self.family)
+        elif isinstance(weights, TargetsConfig):
+            own = {self.family: tokens / max(tokens.sum(), 1)}
+            weights = targets_of(weights, {self.family: names}, own, count)
         elif self.family != DATASET and not isinstance(weights, Targets):
             raise UserError(
                 f"Expected weights of {self.family} by name, such as {{{names[0]!r}: 1}}, found {weights!r}."
@@ -219,7 +221,7 @@ class Mixture:
 
     def _asked(self, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
         """Every phase's positions of each stratum."""
-        starts, shares = self._phases(strata.names, strata.group_tokens)
+        starts, shares = self._phases(strata.names, strata.group_tokens, count)
         if self.weights is None:
             # The temperature is that of the tokens whose sequences they are; then a limit holds exactly.
             tokens = strata.tokens.sum(axis=1)
@@ -308,6 +310,19 @@ def _sizes(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " dataset"]:
 
 def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
     return distinct_ends([dataset.address for dataset in datasets])
+
+
+def joint_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
+    """What a joint order balances: the datasets' common families, and the datasets themselves where there are several.
+
+    Raises:
+        UserError: what `joined_characteristics` raises.
+    """
+    chars = joined_characteristics(datasets)
+    if len(datasets) == 1:
+        return chars
+    weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
+    return replace(chars, counts={**chars.counts, DATASET: _one_column_each(datasets)}, weights=weights)
 
 
 def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:

@@ -405,7 +405,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
     path = tmp_path / "run"
     (tmp_path / "run.yaml").write_text(
         f"path: {path}\ndatasets: [{folder / 'web'}, {folder / 'code'}]\n"
-        "weights: [3, 1]\nnum_positions: 80\nmethod: greedy\n"
+        "weights: [3, 1]\nnum_positions: 80\norder: {method: greedy}\n"
     )
     assert main(["schedule", "--config", str(tmp_path / "run.yaml"), "--quiet"]) == 0
     expected = jd.create_schedule(
