@@ -150,7 +150,7 @@ class Inspector:
                 batch; damaged records.
         """
         size = self.global_batch_size
-        last = (2**62 if self.run.is_bijection else len(self.run)) // size - 1
+        last = 2**62 // size if self.run.is_bijection else len(self.run) // size - 1
         step = whole_number("step", step, 0, last)
         rows = host_rows(size, host_index, num_hosts)
         dataset, sequence, epoch = self.run.origins(step * size + rows)
