@@ -276,7 +276,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     return chosen.name
 
 
-def _check_sharding(sharding: jax.sharding.Sharding | None, num_hosts: int) -> None:
+def _check_sharding(sharding: Any, num_hosts: int) -> None:
     if num_hosts != 1:
         raise UserError(
             f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding says which "

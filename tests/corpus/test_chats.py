@@ -631,10 +631,10 @@ def test_exports_of_chats(chats: Path, tmp_path: Path) -> None:
     batch = next(iter(jd.make_loader(chats, ordering=order, global_batch_size=len(order), loss_on="answers")))
     example = asyncio.run(LevanterDataset(chats, str(tmp_path / "order.npy"), loss_on="answers").getitem_async(3))
     np.testing.assert_array_equal(example["loss_weight"], batch["targets_segmentation"][3] > 0)
-    assert TorchDataset(chats, loss_on="answers").loss_on == "answers"
+    assert len(TorchDataset(chats, loss_on="answers")) == dataset.num_sequences
     for to, is_said in (("maxtext", True), ("npy", False)):
         config = ExportConfig(to=to, ordering=str(tmp_path / "order.npy"), target=str(tmp_path / to))
-        lines = export(chats, config, Progress(quiet=True))
+        lines = export(jd.make_run(chats, tmp_path / "order.npy"), config, Progress(quiet=True))
         assert ("The files do not say which tokens are answers" in lines[-1]) == is_said
 
 

@@ -176,7 +176,7 @@ def test_its_own_layout_is_read_in_ranges(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered", sequences_per_file=10_000)
     loader = jd.make_loader(tiny.root, global_batch_size=8, num_prefetch=0)
     places: list[list[int]] = []
-    records = loader.batches.source.records
+    (records,) = loader.batches.source.readers
     assert records.in_sequence
     read = records.read_batch
     records.read_batch = lambda indices, **settings: places.append(indices.tolist()) or read(indices, **settings)
@@ -391,7 +391,7 @@ def test_a_dataset_rebuilt_under_a_loader_is_found(tmp_path):
     list(loader)
     store = write_tiny_dataset(tmp_path / "other", vocab_size=60)
     other = jd.make_loader(root, global_batch_size=4)
-    assert store.segments.num_sequences == len(other.batches.order)
+    assert store.segments.num_sequences == len(other.run)
     shutil.rmtree(root / "records")
     shutil.copytree(store.root / "records", root / "records")
     with pytest.raises(UserError, match=r"written again after the dataset was opened"):
@@ -427,7 +427,7 @@ def test_numpy_counts_and_plain_lists_of_positions(tiny, rows):
     assert json.loads(json.dumps(iterator.get_state())) == iterator.get_state()
     for given in (tuple(order.tolist()), order.astype(np.uint16), jd.Ordering(order)):
         again = jd.make_loader(tiny.root, ordering=given, **counts)
-        assert again.batches.order.fingerprint == loader.batches.order.fingerprint
+        assert again.run.fingerprint == loader.run.fingerprint
     for given in (order.astype(float), []):
         with pytest.raises(UserError, match="whole numbers, found float64"):
             jd.make_loader(tiny.root, ordering=given, **counts)

@@ -161,7 +161,7 @@ def test_torch_samplers_counts_are_whole(tiny: TinyDataset, name: str) -> None:
         ({"dtype": None}, "dtype to be int32, int64, uint32 or float32, found None"),
         ({"dtype": np.int8}, "dtype to be int32"),
         ({"dtype": ">i4"}, "dtype to be int32"),
-        ({"ordering": 5}, "an ordering of whole numbers, found int64 of shape"),
+        ({"ordering": 5}, "indices to be one axis of integers, found int64 of shape"),
     ],
 )
 def test_settings_that_cannot_be(tiny: TinyDataset, settings: dict, sentence: str) -> None:
