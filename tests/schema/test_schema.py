@@ -174,7 +174,7 @@ def test_orderings_go_to_other_processes(copied) -> None:
         other.info["method"] = "theirs"
 
 
-@pytest.mark.parametrize("kind", [Ordering, lambda indices: Positions(indices, 5)], ids=["ordering", "schedule"])
+@pytest.mark.parametrize("kind", [Ordering, lambda indices: Positions(indices, 5)], ids=["ordering", "positions"])
 def test_orderings_and_schedules_read_as_their_arrays(kind, tmp_path: Path) -> None:
     indices = np.array([2, 0, 1, 4, 3])
     plan = kind(indices)
