@@ -283,7 +283,7 @@ def test_files_that_were_damaged(folder: Path, tmp_path: Path) -> None:
     for bad in (good.replace('"start": 0', '"start": 1'), good.replace("skipped", "skippd"), "[]", "{", good[:-40]):
         if bad != good:
             path.write_text(bad)
-            with pytest.raises(jd.UserError, match="no schedule that can be followed"):
+            with pytest.raises(jd.UserError, match="found a file that cannot be followed"):
                 jd.open_schedule(tmp_path / "run")
     plain = json.loads(good)
     path.write_text(json.dumps({**plain, "format": 9}))
