@@ -239,7 +239,7 @@ def _run(name: str, arguments: list[str]) -> None:
         text += "\n  --dry-run           show what the steps leave, write nothing"
         text += "\n  --sample N          in a dry run: about N documents, of all files"
     if verb.of_run:
-        text += f"\n  --out RUN           the folder of a run instead; `{name} --out RUN --help` lists more"
+        text += f"\n  --out RUN           a run in place of a dataset: `{name} --out RUN --help`"
     hidden = []
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
