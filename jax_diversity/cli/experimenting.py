@@ -1,4 +1,4 @@
-"""The verb `lab`: datasets of an experiment are built, its runs are done, and what they say is printed."""
+"""The verb `lab`: builds the datasets of an experiment, does its runs, and prints their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def run_lab(options: LabRunOptions) -> str:
-    """Build what is not built, run what has no row, and say what there is now."""
+    """Build missing datasets, do the runs without a row, and return a summary."""
     from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
@@ -54,7 +54,7 @@ def run_lab(options: LabRunOptions) -> str:
 
 
 def show_lab(options: LabShowOptions) -> str:
-    """What an experiment's rows say; with `--page` also written as a page."""
+    """The results of an experiment's rows; with `--page` also written as a page."""
     from jax_diversity.lab.experiments.page import experiment_text, write_page
 
     experiment = _experiment(options)
@@ -71,7 +71,7 @@ def _experiment(options: LabOptions) -> Experiment:
 
 
 def _dataset(name: str, settings: Any, out: Path, data: Path, progress: Progress) -> Dataset:
-    """A dataset of an experiment, built where it is not there; one of the same settings serves all experiments."""
+    """A dataset of an experiment, built if it is missing; experiments share datasets of equal settings."""
     plain = dict(settings)
     corpus = dict(plain.get("corpus") or {})
     paths = corpus.get("paths") or []

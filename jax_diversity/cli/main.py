@@ -66,11 +66,11 @@ _REFUSALS = {
     ),
     errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter one."),
 }
-"""What the operating system refuses, by its number of the error, and what to do."""
+"""Errors of the operating system by number: the reason, and what to do."""
 _LAST_POSITION = 2**62
-"""A training run's last position that can be asked for; positions are 64-bit integers."""
+"""The largest position of `inspect`; positions are 64-bit integers."""
 _MOST_FAULTS = 5
-"""Damaged files that the last sentence of `verify` names."""
+"""The largest number of damaged files in the error of `verify`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(given: list[str]) -> int:
-    """Run the verb that the arguments begin with; every mistake becomes one sentence."""
+    """Run the verb in the first argument; every mistake becomes one sentence."""
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
     try:
@@ -132,7 +132,7 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    """Show a warning as one line; of another package's, also where it comes from."""
+    """Show a warning as one line; a warning of another package with its origin."""
     own = category is UserWarning or category.__module__.startswith("jax_diversity.")
     place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
@@ -168,7 +168,7 @@ def _find_verb(name: str) -> Verb:
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Every verb by its name, in the order of the overview: the stages' in theirs, which the list of stages gives."""
+    """Every verb by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
             "Build the installed Python packages' texts and train on them.",
@@ -180,7 +180,7 @@ def all_verbs() -> dict[str, Verb]:
     for stage in all_stages(BuildConfig()):
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
-        elif stage.verb == "order":  # one ordering's settings, not those of a whole build
+        elif stage.verb == "order":  # the settings of one ordering, not of a whole build
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
             run, options = _STAGE_VERBS.get(stage.verb, (_run_stage, StageOptions()))
@@ -235,7 +235,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
 
 
 def _existing(out: str) -> str:
-    """A dataset's folder or address as it was given; where it is none, the message offers one that lies here."""
+    """A dataset's folder or address as given; the error for a missing one suggests a dataset in this folder."""
     folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
@@ -277,14 +277,14 @@ def _run_report(stage: Stage, options: ReportOptions) -> None:
 
 
 def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
-    """Show what preparation removed, where a stage did so now."""
+    """Show the documents that preparation removed, if it ran now."""
     for result in results:
         if "preparation" in result.counts and not result.kept:
             show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
 
 
 def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> None:
-    """Let documents pass the steps of preparation, show what is left, write nothing."""
+    """Run the steps of preparation, show the remaining documents, and write nothing."""
     from jax_diversity.corpus.readers.reading import input_size, read_documents, sample_documents
     from jax_diversity.corpus.readers.records import ReadReport
 
@@ -361,7 +361,7 @@ def _run_schedule(options: ScheduleOptions) -> None:
     if (options.seen or 0) < 0:
         raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
-        open_schedule(options.path)  # says that there is none
+        open_schedule(options.path)  # raises the error for a missing run
     with progress.task("schedule", None, "sequences") as advance:
         if not exists:
             if options.position is not None or options.skip:
@@ -416,7 +416,7 @@ def _run_measure(options: MeasureOptions) -> None:
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
     if options.targets is not None and options.relative_to is not None:
-        raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
+        raise UserError("Expected --targets or --relative-to, found both; measures against targets have no ratios.")
     from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.run import measuring
 
@@ -430,7 +430,7 @@ def _run_measure(options: MeasureOptions) -> None:
         chosen = measuring.choose({run.name: run}, options.windows, options.families)
     else:
         if options.version is not None:
-            _open_run(options)  # says that there is no run
+            _open_run(options)  # raises the error for a dataset with --version
         chosen = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,

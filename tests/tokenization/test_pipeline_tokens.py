@@ -381,7 +381,7 @@ def test_start_tokens_belong_to_their_documents(config: BuildConfig) -> None:
     np.save(order, np.arange(dataset.num_sequences))
     document = int(segments.document_index[0])
     [about] = dataset.document_store.rows(np.array([document]), ["id"])
-    uses = Inspector(dataset, str(order), 1).uses(about["id"])
+    uses = Inspector(jd.make_run(dataset, str(order)), 1).uses(about["id"])
     assert (uses[0].document_offset, sum(use.num_tokens for use in uses)) == (0, lengths[document])
 
 
