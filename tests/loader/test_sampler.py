@@ -63,7 +63,6 @@ def test_workers_elements_are_dealt_so_that_batches_come_in_turn(
             assert made == order[first : first + rows].tolist()
 
 
-@pytest.mark.slow
 def test_real_workers_give_the_same_batches(tmp_path) -> None:
     absl.flags.FLAGS.mark_as_parsed()
     tiny = write_tiny_dataset(tmp_path / "out")
