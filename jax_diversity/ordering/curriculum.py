@@ -1,4 +1,4 @@
-"""Targets as settings name them."""
+"""Targets from settings, by the names of groups."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def targets_of(
 def _group_shares(
     family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """A share for every group; those that are not named divide the rest in the corpus's own proportions `own`."""
+    """A share for every group; unnamed groups divide the rest in the corpus's own proportions `own`."""
     known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
     if not isinstance(given, Mapping):
         if len(given) != len(names):
