@@ -13,7 +13,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -311,6 +311,19 @@ def _is_nested(kind: Any) -> bool:
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
+def _holds_lists(kind: Any) -> bool:
+    """Whether the values of a dict may be lists beside single values."""
+    return any(typing.get_origin(each) is tuple for each in typing.get_args(typing.get_args(kind)[1]))
+
+
+def _as_scalar(word: str) -> int | float | bool | str:
+    """A word of the command line as the first type that fits."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return {"True": True, "False": False}.get(word, word)
+
+
 def _lists_settings(kind: Any) -> bool:
     """Whether settings are a list of dataclasses; an empty one has no elements whose options could be listed."""
     return typing.get_origin(kind) is tuple and dataclasses.is_dataclass(typing.get_args(kind)[0])
@@ -342,6 +355,16 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
             str_from_instance=lambda value: [json.dumps(value)],
         )
 
+    def as_pairs() -> Any:
+        """Names and values where a value may also be a list or mapping, which stays YAML text here."""
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[NAME VALUE [NAME VALUE ...]]",
+            instance_from_str=lambda words: dict(zip(words[::2], map(_as_scalar, words[1::2]), strict=True)),
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [str(word) for pair in value.items() for word in pair],
+        )
+
     @registry.struct_rule
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
@@ -352,6 +375,8 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
             value = getattr(info.default, each.name)
             if _is_nested(kind) or (value == () and _lists_settings(kind)):
                 kind = Annotated[Any, as_yaml(kind)]
+            elif typing.get_origin(kind) is dict and _holds_lists(kind):
+                kind = Annotated[Any, as_pairs()]
             elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
             if info.default is default and each.name in hidden:

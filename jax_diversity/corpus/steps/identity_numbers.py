@@ -11,7 +11,8 @@ from datetime import date
 from functools import lru_cache
 from itertools import cycle
 
-from jax_diversity.corpus.steps.replacing import Find, Span, before, by_pattern, holding
+from jax_diversity.corpus.steps.base import Span
+from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding
 
 # ---- Cards.
 _GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
