@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_diversity.loader.sampler import SequenceSource
+from jax_diversity.run.source import SequenceSource
 from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
