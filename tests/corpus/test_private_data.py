@@ -175,6 +175,27 @@ def test_without_the_library_telephones_must_be_left_alone(monkeypatch: pytest.M
     assert masks("a@b.com", placeholders={"phone": ""})[0] == "<email>"
 
 
+def test_without_the_library_of_checksums_numbers_must_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(personal_data, "HAS_CHECKSUMS", False)
+    with pytest.raises(UserError, match=r"needs the library python-stdnum.* placeholders of card and national_id"):
+        Chain([("personal_data", {})])
+    assert masks("a@b.com", placeholders={"card": "", "national_id": ""})[0] == "<email>"
+
+
+@pytest.mark.parametrize(
+    ("number", "is_one"),
+    [
+        ("CPF 111.111.111-11", False),  # the checksum of br.cpf alone is right
+        ("RSSMRA85T10A562S", True),
+        ("RSSMRA85T40A562V", False),  # the days are 1 to 31 and, of women, 41 to 71
+        ("11010519491231002X", True),
+        ("110105194913310021", False),  # of the 13th month
+    ],
+)
+def test_checksums_are_not_all(number: str, is_one: bool) -> None:
+    assert any(kind.startswith("national_id") for kind in masks(number)[1]) is is_one
+
+
 def test_masked_leaves_nothing_to_see() -> None:
     text = 'Jo (212) 736-5000, jo@b.com, 10.0.0.1, 4111-1111-1111-1111, ssn 078-05-1120, api_key="aB3dE5fG7hI9kL1mN3pQ"'
     shown = personal_data.masked(text)

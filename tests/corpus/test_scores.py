@@ -87,7 +87,7 @@ def test_texts_come_in_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (
             "a.jsonl",
             b'{"text": "a"}\n{"txt": "b"}\n',
-            "a.jsonl:2: no field 'text' among txt; the option 'good' needs a text",
+            "a.jsonl:2: no field 'text' among txt; the option 'good' needs",
         ),
         ("a.jsonl", b'["a"]\n', "a.jsonl:1: expected a JSON object, found list"),
         ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: no valid UTF-8"),

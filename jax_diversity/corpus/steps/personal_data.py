@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 from jax_diversity.corpus.steps.access_keys import access_keys
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
-from jax_diversity.corpus.steps.identity_numbers import cards, ibans, national_numbers
+from jax_diversity.corpus.steps.identity_numbers import HAS_CHECKSUMS, cards, ibans, national_numbers
 from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding, replaced
 from jax_diversity.corpus.steps.telephone import telephone_numbers
 from jax_diversity.foundation.errors import UserError, did_you_mean
@@ -72,6 +72,12 @@ class PersonalData(Step):
     private_addresses: bool = False
 
     def __post_init__(self) -> None:
+        needed = [kind for kind in ("card", "national_id") if self.placeholders[kind]]
+        if needed and not HAS_CHECKSUMS:
+            raise UserError(
+                "The step personal_data needs the library python-stdnum; pip install 'jax-diversity[preparation]', or "
+                f"set the placeholders of {' and '.join(needed)} to empty texts."
+            )
         self._finds = _finds(self.placeholders, self.regions, self.countries, self.private_addresses)
 
     def identity(self) -> str:
