@@ -13,7 +13,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -376,11 +376,17 @@ def _takes_words_or_names(kind: Any) -> bool:
     return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
 
 
-def _number_or_word(word: str) -> float | str:
-    try:
-        return float(word)
-    except ValueError:
-        return word
+def _holds_lists(kind: Any) -> bool:
+    """Whether the values of a dict may be lists beside single values."""
+    return any(typing.get_origin(each) is tuple for each in typing.get_args(typing.get_args(kind)[1]))
+
+
+def _as_scalar(word: str) -> int | float | bool | str:
+    """A word of the command line as the first type that fits."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return {"True": True, "False": False}.get(word, word)
 
 
 def _lists_settings(kind: Any) -> bool:
@@ -417,9 +423,7 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
     def as_words_or_yaml(kind: Any) -> Any:
         def read(words: Sequence[str]) -> Any:
             is_yaml = len(words) == 1 and words[0].startswith(("{", "["))
-            return settings_from_plain(
-                kind, parse_yaml(words[0]) if is_yaml else [_number_or_word(word) for word in words]
-            )
+            return settings_from_plain(kind, parse_yaml(words[0]) if is_yaml else [_as_scalar(word) for word in words])
 
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs="*",
@@ -427,6 +431,16 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
             instance_from_str=read,
             is_instance=lambda value: True,
             str_from_instance=lambda value: [json.dumps(value)] if isinstance(value, dict) else list(map(str, value)),
+        )
+
+    def as_pairs() -> Any:
+        """Names and values where a value may also be a list or mapping, which stays YAML text here."""
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[NAME VALUE [NAME VALUE ...]]",
+            instance_from_str=lambda words: dict(zip(words[::2], map(_as_scalar, words[1::2]), strict=True)),
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [str(word) for pair in value.items() for word in pair],
         )
 
     @registry.struct_rule
@@ -441,6 +455,8 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
                 kind = Annotated[Any, as_words_or_yaml(kind)]
             elif _is_nested(kind) or (value == () and _lists_settings(kind)):
                 kind = Annotated[Any, as_yaml(kind)]
+            elif typing.get_origin(kind) is dict and _holds_lists(kind):
+                kind = Annotated[Any, as_pairs()]
             elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
             if each.metadata == POSITIONAL:

@@ -41,6 +41,7 @@ from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.decoding import FIELDS
+from jax_diversity.run.source import SequenceSource
 from jax_diversity.schema import Document, Segments
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.tokenization.factory import make_tokenizer
@@ -322,7 +323,7 @@ def test_an_edited_chat_keeps_its_answers(tmp_path: Path) -> None:
 def test_a_chat_whose_marks_a_step_has_removed_learns_nothing(tmp_path: Path) -> None:
     # c4 removes lines without a mark at their end, and with them those of the template.
     record = {"question": "Is it so, and why is it so?", "answer": "It is so. It is what it was. It will be so."}
-    steps = [("c4", {"least_sentences": 1})]
+    steps = [("c4", {"thresholds": {"least_sentences": 1}})]
     documents, counts = prepared(
         tmp_path, steps, *[record | {"id": str(number)} for number in range(3)], template="plain"
     )

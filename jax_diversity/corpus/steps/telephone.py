@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
-from jax_diversity.corpus.steps.replacing import Find, Span, before
+from jax_diversity.corpus.steps.base import Span
+from jax_diversity.corpus.steps.replacing import Find, before
 from jax_diversity.foundation.errors import UserError, did_you_mean
 
 _INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ().\u00a0/-]{6,24}(?<=\d)")
