@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jax_diversity.foundation.checks import at_least, one_of, seed
 from jax_diversity.foundation.errors import UserError
@@ -15,12 +15,21 @@ _MOST_NUMBERS = 10**9
 """16 GB with their gradients and the two numbers that the optimiser keeps for each; the lab is for small models."""
 
 
+class Size(NamedTuple):
+    """The shape of a model; heads are those of a transformer."""
+
+    width: int
+    num_layers: int
+    num_heads: int
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The lab's small GPT and its training run."""
 
-    ordering: str = "balance"
-    """The ordering that feeds the run, or a .npy file of sequence indices."""
+    ordering: str | None = None
+    """The dataset's ordering that training follows, or a .npy file of sequence indices; None takes `balance`. Not with
+    a stored run, which holds its own order."""
     num_steps: int = 200
     """Optimiser steps."""
     batch_size: int = 16

@@ -47,13 +47,13 @@ class Sequences:
         return len(self.inputs)
 
     def batch(self, rows: Int64[np.ndarray, " row"]) -> dict[str, Rows]:
-        """Some sequences as a model's step takes them."""
+        """Some sequences as a batch of the loader has them."""
         return {
             "inputs": self.inputs[rows],
             "targets": self.targets[rows],
-            "segmentation": self.segmentation[rows],
-            "position": self.position[rows],
-            "is_target": self.is_target[rows],
+            "inputs_segmentation": self.segmentation[rows],
+            "targets_segmentation": self.segmentation[rows] * self.is_target[rows],
+            "inputs_position": self.position[rows],
         }
 
     def padded(self, multiple: int) -> Sequences:

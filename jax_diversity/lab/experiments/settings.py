@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import at_least, file_name, one_of, whole_number
@@ -19,20 +19,13 @@ from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.lab.gradient_orders import Rule as GradientRule
 from jax_diversity.lab.mixture_rules import Rule as MixtureRule
+from jax_diversity.lab.settings import Size
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
 
 VERSION = 1
 """Of what a trial's settings mean: it grows when the same settings give other numbers."""
 _MOST_TRIALS = 100_000
-
-
-class Size(NamedTuple):
-    """The shape of a model."""
-
-    width: int
-    num_layers: int
-    num_heads: int
 
 
 SIZES: Mapping[str, Mapping[str, Size]] = {
