@@ -43,6 +43,13 @@ CONFIG = TrainConfig(
 )
 
 
+OPTIONS = [
+    f"--train.{field.name.replace('_', '-')}={getattr(CONFIG, field.name)}"
+    for field in dataclasses.fields(CONFIG)
+    if field.name not in ("metrics", "ordering")
+]
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> jd.Dataset:
     return jd.open_dataset(write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out").root)
@@ -61,6 +68,16 @@ def losses(run) -> list[tuple[float, float | None]]:
 
 class KillError(Exception):
     pass
+
+
+def kill_at(step: int):
+    """A function that ends a training run after a step."""
+
+    def kill(record):
+        if record["step"] == step:
+            raise KillError
+
+    return kill
 
 
 def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
@@ -86,12 +103,8 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
 
 @pytest.mark.parametrize("killed_after", [2, 4, 11])
 def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
-    def kill(step):
-        if step["step"] == killed_after - 1:
-            raise KillError
-
     with pytest.raises(KillError):
-        train(dataset, CONFIG, tmp_path / "run", on_step=kill)
+        train(dataset, CONFIG, tmp_path / "run", on_step=kill_at(killed_after - 1))
     with (tmp_path / "run" / "log.jsonl").open("a") as log:
         log.write('{"step": 99, "lo')
     done: list[int] = []
@@ -251,12 +264,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copi
     monkeypatch.setattr(checkpoints, "write_json", full)
     (dataset.root / "training").symlink_to(copied.parent)
     copied.rename(copied.parent / "balance")
-    options = [
-        f"--train.{field.name.replace('_', '-')}={getattr(CONFIG, field.name)}"
-        for field in dataclasses.fields(CONFIG)
-        if field.name not in ("metrics", "ordering")
-    ]
-    assert main(["train", "--quiet", "--out", str(dataset.root), *options]) == 2
+    assert main(["train", "--quiet", "--out", str(dataset.root), *OPTIONS]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left on the disk" in line
     (copied.parent / "balance").rename(copied)
@@ -292,6 +300,21 @@ def test_an_ordering_from_a_file_has_a_folder_of_its_own(dataset, tmp_path, monk
     header, steps = read_log(dataset.root / "training" / f"mine-{fingerprint[:8]}" / "log.jsonl")
     assert (header["ordering"], len(steps)) == (fingerprint, 1)
     shutil.rmtree(dataset.root / "training")
+
+
+def test_a_stored_run_is_trained_in_its_own_folder(dataset, tmp_path, capsys):
+    run = jd.create_schedule(tmp_path / "run", dataset.root, num_epochs=2)
+    whole = train(run, CONFIG, tmp_path / "whole")
+    with pytest.raises(KillError):
+        train(run, CONFIG, tmp_path / "run" / "training", on_step=kill_at(7))
+    arguments = ["train", "--quiet", "--out", str(tmp_path / "run"), *OPTIONS]
+    assert main(arguments) == 0
+    assert "on 'run' for 12 steps" in capsys.readouterr().out
+    header, steps = read_log(tmp_path / "run" / "training" / "log.jsonl")
+    assert header["ordering"] == run.fingerprint
+    assert [step["loss"] for step in steps] == [step["loss"] for step in whole.steps]
+    assert main([*arguments, "--train.ordering", "balance"]) == 2
+    assert "Expected no ordering with the run in" in capsys.readouterr().err
 
 
 def test_logs_are_read_as_far_as_they_go(tmp_path):
