@@ -6,7 +6,10 @@ that damage is found before anything is used. Finding and verifying checkpoints 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 _ABOUT = "checkpoint.json"
 _ARRAYS = "arrays"
 _NUM_KEPT = 2
+_MOST_METADATA = 2**18
+"""Bytes on disk besides those of the arrays."""
 
 
 class DamagedCheckpoint(UserError):
@@ -51,12 +56,10 @@ class Checkpoints:
     def save(self, num_steps: int, trainer: Trainer, batches: BatchIterator) -> None:
         """Save the state after so many steps."""
         import jax
-        import orbax.checkpoint
 
         about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
         with atomic_folder(self._folder / str(num_steps)) as folder:
-            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
-                checkpointer.save((folder / _ARRAYS).absolute(), jax.tree.leaves((trainer.parameters, trainer.state)))
+            _save_arrays(folder / _ARRAYS, jax.tree.leaves((trainer.parameters, trainer.state)))
             write_json(folder / _ABOUT, signed({**about, "files": _hashes(folder)}))
         self._remove_old()
 
@@ -106,6 +109,21 @@ class Checkpoints:
                 f"The run in {self._folder.parent} was begun with {', '.join(differing)}; set that back to continue "
                 f"it, or delete {self._folder.parent} to start a new run."
             )
+
+
+def _save_arrays(folder: Path, arrays: list[Any]) -> None:
+    import orbax.checkpoint
+
+    # Checked first: when the disk fills up during a save, Orbax also prints the tracebacks of its threads.
+    if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in arrays) + _MOST_METADATA:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    try:
+        with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder.absolute(), arrays)
+    except ValueError as error:  # TensorStore's error for a full disk, or a folder that cannot be written
+        if (code := re.search(r"os_error_code='(\d+)'", str(error))) is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from None
 
 
 def _hashes(folder: Path) -> dict[str, str]:
