@@ -145,21 +145,33 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     Raises:
         DamagedCheckpoint: a file that is damaged, missing or added, or a checkpoint under another one's name.
     """
-    expected = f"Expected a training checkpoint as it was written at {folder}"
+    about = _read_about(folder)
+    if damaged := _damaged_files(folder, about):
+        raise DamagedCheckpoint(f"{_expected(folder)}, found other bytes in {', '.join(damaged)}")
+    return about
+
+
+def _expected(folder: Path) -> str:
+    return f"Expected a training checkpoint as it was written at {folder}"
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         if about != signed(about):
-            raise ValueError(f"{_ABOUT} that does not fit its hash")
+            raise ValueError(f"{_ABOUT} that does not fit its own hash")
         if str(about["num_steps"]) != folder.name:
             raise ValueError(f"the one after {about['num_steps']} steps")
-        found = _hashes(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = "another kind of file" if isinstance(error, KeyError) else in_one_line(error)
-        raise DamagedCheckpoint(f"{expected}, found {reason}") from None
-    for name in sorted(found.keys() | about["files"].keys()):
-        if found.get(name) != about["files"].get(name):
-            raise DamagedCheckpoint(f"{expected}, found {name} with other bytes")
+        raise DamagedCheckpoint(f"{_expected(folder)}, found {reason}") from None
     return about
+
+
+def _damaged_files(folder: Path, about: Mapping[str, Any]) -> list[str]:
+    """The files of a checkpoint that are damaged, missing or added."""
+    found, known = _hashes(folder), about["files"]
+    return sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
 
 
 def verify_training(root: Path) -> list[Fault]:
@@ -170,13 +182,18 @@ def verify_training(root: Path) -> list[Fault]:
         for path in find_checkpoints(folder).values():
             name = path.relative_to(root).as_posix()
             try:
-                state = read_checkpoint(path)["input"]
+                about = _read_about(path)
             except DamagedCheckpoint as error:
-                faults.append(Fault(name, "a checkpoint as it was written", str(error).rpartition(", found ")[2]))
+                found = str(error).rpartition(", found ")[2]
+                faults.append(Fault(f"{name}/{_ABOUT}", "the description of this checkpoint", found))
                 continue
             faults += [
-                Fault(name, f"the {each} {header[each]} of the log beside it", str(state[each]))
+                Fault(f"{name}/{file}", "the bytes that were written", "others, or no file")
+                for file in _damaged_files(path, about)
+            ]
+            faults += [
+                Fault(name, f"the {each} {header[each]} of the log beside it", str(about["input"][each]))
                 for each in ("dataset", "ordering")
-                if header.get(each, state[each]) != state[each]
+                if header.get(each, about["input"][each]) != about["input"][each]
             ]
     return faults

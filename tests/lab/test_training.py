@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_named_and_refused(dataset, whole, copied, damag
     path = copied / "checkpoints" / "12"
     DAMAGES[damage](path)
     faults = [fault.file for fault in verify_training(copied.parents[1])]
-    assert "training/run/checkpoints/12" in faults
+    assert any(file.startswith("training/run/checkpoints/12/") for file in faults)
     sentence = rf"as it was written at {path}, found .*; delete it to go on from the state after 8 steps\.$"
     with pytest.raises(UserError, match=sentence):
         train(dataset, CONFIG, copied)
