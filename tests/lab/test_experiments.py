@@ -26,7 +26,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.compiled import Step, compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation, common_runs, make_evaluation
-from jax_diversity.lab.experiments.judging import Judge, told_apart, value_of
+from jax_diversity.lab.experiments.judging import Judge, are_significant, value_of
 from jax_diversity.lab.experiments.orders import exchange_documents, main_documents
 from jax_diversity.lab.experiments.page import experiment_text, write_page
 from jax_diversity.lab.experiments.results import Measure, Row, append_rows, read_rows
@@ -760,7 +760,7 @@ def test_verdicts_on_rows_with_known_differences(tmp_path):
     assert verdicts == {
         1: "held",
         2: "did not hold",
-        3: "not to be told apart",
+        3: "inconclusive",
         4: "held",
         5: "held",
         6: "held",
@@ -802,8 +802,8 @@ def test_measures_on_the_way():
 
 def test_several_comparisons_are_corrected_for():
     single = [Difference(-0.1, -0.19, -0.01, 0.03, 5)]
-    assert told_apart(single) == [True]
-    assert told_apart(single * 2) == [False, False]
+    assert are_significant(single) == [True]
+    assert are_significant(single * 2) == [False, False]
 
 
 # ---- What the lab needs of other parts.

@@ -12,7 +12,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.lab.experiments.figures import Bar, Line, curves_figure, differences_figure
-from jax_diversity.lab.experiments.judging import ALL, Judge, interval, told_apart
+from jax_diversity.lab.experiments.judging import ALL, Judge, are_significant, interval
 from jax_diversity.lab.experiments.results import Row
 from jax_diversity.lab.experiments.settings import Experiment
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
@@ -103,7 +103,7 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
     found = {arm: each for arm, each in differences.items() if each is not None}
-    clear = dict(zip(found, told_apart(list(found.values())), strict=True)) if found else {}
+    clear = dict(zip(found, are_significant(list(found.values())), strict=True)) if found else {}
     corrected = (
         dict(zip(found, holm(np.array([each.p_value for each in found.values()])), strict=True)) if found else {}
     )
@@ -118,7 +118,7 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
         if each is None:
             yield f"| {arm} | {at}{mean:.4f} | | | |"
             continue
-        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "not to be told apart"
+        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "inconclusive"
         origin = f"{judge.against(arm)}: " if several else ""
         yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(each)} | {corrected[arm]:.3g} | {verdict} |"
     if found:
@@ -201,13 +201,15 @@ def _groups_table(judge: Judge) -> Iterator[str]:
     setting = ALL if len(judge.settings) > 1 else None
     rows = {(arm, name): _difference(judge, arm, name, setting) for arm in arms for name in names}
     yield f"## By {family}\n\nDifferences from the arm that each is compared with, means over all settings; **bold** "
-    yield "where they are told apart after Holm's correction over the column.\n"
+    yield "where they are significant after Holm's correction over the column.\n"
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
     for arm in arms:
         found = {name: each for name in names if (each := rows[arm, name]) is not None}
         if found:
-            marks |= {(arm, name): mark for name, mark in zip(found, told_apart(list(found.values())), strict=True)}
+            marks |= {
+                (arm, name): mark for name, mark in zip(found, are_significant(list(found.values())), strict=True)
+            }
     for name in names:
         cells = []
         for arm in arms:
@@ -259,11 +261,11 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure, setting)) is not None
         }
         if found:
-            clear = told_apart(list(found.values()))
+            clear = are_significant(list(found.values()))
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
             bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
     if bars:
-        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where told apart after correction."
+        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
     lines = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:

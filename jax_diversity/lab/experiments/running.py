@@ -112,7 +112,7 @@ def design_sentence(experiment: Experiment) -> tuple[str, bool]:
         f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it asks for {config.asks:g}."
     )
     if seen > config.asks:
-        sentence += " Add seeds, or read a smaller difference as not to be told apart."
+        sentence += " Add seeds, or read a smaller difference as inconclusive."
     return sentence, seen <= config.asks
 
 
