@@ -159,9 +159,7 @@ def train(
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
     settings["vocab_size"] = vocab_size
-    model = compiled_model(
-        vocab_size, Size(config.width, config.num_layers, config.num_heads), positions=config.positions
-    )
+    model = compiled_model(vocab_size, Size(config.width, config.num_layers, config.num_heads))
     rate = jax.jit(_schedule(config))
     header = {"dataset": run.identity, "ordering": run.fingerprint, "settings": settings}
     metrics = BatchMetrics.of_loader(loader)

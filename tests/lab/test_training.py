@@ -394,7 +394,7 @@ def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
         ({"seed": -1}, r"train\.seed >= 0, found -1"),
         ({"seed": 2**32}, r"train\.seed from 0 to 2\^32 - 1"),
         ({"num_steps": 2**31}, r"train\.num_steps <= 2147483647"),
-        ({"width": 2**24}, r"at most 1,000,000,000 numbers, found 6,755,399,441,055,744; lower train\.width"),
+        ({"width": 2**24}, r"at most 1,000,000,000 weights, found 6,755,399,441,055,744; lower train\.width"),
         ({"ordering": "best"}, "Unknown ordering 'best'"),
     ],
 )
