@@ -330,7 +330,7 @@ def test_rows_that_cannot_be(place, tmp_path):
     (tmp_path / "results.parquet").unlink()
     append_rows(tmp_path / "a.parquet", rows)
     append_rows(tmp_path / "b.parquet", [dataclasses.replace(rows[1], digest="0")])
-    with pytest.raises(UserError, match=f"two with other numbers of small, {rows[1].arm}, order seed"):
+    with pytest.raises(UserError, match=f"two different results of small, {rows[1].arm}, order seed"):
         read_rows(tmp_path)
     (tmp_path / "b.parquet").unlink()
     table = pq.read_table(tmp_path / "a.parquet")

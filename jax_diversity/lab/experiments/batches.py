@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _NEXT_EPOCH = 1_000_003
-"""Between the seeds of two epochs, so that epochs of one order seed do not meet those of another."""
+"""Difference between the seeds of two epochs, so that different order seeds have different epochs."""
 
 
 class Ordered:
-    """Sequences in an order, or in one of each epoch's own, which gradients may teach."""
+    """Sequences in one order, or in a new order in each epoch, which may be learnt from gradients."""
 
     def __init__(self, config: TrialConfig, packed: Packed) -> None:
         self._config, self.packed = config, packed
@@ -43,7 +43,7 @@ class Ordered:
         self.order: Order = np.zeros(0, np.int64)
         self.rows: Order = self.order
         self.upcoming: Order = self.order
-        """The sequences of the epoch that come after the present batch."""
+        """The sequences of the epoch after the current batch."""
 
     def give(self, step: int) -> Given:
         """The next sequences of the order."""
@@ -68,16 +68,21 @@ class Ordered:
         return order
 
     def observe(self, step: int, result: Step) -> Mapping[str, float]:
-        """Teach the next epoch's order, where gradients do that."""
+        """Learn the next epoch's order from gradients, if the trial does so."""
         if self._learner is not None and result.sketches is not None:
             self._learner.observe(result.sketches)
         return {}
 
 
 class Mixed(Ordered):
-    """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses.
+    """An order that is renewed every few steps, with the groups' shares that a rule computes from losses.
 
-    `names` are the groups', `codes` says which of them every document belongs to.
+    Args:
+        config: settings of the trial.
+        packed: the sequences.
+        rule: computes shares from losses.
+        names: names of the groups.
+        codes: the group of every document.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Mixed(Ordered):
     ) -> None:
         super().__init__(config, packed)
         self._rule, self._names, self._codes = rule, names, codes
-        # Added up when the order is made again: each look waits for the device.
+        # Added up when the order is renewed, since reading a loss waits for the device.
         self._waiting: list[tuple[Any, Any]] = []
 
     def give(self, step: int) -> Given:
@@ -100,7 +105,7 @@ class Mixed(Ordered):
         return given._replace(arrays={**given.arrays, "groups": groups}, num_groups=len(self._names))
 
     def observe(self, step: int, result: Step) -> Mapping[str, float]:
-        """Keep the losses; after `replan_every` steps make a new order of what is left."""
+        """Store the losses; after `replan_every` steps make a new order of the rest of the epoch."""
         self._waiting.append(result.groups)
         if (step + 1) % self._config.replan_every:
             return {}
@@ -115,12 +120,12 @@ class Mixed(Ordered):
         return {f"share/{family}/{name}": share for name, share in zip(self._names, shares.tolist(), strict=True)}
 
     def _plan_again(self, shares: Float64[np.ndarray, " group"], step: int) -> None:
-        """What was read stays, so that it is not read again in this epoch; the rest aims at the shares."""
+        """Order the rest of the epoch by the shares; sequences that were read keep their places."""
         config = self._config
         seen = self.order[: len(self.order) - len(self.upcoming)]
         options: dict[str, Any] = dict(config.order.options)
         with warnings.catch_warnings():
-            # A group that is used up before the epoch ends: training ends before that, or takes what is left.
+            # A group may be used up before the epoch ends; then training ends earlier or reads the other groups.
             warnings.simplefilter("ignore", UnmetTargets)
             planned = make_order(
                 self.packed.characteristics,
@@ -134,7 +139,7 @@ class Mixed(Ordered):
 
 
 class Contiguous:
-    """The corpus as one stream in rows, for a model that carries its state."""
+    """The corpus as one stream, cut into rows, for a model that carries its state."""
 
     def __init__(self, config: TrialConfig, model: CompiledModel, dataset: Dataset) -> None:
         self._config, self._model, self._length = config, model, dataset.sequence_length
@@ -159,7 +164,7 @@ class Contiguous:
         return Given(stream_batch(self._rows, column * self._length, self._length), self._carry)
 
     def observe(self, step: int, result: Step) -> Mapping[str, float]:
-        """Carry the state on."""
+        """Store the state for the next batch."""
         self._carry = result.carry
         return {}
 
@@ -167,13 +172,13 @@ class Contiguous:
 def stream_batch(
     rows: Integer[np.ndarray, "row column"], start: int, length: int
 ) -> dict[str, Integer[np.ndarray, "row token"]]:
-    """Some columns of rows of a stream, every token of which has a target."""
+    """Some columns of a stream's rows as a batch, in which every token has a target."""
     tokens = rows[:, start : start + length + 1].astype(np.int32)
     return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "targets_segmentation": np.ones_like(tokens[:, 1:])}
 
 
 def _stream(dataset: Dataset) -> Integer[np.ndarray, " token"]:
-    """All training documents end to end, in the corpus's order."""
+    """All training documents, joined in the corpus's order."""
     documents: Int64[np.ndarray, " document"] = np.unique(dataset.segments.document_index)
     return np.concatenate([np.asarray(dataset.tokens.document(index)) for index in documents.tolist()])
 

@@ -1,4 +1,4 @@
-"""The page of an experiment: what was run, what can be told apart, and the verdicts on its claims."""
+"""The page of an experiment: its design, its differences, and the verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
 
 
 def write_page(experiment: Experiment, rows: Mapping[str, Row], folder: Path) -> None:
-    """Write `folder/NAME.md` and the figures that it shows.
+    """Write `folder/NAME.md` and its figures.
 
     Raises:
         UserError: no row of the experiment, or a folder that cannot be written.
@@ -99,7 +99,7 @@ def _design(judge: Judge, known: Sequence[Row]) -> str:
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
-    """Every arm's mean, and its difference from the arm that it is compared with, each at its best setting."""
+    """Every arm's mean, and its difference from its comparison, each at its best setting."""
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
     found = {arm: each for arm, each in differences.items() if each is not None}
@@ -192,7 +192,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
 
 
 def _groups_table(judge: Judge) -> Iterator[str]:
-    """Differences by the groups of the family that is averaged."""
+    """Differences by the groups of the family `validation.macro`."""
     family = judge.experiment.config.validation.macro
     names = judge.names(f"loss/{family}/*")[:_MOST_GROUPS]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
@@ -221,7 +221,7 @@ def _groups_table(judge: Judge) -> Iterator[str]:
 
 
 def _gradients_table(judge: Judge) -> Iterator[str]:
-    """Measures of the gradients as ratios to those of the arm that each is compared with."""
+    """Measures of the gradients, divided by those of the arm that each is compared with."""
     names = [*judge.names("stable_rank/*"), *judge.names("gradient/*")]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if not names or not arms:
@@ -276,7 +276,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             mean = np.mean([np.interp(steps, *curve) for curve in curves], axis=0)
             lines.append(Line(arm, steps, _smoothed(mean)))
     if lines:
-        # The first losses, those of a model that knows nothing, would leave no room for the rest.
+        # The high losses of the first steps would compress the rest of the curve.
         lines = [Line(line.name, line.x[len(line.x) // 4 :], line.y[len(line.y) // 4 :]) for line in lines]
         subtitle = "Training loss, mean of the runs, smoothed; from a quarter of the steps on."
         name = f"{experiment.name.replace('_', '-')}-curves.svg"
@@ -284,7 +284,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
 
 
 def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
-    """Exponential moving average that starts at the first value; few values, each the mean of many steps, stay."""
+    """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]

@@ -1,4 +1,4 @@
-"""One trial: a small model trained on one order, and the row of numbers that it leaves."""
+"""One trial: a small model trained on one order; its result is a row of numbers."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 _EVALUATION_ROWS = 32
 _STEPS_BETWEEN_CHECKS = 50
-"""Steps after which a loss is looked at: each look waits for the device."""
+"""Number of steps between checks for a finite loss: each check waits for the device."""
 _CURVE_POINTS = 100
-"""Mean losses of an epoch that a row keeps."""
+"""Number of mean losses that a row stores for each epoch."""
 _STREAM_ROWS = 8
-"""Rows of a text that a model with a state reads."""
+"""Number of rows into which a text is cut for a model with a state."""
 _OTHER_BATCHES = 4
-"""Batches, after the present one, between which gradients' variance is measured."""
+"""Number of batches after the current one that measure the gradients' variance."""
 
 
 def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
-    """Train one model and measure it; a run whose loss is no number any more ends there and is a row, too."""
+    """Train one model and measure it; a run whose loss becomes infinite or NaN ends and leaves a row, too."""
     started = time.perf_counter()
     run = _Run(trial.config, material)
     run.train()
@@ -77,7 +77,7 @@ def _device() -> str:
 
 
 class Material:
-    """What the trials of an experiment on one dataset share: the dataset, what models are judged on, sequences."""
+    """Shared by the trials of an experiment on one dataset: the dataset, the evaluation, the sequences."""
 
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
@@ -85,7 +85,7 @@ class Material:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokens that models learn and are judged on: the same on every machine, wherever they lie."""
+        """A hash of the tokens of training and evaluation; it does not depend on the machine or the paths."""
         dataset = self.dataset
         digest = hashlib.sha256(training_sequences(dataset, dataset.segments).inputs.tobytes())
         for name, documents in {"": self.evaluation.validation, **self.evaluation.tasks}.items():
@@ -93,7 +93,7 @@ class Material:
         return digest.hexdigest()[:16]
 
     def packed(self, config: TrialConfig) -> Packed:
-        """The sequences that a trial reads; the last ones are kept, since trials of one packing follow one another."""
+        """The sequences that a trial reads; the last ones stay in memory, since the next trial often reads them too."""
         key = repr((config.packing, config.attention, config.packing and config.order_seed))
         if self._held is None or self._held[0] != key:
             self._held = key, pack_documents(self.dataset, config.packing, config.attention, config.order_seed)
@@ -138,7 +138,7 @@ class _Run:
         run = _Run(plain, self.material)
         run.train()
         final = {each.name: each.value for each in run.measures}
-        # A group that validation does not measure has no excess.
+        # A group without a validation loss gets an infinite reference, so that its excess is 0.
         return np.array([final.get(f"loss/{self.config.mixture_family}/{name}", np.inf) for name in names])
 
     def digest(self) -> str:
@@ -147,7 +147,7 @@ class _Run:
         return hashlib.sha256(losses.tobytes() + self.document_losses.tobytes()).hexdigest()[:16]
 
     def train(self) -> None:
-        """All steps, with what is measured on the way."""
+        """Take all steps, and measure losses and gradients at the configured ones."""
         config = self.config
         evaluations = {max(round(share * self.num_steps), 1) for share in config.evaluate_at}
         diagnoses = {max(round(share * self.num_steps), 1) for share in config.diagnose_at}
@@ -167,7 +167,7 @@ class _Run:
         self._keep_curve()
 
     def _rate(self, step: int) -> float:
-        """The learning rate: linear warm-up, then half a cosine down to a tenth, or the peak."""
+        """The learning rate: linear warm-up, then half a cosine down to a tenth of the peak, or the peak."""
         config = self.config
         warmup = round(config.warmup * self.num_steps)
         if step < warmup:
@@ -177,7 +177,7 @@ class _Run:
         part = (step - warmup) / max(self.num_steps - warmup, 1)
         return config.learning_rate * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * part)))
 
-    # ---- What is measured.
+    # ---- Measures.
     def _evaluate(self, step: int) -> None:
         if self.config.layout != "sequences":
             self._evaluate_stream(step)
@@ -202,7 +202,7 @@ class _Run:
         return np.concatenate([np.asarray(part, np.float64) for part in parts])[: len(sequences)]
 
     def _evaluate_stream(self, step: int) -> None:
-        """An LSTM reads each text as one stream; its blocks stand for documents."""
+        """Measure an LSTM, which reads each text as one stream; blocks of the stream take the place of documents."""
         evaluation = self.material.evaluation
         texts = {"validation": evaluation.validation} | dict(evaluation.tasks)
         for name, documents in texts.items():
@@ -240,7 +240,7 @@ class _Run:
         size, sequences = self.config.batch_size, self.source.packed.sequences
         number = min(_OTHER_BATCHES, len(self.source.upcoming) // size)
         rows = self.source.upcoming[: number * size]
-        if number < 2:  # the end of an epoch: the dataset's first sequences, the same in all arms
+        if number < 2:  # at the end of an epoch: the dataset's first sequences, the same in all arms
             number = _OTHER_BATCHES
             rows = np.arange(number * size) % len(sequences)
         others = {name: each.reshape(number, size, -1) for name, each in sequences.batch(rows).items()}
@@ -251,7 +251,7 @@ class _Run:
         self.measures += [Measure(step, name, float(value)) for name, value in found.items()]
 
     def _keep_curve(self) -> None:
-        """Mean training losses over hundredths of an epoch."""
+        """Store the mean training loss of every hundredth of an epoch."""
         losses = np.array([float(loss) for loss in self._losses])
         width = max(self.source.steps_per_epoch / _CURVE_POINTS, 1)
         block = (np.arange(len(losses)) / width).astype(int)
