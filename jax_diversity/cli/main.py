@@ -318,9 +318,9 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
     results = build.run_all()
     run = None
     if trains:
-        from jax_diversity.lab.run import train_dataset
+        from jax_diversity.lab.training import train_in_place
 
-        run = train_dataset(config.out, config.train, progress)
+        run = train_in_place(config.out, config.train, progress)
         results[-1] = build.run_stage("report")  # again, with the run's losses
     show(build_table(results))
     _show_funnel(results, build.folder.root)
@@ -514,7 +514,7 @@ def _run_export(options: ExportOptions) -> None:
 
 def _run_verify(options: VerifyOptions) -> None:
     from jax_diversity.foundation.artifacts import OutputFolder
-    from jax_diversity.lab.checkpoint_files import verify_training
+    from jax_diversity.lab.checkpoints import verify_training
 
     folder = OutputFolder(_existing(options.out))
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
@@ -547,6 +547,9 @@ def _show_lab(options: LabShowOptions) -> None:
 
 
 def _run_train(options: TrainOptions) -> None:
-    from jax_diversity.lab.run import train_dataset
+    from dataclasses import replace
 
-    show(training_line(train_dataset(_existing(options.out), options.train, Progress(options.quiet))))
+    from jax_diversity.lab.training import train_in_place
+
+    run = _open_run(options, options.train.ordering)
+    show(training_line(train_in_place(run, replace(options.train, ordering=None), Progress(options.quiet))))

@@ -199,8 +199,10 @@ class ExportOptions(VerifyOptions, ExportConfig):
 class TrainOptions(VerifyOptions):
     """A training run of the lab."""
 
+    version: int | None = None
+    """Of a run: its version; None takes the last."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """Model and run."""
+    """Model, length and learning rate."""
 
 
 @dataclass(frozen=True)

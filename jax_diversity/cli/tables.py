@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jax_diversity.dataset import Dataset
-    from jax_diversity.lab.run import TrainingRun
+    from jax_diversity.lab.training import TrainingRun
     from jax_diversity.pipeline.build import StageResult
 
 

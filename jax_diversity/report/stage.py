@@ -54,7 +54,7 @@ def _settings(config: Any) -> dict[str, Any]:
     """The settings that only the page depends on."""
     return {
         "windows": list(config.windows),
-        "main_ordering": config.train.ordering,
+        "main_ordering": config.train.ordering or "balance",
         "batch_sizes": [config.batch_size, config.train.batch_size],
     }
 

@@ -86,7 +86,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
     prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))
-    main_ordering = context.config.train.ordering
+    main_ordering = context.config.train.ordering or "balance"
     ordering, verdicts = ordering_values(context, dataset, names)
     shown = {name: entry for name, entry in sorted(stages.items()) if name != "report"}
     values = {

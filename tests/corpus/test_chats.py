@@ -34,14 +34,13 @@ from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.lab.training import train
 from jax_diversity.loader.streaming import stream_batches
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.decoding import FIELDS
-from jax_diversity.run.source import SequenceSource
 from jax_diversity.schema import Document, Segments
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.tokenization.factory import make_tokenizer

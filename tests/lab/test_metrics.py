@@ -17,10 +17,9 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.comparison import train_on_each
 from jax_diversity.lab.metrics import read_log
-from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.lab.training import train, train_on_each
 from jax_diversity.pipeline.build import Build
 from jax_diversity.report.training import training_values
 from tests.support.batch_values import assert_same_values, expected_values
