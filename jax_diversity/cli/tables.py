@@ -15,6 +15,7 @@ from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
+from jax_diversity.measures.stored import figures_file, measured_orderings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,10 +42,8 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 def orderings_table(dataset: Dataset) -> str:
     """The finished orderings' measured balance, as their .json files keep it; smaller is better everywhere."""
-    stages = sorted(stage for stage in dataset.manifest["stages"] if stage.startswith("measure/"))
-    names = [stage.removeprefix("measure/") for stage in stages]
-    paths = [dataset.file(stage, f"orderings/{name}.json") for stage, name in zip(stages, names, strict=True)]
-    summaries = {name: read_json(path, "measure")["balance"] for name, path in zip(names, paths, strict=True)}
+    names = measured_orderings(dataset.stored)
+    summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
     if not summaries:
         return "no orderings yet"
     numbers = ("TV mean", "worst", "best", "floor", "prefix L2")

@@ -16,6 +16,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.ordering.stored import ORDERINGS
 from jax_diversity.schema import Ordering
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def changed_ordering(path: Path, expected: str, found: str) -> UserError:
 def packed_beside(path: Path) -> str | None:
     """The fingerprint of the packing of the dataset in whose `orderings` folder a file lies."""
     folder = path.absolute().parent
-    if folder.name != "orderings":
+    if folder.name != ORDERINGS:
         return None
     try:
         manifest = json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.stored import EMBEDDINGS, FITTED, VECTORS, fitted_file
 from jax_diversity.foundation.artifacts import (
     CACHE,
     HashMemory,
@@ -38,7 +39,7 @@ def embed(context: Context, partial: Path) -> Counts:
 
     config, dataset = context.config.embedding, context.dataset
     beginnings = dataset.beginnings(config.max_tokens * CHARACTERS_PER_TOKEN)
-    stored = partial / "embedding.npz"
+    stored = partial / FITTED
     if context.reference is not None:
         _take_learnt(context.reference, config, stored)
     num_fitted = min(config.fit_documents, beginnings.num_documents)
@@ -54,7 +55,7 @@ def embed(context: Context, partial: Path) -> Counts:
             stored=stored,
             document_ids=lambda: dataset.document_store.columns(["id"])["id"],
         )
-    target = partial / "embeddings.npy"
+    target = partial / VECTORS
     about: Counts = {"features": _features(context, int(made.dimensions), stored)}
     if isinstance(made, PrecomputedVectors):
         about["num_unused_vectors"] = made.num_unused
@@ -74,13 +75,12 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
     """Copy what the embedder of the dataset that `features_from` names has learnt."""
     from jax_diversity.embedding.base import learns
 
-    name = f"embeddings/{stored.name}"
-    if name in reference.manifest["stages"]["embed"]["files"]:
-        copy_file(reference.file("embed", name), stored)
+    if (path := fitted_file(reference.stored)) is not None:
+        copy_file(path, stored)
     elif learns(config.method, config.options):
         raise UserError(
-            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no {name}; let the "
-            "embedder keep it in the file `stored`, and build that dataset again."
+            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no "
+            f"{EMBEDDINGS}/{FITTED}; let the embedder keep it in the file `stored`, and build that dataset again."
         )
 
 
@@ -204,7 +204,7 @@ EMBED = Stage(
     "embed",
     help="Turn every document into a vector.",
     section="embedding",
-    destination="embeddings",
+    destination=EMBEDDINGS,
     run=embed,
     summary=summary,
     settings=lambda config: {"embedding": dataclasses.asdict(config.embedding)},

@@ -15,6 +15,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.packing.stored import APPEARANCES, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
@@ -51,7 +52,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         appearances[validation] = 0
         # Validation documents appear once; those that never appear are in neither part.
         chosen, validation = appearances > 0, validation & (weights > 0)
-        write_array(partial / "appearances.npy", appearances)
+        write_array(partial / APPEARANCES, appearances)
     # Packed apart: no sequence holds tokens of both, whatever the method.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
@@ -62,20 +63,19 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
         )
-    for name, part in (("segments", training.segments), ("validation", apart.segments)):
+    for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
         columns = {column: getattr(part, column) for column in part.COLUMNS}
         if dataset.marks_learned:
             kept = part.length - part.inserted_ends(lengths)  # an end token that packing inserted is not learnt
             columns["num_learned"] = dataset.tokens.num_learned_of(part.document_index, part.document_offset, kept)
-        table = pa.table(columns)
-        pq.write_table(table, partial / f"{name}.parquet", compression="zstd")
+        pq.write_table(pa.table(columns), partial / name, compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
         documents = np.flatnonzero(chosen) if appearances is None else np.repeat(np.arange(len(lengths)), appearances)
         indices = megatron_indices(lengths, documents, config.sequence_length, **options)
-        write_array(partial / "shuffle_index.npy", indices.shuffle_index)
+        write_array(partial / SHUFFLE_INDEX, indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
         "overlap": training.segments.overlap,
@@ -183,7 +183,7 @@ PACK = Stage(
     "pack",
     help="Set validation documents aside, pack sequences.",
     section="packing",
-    destination="sequences",
+    destination=SEQUENCES,
     run=pack_documents,
     summary=summary,
     settings=lambda config: {"packing": dataclasses.asdict(config.packing)},

@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.records.stored import RECORDS
 
 
 def write_sequences(context: Context, partial: Path) -> Counts:
@@ -80,7 +81,7 @@ WRITE = Stage(
     "write",
     help="Write the sequences as ArrayRecord files.",
     section="records",
-    destination="records",
+    destination=RECORDS,
     run=write_sequences,
     summary=summary,
     settings=_settings,

@@ -14,6 +14,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.tokenization import workers
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
+from jax_diversity.tokenization.stored import TOKENS
 
 if TYPE_CHECKING:
     from jax_diversity.token_store.megatron import TokenStore
@@ -31,7 +32,7 @@ def tokenize(context: Context, partial: Path) -> Counts:
     paths = context.dataset.document_store.paths
     pairs = [(path, partial / f"tokens-{index:05d}") for index, path in enumerate(paths)]
     if context.config.tokenizer.kind == "stored":
-        from jax_diversity.tokenization.stored import store_given_tokens
+        from jax_diversity.tokenization.given import store_given_tokens
 
         counts, unknown_id = store_given_tokens(context, partial, pairs), None
     else:
@@ -174,7 +175,7 @@ TOKENIZE = Stage(
     "tokenize",
     help="Train or load the tokenizer; store all tokens.",
     section="tokenizer",
-    destination="tokens",
+    destination=TOKENS,
     run=tokenize,
     summary=summary,
     settings=_settings,
