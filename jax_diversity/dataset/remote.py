@@ -35,9 +35,9 @@ from jax_diversity.foundation.artifacts import (
 )
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import user_cache
+from jax_diversity.foundation.libraries import missing_driver
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _PIECE_BYTES = 8 * 2**20
 _PIECES_AT_A_TIME = 4
 
@@ -185,9 +185,7 @@ class RemoteFolder:
         try:
             return fsspec.core.url_to_fs(self.address)
         except ImportError as error:
-            extra = _EXTRAS.get(protocol)
-            what = f"pip install 'jax-diversity[{extra}]'" if extra else str(error)
-            raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
+            raise missing_driver(protocol, error) from None
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec knows, found {self.address}: {error}.") from None
 

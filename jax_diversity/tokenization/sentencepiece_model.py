@@ -20,6 +20,7 @@ from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_start_token
 from jax_diversity.tokenization.cutting import blanks
@@ -160,13 +161,7 @@ class SentencePieceTokenizer(ModelTokenizer):
     """A .model file read by the sentencepiece package."""
 
     def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
-        try:
-            import sentencepiece
-        except ImportError:
-            raise UserError(
-                "Expected the sentencepiece package for tokenizer.kind=sentencepiece, found none; install it with "
-                "`pip install 'jax-diversity[sentencepiece]'`."
-            ) from None
+        sentencepiece = optional("sentencepiece", "sentencepiece")
         super().__init__(model, "sentencepiece", f"sentencepiece {sentencepiece.__version__}", cut_at)
         self._num_threads = num_threads or -1  # -1: all cores
         try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.tokenization.cutting import blanks
 
 
@@ -24,14 +24,8 @@ from jax_diversity.tokenization.cutting import blanks
 def import_libraries() -> tuple[Any, Any]:
     """TensorFlow and tensorflow-text, imported once; a `UserError` if one of them is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise it writes notes about itself to standard error
-    try:
-        import tensorflow
-        import tensorflow_text
-    except ImportError as error:
-        raise UserError(
-            f"Expected tensorflow-text for this tokenizer, found none ({error}); install it with "
-            "`pip install 'jax-diversity[tensorflow-text]'` (Python 3.13 or older)."
-        ) from None
+    # Python 3.13 or older: tensorflow-text has no wheels for later ones.
+    tensorflow, tensorflow_text = (optional(name, "tensorflow-text") for name in ("tensorflow", "tensorflow_text"))
     with suppress(RuntimeError):  # other code of this process has already configured TensorFlow's devices
         tensorflow.config.set_visible_devices([], "GPU")
     return tensorflow, tensorflow_text

@@ -13,7 +13,8 @@ from typing import Literal, get_args
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
 from jax_diversity.foundation.checks import one_of, whole_number
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import in_one_line
+from jax_diversity.foundation.libraries import optional
 
 Extractor = Literal["trafilatura", "resiliparse"]
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
@@ -30,8 +31,7 @@ def html(
     """
     one_of("extractor", extractor, get_args(Extractor))
     whole_number("most_characters", most_characters, 1)
-    if find_spec(extractor) is None:
-        raise UserError(f"The step html needs the library {extractor}; pip install 'jax-diversity[preparation]'.")
+    optional(extractor, "preparation")
     extract = _trafilatura(tables) if extractor == "trafilatura" else _resiliparse()
 
     def rules(candidate: Candidate) -> Iterator[Measured]:

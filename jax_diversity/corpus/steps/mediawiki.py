@@ -12,12 +12,11 @@ import html
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
@@ -103,10 +102,7 @@ def mediawiki(*, languages: str = "", appendices: bool = False, formulas: bool =
     disambiguation, and pages with markup so broken that the parser fails or needs hours. Documents pass as they are if
     their field `media_type` is not text/x-wiki, unless `always`.
     """
-    if find_spec("mwparserfromhell") is None:
-        raise UserError(
-            "The step mediawiki needs the library mwparserfromhell; pip install 'jax-diversity[preparation]'."
-        )
+    optional("mwparserfromhell", "preparation")
     wanted = frozenset(languages.replace(",", " ").lower().split())
 
     def rules(candidate: Candidate) -> Iterator[Measured]:

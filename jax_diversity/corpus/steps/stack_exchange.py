@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-stack-exchange"
 # The paper names none. These have the 28 largest archives of posts, comments and votes in June 2017, by the list of
@@ -45,10 +44,7 @@ def stack_exchange(
     `least_score`, are removed. Documents pass as they are if their field `media_type` is not text/x-stack-exchange,
     unless `always`.
     """
-    if find_spec("resiliparse") is None:
-        raise UserError(
-            "The step stack_exchange needs the library resiliparse; pip install 'jax-diversity[preparation]'."
-        )
+    optional("resiliparse", "preparation")
     wanted = frozenset((_LARGEST if sites == "largest" else sites).replace(",", " ").lower().split())
 
     def rules(candidate: Candidate) -> Iterator[Measured]:
