@@ -25,6 +25,10 @@ _STORED = ("length", "source", "language", "host", "duplicate")
 _FIELD = "field:"
 _MOST_FIELDS = 5
 """Metadata fields that the summary names."""
+FIELD_BINS = 10
+"""Quantile bins of a numeric metadata field."""
+MAX_GROUPS = 1000
+"""Groups of a family of names (source, language, host, metadata field): the largest; the others form one group."""
 _ROW_GROUP = 65_536
 """Documents that are read together when some of them are asked for."""
 
@@ -108,7 +112,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
         store = dataset.document_store
         columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
         blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
-        codes[name] = make.categorical(make.joined(blocks), config.max_groups)
+        codes[name] = make.categorical(make.joined(blocks), MAX_GROUPS)
     codes |= {"host": of_fields.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
     return codes | of_fields
 
@@ -140,12 +144,10 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 column.add(group[column.name])
             if with_hosts:
                 hosts.append(encoded(map(host_of, group[config.url_field])))
-    codes = {"host": categorical(joined(hosts), config.max_groups)} if with_hosts else {}
+    codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = config.field_bins if context.reference is None else 0  # what has no bins there is names here too
-    return codes | {
-        family: column.codes(bins.get(family, num_bins), config.max_groups) for family, column in values.items()
-    }
+    num_bins = FIELD_BINS if context.reference is None else 0  # what has no bins there is names here too
+    return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 
 def _reference_bins(context: Context) -> dict[str, Bins]:
@@ -239,7 +241,5 @@ CHARACTERIZE = Stage(
     inputs=lambda context: ("prepare", "tokenize", "cluster", "pack"),
     outside=_taken,
     check=_check_families,
-    adopt=lambda config, other: adopt_settings(
-        "characteristics", config.characteristics, other, own=("url_field", "max_groups")
-    ),
+    adopt=lambda config, other: adopt_settings("characteristics", config.characteristics, other, own=("url_field",)),
 )

@@ -116,12 +116,18 @@ def _share(part: int, whole: int) -> str:
 
 
 def methods_list(stage: Stage) -> str:
-    """For the end of a help: every method of a stage, its options with their defaults, and its first sentence."""
+    """For the end of a help: every method of a stage, its options with their defaults, and its first sentence.
+
+    Orderings from the literature, which serve as comparisons, have a heading of their own.
+    """
     if not stage.methods:
         return ""
     methods: Methods = import_module(f"jax_diversity.{stage.methods}").METHODS
+    compared = {name for name, module in methods.items() if module.startswith("literature.")}
     lines = ["\n\nMethods, and the options of their own with the defaults:"]
-    for name in sorted(methods):
+    for name in sorted(methods, key=lambda name: (name in compared, name)):
+        if compared and name == min(compared):
+            lines.append("\nMethods of the literature, for comparison:")
         sentence, options = methods.describe(name)
         given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
         head = f"{name}{f'  ({given})' if given else ''}"

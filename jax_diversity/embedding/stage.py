@@ -29,6 +29,8 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
 
+FIT_DOCUMENTS = 20_000
+"""Documents that an embedder learns from, if it learns."""
 _BLOCK_ROWS = 65_536
 
 
@@ -42,7 +44,7 @@ def embed(context: Context, partial: Path) -> Counts:
     stored = partial / FITTED
     if context.reference is not None:
         _take_learnt(context.reference, config, stored)
-    num_fitted = min(config.fit_documents, beginnings.num_documents)
+    num_fitted = min(FIT_DOCUMENTS, beginnings.num_documents)
     fits = learns(config.method, config.options) and context.reference is None
     shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
     with shown as advance:
@@ -173,7 +175,7 @@ def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> 
     """The beginnings of the documents that the embedder learns from, in stored order."""
     # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
     wanted = np.zeros(beginnings.num_documents, bool)
-    count = min(config.fit_documents, len(wanted))
+    count = min(FIT_DOCUMENTS, len(wanted))
     wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
     drawn: list[str] = []
     for path in beginnings.paths:

@@ -19,6 +19,9 @@ from jax_diversity.packing.neighbors import distinct_units, nearest_rows, path_o
 from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
 
+CANDIDATES = 4096
+"""Documents that each document is compared with, those in the nearest cells of the space. Up to four times as many
+documents are all compared with one another."""
 _RUN = 16  # sequences of a path that stay together where documents appear again
 
 
@@ -30,7 +33,6 @@ def nearest(
     last_sequence: Literal["drop", "pad"] = "drop",
     vectors: Float32[np.ndarray, "document feature"],
     num_neighbors: int = 10,
-    num_candidates: int = 4096,
     advance: Advance = ignore,
 ) -> Segments:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
@@ -44,11 +46,9 @@ def nearest(
 
     Args:
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
-        num_candidates: documents that each is compared with, those in the nearest cells of the space. Up to
-            four times as many documents are all compared with one another.
 
     Raises:
-        UserError: fewer than one neighbour or candidate; a vector with NaN or infinity.
+        UserError: fewer than one neighbour; a vector with NaN or infinity.
 
     Example:
         >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
@@ -59,12 +59,11 @@ def nearest(
     # Checked here too: `concat` would refuse it only after the graph is made.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
-    num_candidates = whole_number("num_candidates", num_candidates, least=1)
     documents = document_order[occurrences(document_order) == 0]
     units = rounded_units(vectors, documents)
     first, kind = distinct_units(units)
     advance(len(document_order) - len(first))
-    path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
+    path = path_of_neighbors(nearest_rows(units[first], num_neighbors, CANDIDATES, advance))
     # The inverse of the path is every kind's turn; the stable sort keeps copies in the documents' order.
     along = documents[np.argsort(np.argsort(path)[kind], kind="stable")]
     if len(documents) < len(document_order):

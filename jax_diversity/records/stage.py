@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.records.stored import RECORDS
@@ -46,7 +45,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
                     inserted_ends=part.inserted_ends(dataset.tokens.document_lengths) if inserted else None,
                     end_id=dataset.end_id,
                     is_learned=dataset.tokens.is_learned if dataset.marks_learned else None,
-                    num_writers=config.num_writers or len(os.sched_getaffinity(0)),
+                    num_writers=num_cores(),
                     advance=advance,
                 )
             )
@@ -64,13 +63,6 @@ def summary(counts: Counts) -> str:
     return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {lie}"
 
 
-def _settings(config: Any) -> dict[str, Any]:
-    """The settings that decide the records; the number of writers is none of them."""
-    settings = dataclasses.asdict(config.records)
-    del settings["num_writers"]
-    return {"records": settings}
-
-
 def _inputs(context: Context) -> tuple[str, ...]:
     config: RecordsConfig = context.config.records
     needs = ("tokenize", "pack")
@@ -84,7 +76,7 @@ WRITE = Stage(
     destination=RECORDS,
     run=write_sequences,
     summary=summary,
-    settings=_settings,
+    settings=lambda config: {"records": dataclasses.asdict(config.records)},
     inputs=_inputs,
     resumable=True,
     packages=("array_record",),
