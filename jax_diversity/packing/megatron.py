@@ -1,8 +1,8 @@
 """Megatron's samples: documents shuffled over whole epochs, cut every L tokens, each sample L + 1 tokens long.
 
-The three indices of Megatron-LM's `GPTDataset`, and the two of its `BlendedDataset`, element for element and type
-for type for the same seed (checked against megatron-core 0.16.1). A *sample* is Megatron's word for a sequence:
-its last token is the next one's first, so that every token but the very first is a target.
+The three indices of Megatron-LM's `GPTDataset`, with equal values and types for the same seed (checked against
+megatron-core 0.16.1). A *sample* is Megatron's word for a sequence: its last token is the next one's first, so that
+every token but the very first is a target.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int32, Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.pieces import cut_stream, end_to_end, expand, joined_segments, num_filled, whole_documents
+from jax_diversity.packing.pieces import cut_stream, end_to_end, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
 _LEAST_SHARE_OF_LAST_EPOCH = 0.80
-_DUES_AT_A_TIME = 1 << 17
 _SAMPLES_AT_A_TIME = 1 << 18
 
 
@@ -209,54 +208,3 @@ def megatron_segments(
         position = end_to_end(pieces.length) - end_to_end(length)[sample]
         blocks.append([first + sample, position, *pieces])
     return joined_segments(blocks, num_samples, sequence_length + 1, overlap=1)
-
-
-def blend_index(
-    weights: Float[np.ndarray, " dataset"] | Integer[np.ndarray, " dataset"], num_samples: int | None = None
-) -> tuple[Integer[np.ndarray, " position"], Int64[np.ndarray, " position"]]:
-    """Which dataset, and which of its samples, stands at every position of a blend: `BlendedDataset`'s choice.
-
-    At position i the dataset with the largest `weight * max(i, 1) - samples so far` is next, ties to the first.
-    One pass over the datasets for each position: some 2 µs for up to a hundred of them.
-
-    Args:
-        weights: shares above zero in any unit; numbers of samples where `num_samples` is None.
-        num_samples: positions to fill; None takes every dataset's samples once, as many as `weights` says.
-
-    Returns:
-        Dataset indices (int16 as Megatron's; int32 where there are more datasets) and sample indices.
-
-    Raises:
-        UserError: weights that are not above zero; numbers of samples that are no whole numbers.
-    """
-    values = np.array(weights, np.float64)
-    bad = ~(np.isfinite(values) & (values > 0))
-    if not len(values) or bad.any():
-        found = f"{values[bad][0]} for dataset {int(np.argmax(bad))}" if len(values) else "none"
-        raise UserError(f"Expected weights that are finite and above zero, found {found}.")
-    sizes = None
-    if num_samples is None:
-        if (values % 1).any():
-            raise UserError("Expected whole numbers of samples, found fractions; pass num_samples.")
-        sizes = values
-        num_samples = int(values.sum())
-    num_samples = whole_number("num_samples", num_samples)
-    shares = values / np.sum(values)
-    dataset = np.empty(num_samples, np.int64)
-    counts, lags = np.zeros(len(shares)), np.empty(len(shares))
-    steps_at_a_time = max(_DUES_AT_A_TIME // len(shares), 1)
-    for start in range(0, num_samples, steps_at_a_time):
-        steps = np.arange(start, min(start + steps_at_a_time, num_samples))
-        for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
-            # Lags are computed from the counts at every step, as Megatron does: ties are its ties, to the last bit.
-            np.subtract(due, counts, out=lags)
-            most = lags.argmax()
-            dataset[step] = most
-            counts[most] += 1.0
-            if sizes is not None and counts[most] == sizes[most]:
-                counts[most] = np.inf  # all its samples are taken: its lag is minus infinity from here on
-    # A stable sort lists the positions of each dataset in ascending order; the i-th of them takes its sample i.
-    by_dataset = np.argsort(dataset, kind="stable")
-    sample = np.empty(num_samples, np.int64)
-    sample[by_dataset] = expand(np.bincount(dataset))[1]
-    return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample
