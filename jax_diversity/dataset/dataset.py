@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 
 def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
-    """Open a built dataset; nothing but its manifest is read yet.
+    """Open a built dataset; only its manifest is read now.
 
-    A process compares every other file with its SHA-256 before it first reads it (about a second a gigabyte), but for
-    records, which have checksums of their own.
+    A process compares every other file with its SHA-256 before it first reads it (about a second a gigabyte), except
+    records, which have their own checksums.
 
     Args:
-        path: its folder, or its address on an object store, any that fsspec knows.
-        cache_folder: where files of a dataset on an object store are kept, each fetched when it is first needed
-            and checked; None takes `~/.cache/jax-diversity`. Local datasets are read where they lie.
-        memory_map: how records are read. A file that is mapped must not be cut short by another program while it is
-            read: that ends the process. False reads by system calls: slower, but then this is an error.
+        path: its folder, or its address on an object store that fsspec knows.
+        cache_folder: keeps the files of a dataset on an object store; each is fetched and checked when it is first
+            needed. None takes `~/.cache/jax-diversity`. Local datasets are read in place.
+        memory_map: whether records are mapped into memory. If another program truncates a mapped file, the process
+            ends. False reads by system calls: slower, but then this is an error.
 
     Raises:
-        UserError: no such folder or object, one that holds no dataset, or an address whose driver is not installed.
+        UserError: the folder or object is absent or not a dataset, or the address's driver is not installed.
 
     Example:
         >>> dataset = open_dataset("out/")
@@ -74,8 +74,8 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, me
 class Dataset:
     """A dataset's documents, tokens, segments, characteristics, orderings and records.
 
-    Attributes are read when first used and kept; one whose stage has not run yet raises a `UserError` that names
-    the verb that makes it. Get one with `open_dataset`.
+    Attributes are read at their first use and kept. If an attribute's stage has not run yet, a `UserError` names the
+    verb that makes it. Get one with `open_dataset`.
 
     Attributes:
         root: its folder; of a dataset on an object store the local folder that its files are fetched into.
@@ -106,41 +106,41 @@ class Dataset:
 
     @property
     def address(self) -> str:
-        """Where it lies: its folder, or its address on an object store."""
+        """Its folder, or its address on an object store."""
         return str(self.root) if self.remote is None else self.remote.address
 
     @property
     def batch_size(self) -> int | None:
-        """The global batch size that it was built for; None where its settings name none."""
+        """The global batch size that it was built for; None if its settings name none."""
         return self.settings.get("batch_size")
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the sequences' contents: a checkpoint belongs to exactly these.
+        """Hash of the sequences' contents, to which a checkpoint belongs.
 
-        The records' number of files, order and form are not part of it.
+        It does not depend on the records' number of files, order and form.
         """
         identity = self.counts("write")["identity"]
         return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
 
     @property
     def feature_space(self) -> str:
-        """Hash of what describes documents: tokenizer, embedder, centroids, bounds of bins, families.
+        """Hash of the documents' features: tokenizer, embedder, centroids, bounds of bins, families.
 
-        Datasets of one feature space have groups of the same meaning by the same names: one, and those that were built
-        with `features_from` it. Sequence length, packing and the families' weights are no part of it.
+        A dataset and the datasets that were built with `features_from` it have one feature space: groups of one name
+        have one meaning. Sequence length, packing and the families' weights do not matter.
         """
         stages = ("tokenize", "embed", "cluster", "characterize")
         return fingerprint("features", [self.counts(stage)["features"] for stage in stages])
 
     @property
     def sequence_length(self) -> int:
-        """L, tokens of a sequence that a model sees."""
+        """L, the number of a sequence's tokens that a model sees."""
         return self.stored.number("pack", "sequence_length")
 
     @property
     def overlap(self) -> int:
-        """Tokens that a stored sequence shares with the next, and that are targets only; 0 but for `megatron`."""
+        """Tokens that a stored sequence shares with the next, which are only targets; 0 except for `megatron`."""
         return self.stored.number("pack", "overlap")
 
     @property
@@ -150,7 +150,7 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, the end token's included."""
+        """Number of token ids, including the end token."""
         return self.stored.number("tokenize", "vocab_size")
 
     @property
@@ -160,12 +160,12 @@ class Dataset:
 
     @property
     def marks_learned(self) -> bool:
-        """Whether some tokens are learnt and others not, where it is asked for: whether it was made of chats."""
+        """Whether a loss mask says which tokens count: True of datasets of chats."""
         return "num_learned_tokens" in self.counts("tokenize")
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:
-        """The documents in their stored order; columns are read when a table of them is asked for.
+        """The documents in their stored order; columns are read when a table is asked for.
 
         Example:
             >>> dataset.documents.to_table(columns=["id", "source"])
@@ -184,7 +184,7 @@ class Dataset:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """What made the tokens; None where the corpus came as tokens without it."""
+        """The tokenizer that made the tokens; None if the corpus came as tokens without it."""
         return tokenized.read_tokenizer(self.stored)
 
     @cached_property
@@ -211,7 +211,7 @@ class Dataset:
         return embedded.read_embeddings(self.stored)
 
     def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
-        """Every document's cluster of one clustering, `cluster` or such as `cluster_100`.
+        """Every document's cluster in one clustering, such as `cluster` or `cluster_100`.
 
         Raises:
             UserError: no such clustering, or a damaged file.
@@ -219,7 +219,7 @@ class Dataset:
         return clustered.read_assignments(self.stored, family)
 
     def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
-        """What is known of every cluster of one clustering: name, number of documents, terms, titles ...
+        """The descriptions of one clustering's clusters: name, number of documents, terms, titles ...
 
         Raises:
             UserError: no such clustering, or a damaged file.
@@ -238,7 +238,7 @@ class Dataset:
 
     @cached_property
     def appearances(self) -> Int64[np.ndarray, " document"] | None:
-        """How often every document was packed for training, by its weight; None where nothing was weighed."""
+        """How often every document was packed for training, by its weight; None without weights."""
         return packed.read_appearances(self.stored)
 
     @cached_property
@@ -251,7 +251,7 @@ class Dataset:
         """Token counts of the training sequences in any stored families, balanced or not, each of weight 1.
 
         Raises:
-            UserError: no family, or one whose file is absent or damaged.
+            UserError: a family is unknown, or its file is absent or damaged.
         """
         return Characteristics.from_counts(
             {family: characterized.read_counts(self.stored, family) for family in families},
@@ -263,17 +263,17 @@ class Dataset:
 
     @cached_property
     def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
-        """The document of every training sequence; -1 where none holds 99 % of its tokens."""
+        """The document of every training sequence; -1 if no document has 99 % of its tokens."""
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_DOCUMENTS)
 
     @cached_property
     def sequence_copies(self) -> Int64[np.ndarray, "sequence member"]:
-        """The groups of documents with equal texts of which every training sequence holds a part; -1 for none."""
+        """The groups of equal documents of which every training sequence contains a part; -1 fills empty places."""
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_COPIES)
 
     @cached_property
     def sequence_turns(self) -> Int64[np.ndarray, " sequence"] | None:
-        """The turns of the sequences that one document fills and that come again; None where nothing was weighed."""
+        """The turns of repeated sequences that one document fills; None without weights."""
         if self.appearances is None:
             return None
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_TURNS)
@@ -290,12 +290,12 @@ class Dataset:
 
     @cached_property
     def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
-        """Every stored family's groups: their tokens in the training sequences."""
+        """The training sequences' tokens in every stored family's groups."""
         return characterized.read_totals(self.stored)
 
     @cached_property
     def orderings(self) -> Orderings:
-        """The orderings by name, each read when asked for."""
+        """The orderings by name; each is read at its first use."""
         # Names only: an ordering of a hundred million sequences is 800 MB, and most callers want one.
         return Orderings(ordered.ordering_paths(self.stored), self._read_ordering)
 
@@ -303,7 +303,7 @@ class Dataset:
         """One of the orderings by name, or one for this dataset from a .npy file.
 
         Raises:
-            UserError: unknown, broken, of another number of sequences, or one of another dataset's.
+            UserError: the ordering is unknown, damaged, of another length or of another dataset.
         """
         if not is_file_name(ordering):
             return self.orderings[str(ordering)]
@@ -312,14 +312,14 @@ class Dataset:
         return found
 
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
-        """Refuse an ordering's file that lies in another dataset; warn of one made of other token counts.
+        """Refuse an ordering's file in another dataset's folder; warn if it was made of other token counts.
 
-        The number of sequences proves little: datasets of one corpus packed by other rules often agree in it. A file in
-        a dataset's `orderings` folder belongs to the sequences that this dataset was packed into. Other token counts
-        are no proof: an ordering by weights or matrices of the user's own has others than the dataset's and is valid.
+        The number of sequences proves little: datasets of one corpus with different packings often agree in it. A file
+        in a dataset's `orderings` folder belongs to this dataset's sequences. Other token counts prove nothing: an
+        ordering by a user's own weights or matrices has other counts and is valid.
 
         Raises:
-            UserError: the file lies in a dataset whose sequences are others.
+            UserError: the file lies in a dataset with other sequences.
         """
         theirs = None if path is None else packed_beside(path)
         if theirs is not None and theirs != (ours := self.stored.stage("pack")["fingerprint"]):
@@ -328,9 +328,9 @@ class Dataset:
                 f"dataset packed otherwise ({theirs[:16]}); make one with `jax-diversity order`. To use it all the "
                 "same, read it with jax_diversity.Ordering.load and give the ordering itself."
             )
-        made_of = ordering.info.get("characteristics")  # none in an ordering of one's own
+        made_of = ordering.info.get("characteristics")  # absent from a user's own ordering
         own = ordered.counted_characteristics(self.stored)
-        # Only if they were read already: for this check alone they would be a large read.
+        # Only if they are in memory: reading them for this check alone would cost much.
         if made_of is not None and (loaded := self.__dict__.get("characteristics")) is not None:
             own.add(loaded.fingerprint)
         if isinstance(made_of, str) and own and made_of not in own:
@@ -343,7 +343,7 @@ class Dataset:
 
     @property
     def layout_ordering(self) -> str | None:
-        """Name of the ordering in which the training records lie; None where they lie as packed."""
+        """The ordering in which the training records are stored; None if they are stored as packed."""
         return written.layout_ordering(self.stored)
 
     @cached_property
@@ -353,17 +353,17 @@ class Dataset:
 
     @cached_property
     def validation_records(self) -> RecordReader:
-        """The validation records; there may be none."""
+        """The validation records, which may be empty."""
         return self._open_records("validation")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every file with the manifest: there, size, SHA-256; `advance` is called with the bytes read."""
+        """Compare every file's size and SHA-256 with the manifest; `advance` is called with the bytes read."""
         return self.stored.verify(advance)
 
     def __repr__(self) -> str:
         lines = [f"Dataset({self.address!r})"]
         for stage, entry in self.stored.stages.items():
-            if "/" not in stage:  # all orderings stand in one line below
+            if "/" not in stage:  # all orderings are in one line below
                 lines.append(f"  {stage:<13}{entry['summary']}  [{entry['fingerprint'][:8]}]")
         lines.append(f"  {'orderings':<13}{', '.join(self.orderings) or 'none made yet'}")
         if {"write", "pack"} <= self.stored.stages.keys():
@@ -383,7 +383,7 @@ class Dataset:
         path, expected = self.ordering_file(name)
         is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads them from beside the .npy
         ordering = load_ordering(path, expected=expected)
-        if is_measured:  # checked after the .npy: where another ordering was made, its fingerprint says more
+        if is_measured:  # checked after the .npy: the fingerprint of a replaced ordering gives a better message
             measured.figures_file(self.stored, name)
         return ordering
 

@@ -22,10 +22,10 @@ _SAMPLES_AT_A_TIME = 1 << 18
 
 
 class Epochs(NamedTuple):
-    """How many passes over the documents make how many samples.
+    """The number of passes over the documents, and of their samples.
 
-    The first `num_first` samples are shuffled among themselves, then the others: all are first, or, where few of the
-    last epoch's are wanted, those of the epochs before it, whose documents are then shuffled apart, too.
+    The first `num_first` samples are shuffled among themselves, then the others. Usually all samples are first. If only
+    few of the last epoch are wanted, only the earlier epochs' samples are, and their documents are shuffled apart, too.
     """
 
     num_epochs: int
@@ -42,10 +42,10 @@ class MegatronIndices(NamedTuple):
     """What `GPTDataset` stores in its cache as `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
 
     Attributes:
-        document_index: the documents in the order in which they stand end to end, every epoch's.
-        sample_index: where each sample begins, as a place in `document_index` and an offset in tokens; one row
-            more for the last token of the last.
-        shuffle_index: the sample that is read at every position of training.
+        document_index: the documents of all epochs, end to end.
+        sample_index: the beginning of each sample, as a place in `document_index` and an offset in tokens; one more
+            row for the end of the last sample.
+        shuffle_index: the sample at every position of training.
     """
 
     document_index: Int32[np.ndarray, " place"]
@@ -98,24 +98,23 @@ def megatron_indices(
 
     Args:
         document_lengths: tokens of every document of the store. Megatron counts each *stored sequence* as a
-            document here: `TokenFile.sequence_lengths`, the same as `lengths` where nothing was split.
-        documents: which of them; their order does not matter, for a split of Megatron's has them ascending.
+            document here: `TokenFile.sequence_lengths`, equal to `lengths` unless documents were split.
+        documents: the documents to take; their order does not matter, because Megatron's splits are ascending.
         sequence_length: L, Megatron's `--seq-length`.
-        num_epochs: passes over the documents; not used where `num_samples` is given.
+        num_epochs: passes over the documents; ignored with `num_samples`.
         num_samples: take as many epochs as hold at least so many samples (steps times global batch size).
         seed: Megatron's `--seed`, below 2^32.
-        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
+        last_sequence: drop or pad the last sample if it is not full; Megatron drops it in training.
 
     Raises:
-        UserError: samples asked for of documents that hold no tokens; numbers below one; a seed that Megatron could
-            not take.
+        UserError: samples of documents without tokens; numbers below one; a seed that Megatron does not accept.
 
     Example:
         >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> indices.sample_index.tolist()
         [[0, 0], [1, 1], [2, 1]]
     """
-    # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
+    # Megatron's old generator: both shuffles draw from it, the documents' shuffle first.
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
     total = int(document_lengths[documents].sum()) if len(documents) else None
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
@@ -123,7 +122,7 @@ def megatron_indices(
     num_first = len(documents) * (epochs.num_epochs - epochs.last_apart)
     # Slices are views: both parts are shuffled in place.
     random.shuffle(order[:num_first])
-    random.shuffle(order[num_first:])  # no last epoch apart: none are left, and nothing is drawn
+    random.shuffle(order[num_first:])  # without a last epoch apart, nothing is left and nothing is drawn
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
     samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
@@ -139,9 +138,9 @@ def plan_epochs(
     num_samples: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Epochs:
-    """How many samples the epochs hold and whether the last one is shuffled on its own; see `megatron_indices`.
+    """The number of samples in the epochs, and whether the last epoch is shuffled on its own; see `megatron_indices`.
 
-    It is where a number of samples is asked for that needs less than four fifths of the last epoch. Without documents
+    It is if the asked number of samples needs less than four fifths of the last epoch. Without documents
     (`tokens_per_epoch` is None) there are no samples.
     """
     whole_number("sequence_length", sequence_length, least=1)
@@ -154,7 +153,7 @@ def plan_epochs(
         if not tokens_per_epoch:
             raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
         num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
-    # The first token of all is no target, so that it counts in no sample.
+    # The very first token is not a target, so that it counts in no sample.
     total = num_filled(max(num_epochs * tokens_per_epoch - 1, 0), sequence_length, last_sequence)
     before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
     per_epoch = (tokens_per_epoch - 1) // sequence_length
@@ -169,10 +168,10 @@ def sample_index(
     sequence_length: int,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Integer[np.ndarray, "boundary 2"]:
-    """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
+    """The beginning of every sample: the place in `document_index` and the offset in that document's tokens.
 
-    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
-    none; the end of an unfilled last sample is the last token. The type is int32, or int64 where that is too narrow.
+    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens have
+    none; the end of an unfilled last sample is the last token. The type is int32, or int64 if that is too narrow.
     """
     lengths = document_lengths[document_index]
     ends = np.cumsum(lengths)
@@ -182,7 +181,7 @@ def sample_index(
     boundaries = np.minimum(np.arange(num_samples + 1, dtype=np.int64) * sequence_length, num_targets)
     wide = max(len(document_index), int(lengths.max(initial=0))) > np.iinfo(np.int32).max
     index = np.zeros((num_samples + 1, 2), np.int64 if wide else np.int32)
-    # The first sample begins at the first document, even where that holds nothing.
+    # The first sample begins at the first document, even if that is empty.
     index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
     index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
     return index
@@ -201,7 +200,7 @@ def megatron_segments(
         place, offset = indices.sample_index[first : first + _SAMPLES_AT_A_TIME + 1].astype(np.int64).T
         order = indices.document_index[place[0] : place[-1] + 1].astype(np.int64)
         documents = whole_documents(document_lengths, order)
-        # Where the samples begin in the stream of these documents; each goes on to the first token of the next.
+        # The samples' beginnings in the stream of these documents; each sample ends with the first token of the next.
         edges = end_to_end(documents.length)[place - place[0]] + offset
         length = np.diff(edges) + 1
         pieces, sample = cut_stream(documents, edges[:-1], length)

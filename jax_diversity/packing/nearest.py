@@ -1,4 +1,4 @@
-"""Nearest: chains of nearest neighbours, so that related documents stand in one context.
+"""Nearest: chains of nearest neighbours, so that related documents are in one context.
 
 Shi et al., "In-context pretraining: language modeling beyond document boundaries", 2024
 (https://arxiv.org/abs/2310.10638).
@@ -20,9 +20,9 @@ from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
 
 CANDIDATES = 4096
-"""Documents that each document is compared with, those in the nearest cells of the space. Up to four times as many
+"""Each document is compared with so many documents in the nearest cells of the space. Up to four times as many
 documents are all compared with one another."""
-_RUN = 16  # sequences of a path that stay together where documents appear again
+_RUN = 16  # sequences of a path that stay together if documents are repeated
 
 
 def nearest(
@@ -37,12 +37,12 @@ def nearest(
 ) -> Segments:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
-    Two documents are joined in the graph where one is among the other's `num_neighbors` nearest by cosine. The path
-    starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
-    there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
-    vectors, such as copies of one text, count as one and stand side by side; the documents' order decides between
-    equals. The path has every document once: further appearances follow parts of it elsewhere, in runs of neighbours.
-    No token is lost but the unfilled last sequence's. The number of threads changes nothing (`neighbors`).
+    Two documents are joined in the graph if one is among the other's `num_neighbors` nearest by cosine. The path
+    starts at the document with the fewest neighbours and goes on to the nearest unvisited neighbour; without
+    one, it jumps to the unvisited document with the fewest neighbours. Documents with equal vectors, such as copies of
+    one text, count as one and stay side by side; the documents' order decides between equals. The path has every
+    document once: further appearances follow parts of it elsewhere, in runs of neighbours. Only the unfilled last
+    sequence's tokens can be lost. The result does not depend on the number of threads (`neighbors`).
 
     Args:
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
@@ -56,7 +56,7 @@ def nearest(
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """
-    # Checked here too: `concat` would refuse it only after the graph is made.
+    # Checked here, too: `concat` checks it only after the graph is made.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
     documents = document_order[occurrences(document_order) == 0]

@@ -38,14 +38,14 @@ def segments_file(stored: StoredStages) -> Path:
 
 
 def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | None:
-    """How often every document was packed for training, by its weight; None where no weights were given."""
+    """How often every document was packed for training, by its weight; None without weights."""
     if "num_appearances" not in stored.counts("pack"):
         return None
     return read_array(stored.file("pack", f"{SEQUENCES}/{APPEARANCES}"), "pack")
 
 
 def stored_length(stored: StoredStages) -> int:
-    """Tokens of a stored sequence: those that a model sees, and the overlap with the next sequence."""
+    """Tokens of a stored sequence: what a model sees, and the overlap with the next sequence."""
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
 
 

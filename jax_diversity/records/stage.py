@@ -25,7 +25,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
     if ordering is not None:
         order_of["train"] = dataset.orderings[ordering].indices
-    # Every record carries what it was packed from, so that an open reader notices when the dataset is built again.
+    # Every record has its packing's fingerprint, so that an open reader notices a new build of the dataset.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
     records = {}
@@ -56,7 +56,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
 
 
 def summary(counts: Counts) -> str:
-    """How many records, and in which order they lie."""
+    """One line: records, files, order."""
     records = counts["records"]
     lie = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
     num_files = sum(map(len, records.values()))

@@ -23,8 +23,8 @@ from jax_diversity.tokenization.workers import Pair, is_finished
 if TYPE_CHECKING:
     from jax_diversity.tokenization.tokenizer_json import JsonTokenizer
 
-# An end token is recognised by two signs: nearly all documents end with it, and it is rare elsewhere. A few exceptions
-# are allowed, since corpora hold documents that were cut off, or joined by the very token.
+# Two signs show an end token: nearly all documents end with it, and it is rare elsewhere. A few exceptions are allowed:
+# corpora contain documents that were cut off, or that were joined with this token.
 _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 
@@ -73,7 +73,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
 
 
 def _of_reference(context: Context) -> TokenizerConfig:
-    """The settings; end token and tokenizer are those of the dataset that `features_from` names, where it names one."""
+    """The settings; with `features_from`, end token and tokenizer come from that dataset."""
     config: TokenizerConfig = context.config.tokenizer
     if (reference := context.reference) is None:
         return config
@@ -82,17 +82,17 @@ def _of_reference(context: Context) -> TokenizerConfig:
 
 
 def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
-    """The id that ends documents, and how often it stands elsewhere in them.
+    """The id that ends documents, and how often it occurs elsewhere in them.
 
-    It is the id of the settings, or the one that nearly all documents end with. An id that stands inside many
-    documents as well, such as that of a line's end, is not taken for an end token.
+    It is the id of the settings, or the one that nearly all documents end with. An id that also occurs inside
+    many documents, such as the id of a line end, is not an end token.
     """
     given = config.end_id
     if given is None and config.end_token is not None and config.path is not None:
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
         given = load_tokenizer(config.path, config.end_token).end_id
-    # Of several that are equally frequent, the smallest id.
+    # The smallest of several equally frequent ids.
     end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
     share = last_ids[end_id] / last_ids.total()
     how = "set tokenizer.end_id to the id that ends documents; those that lack it get it appended"
@@ -114,7 +114,7 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
 
 
 def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> JsonTokenizer | None:
-    """The tokenizer that the settings name, its end token the documents' own."""
+    """The tokenizer of the settings, with the documents' own end token."""
     if config.path is None:
         return None
     from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name
@@ -136,6 +136,6 @@ def _with_ends(
 ) -> tuple[Int32[np.ndarray, " _ended"], Int64[np.ndarray, " document"]]:
     """Documents end to end; one that lacks the end token gets it appended."""
     ends = np.cumsum(lengths)
-    lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` leaves those out
-    # np.insert takes places in the array as it is: one call inserts all end tokens.
+    lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` drops empty ones
+    # np.insert takes places in the original array: one call inserts all end tokens.
     return np.insert(tokens, ends[lacking], end_id), lengths + lacking

@@ -220,7 +220,7 @@ SLIPS = [
         r"one of shuffle, corpus, spacing after --packing.document-order, found shufle; did you mean shuffle\?",
     ),
     (["--out", "x", "measure"], "Expected a verb first, as in .*found the option --out"),
-    (["build", "--config", "bad.yaml"], "bad.yaml: line 2, column 1 is no YAML: "),
+    (["build", "--config", "bad.yaml"], "bad.yaml: line 2, column 1 is not YAML: "),
     (
         ["build", "--config", "slip.yaml"],
         r"slip.yaml: Unknown setting packing.sequence_lenght; .*mean 'sequence_length'\?",
