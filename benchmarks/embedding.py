@@ -38,6 +38,7 @@ from jax_diversity.embedding import precomputed as precomputed_method
 from jax_diversity.embedding import tfidf_svd as tfidf_svd_method
 from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
 from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.stage import FIT_DOCUMENTS
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
@@ -69,7 +70,7 @@ def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], 
 
 def drawn(texts: list[str], config: EmbeddingConfig) -> list[str]:
     """The documents that the stage would fit on."""
-    count = min(config.fit_documents, len(texts))
+    count = min(FIT_DOCUMENTS, len(texts))
     chosen = np.random.default_rng(config.seed).choice(len(texts), count, replace=False)
     return [texts[index] for index in np.sort(chosen).tolist()]
 

@@ -1,4 +1,4 @@
-"""The first and the second `jd.order` of a fresh process, with and without kept programs.
+"""The first and the second `jd.order` of a fresh process, with and without `jd.keep_compiled_programs`.
 
     python benchmarks/first_order.py [--sizes 2048 8192 49152] [--repeats 3] [--write]
 
@@ -25,12 +25,14 @@ MODES = ("off", "empty", "filled")
 TARGET_SECONDS = 3.0  # of the first order of a later process, below 50,000 sequences
 
 
-def child(num_sequences: int, method: str) -> None:
+def child(num_sequences: int, method: str, folder: str) -> None:
     """Order twice and print the seconds."""
     import corpora
 
     import jax_diversity as jd
 
+    if folder:
+        jd.keep_compiled_programs(folder)
     chars = corpora.synthetic(num_sequences)
     seconds = []
     for _ in range(2):
@@ -41,10 +43,9 @@ def child(num_sequences: int, method: str) -> None:
 
 
 def in_fresh_process(num_sequences: int, method: str, folder: str) -> list[float]:
-    """Seconds of the first and the second order of a process that keeps programs in a folder, or nowhere (`off`)."""
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    environment["JAX_DIVERSITY_COMPILATION_CACHE"] = folder
-    command = [sys.executable, __file__, "--child", str(num_sequences), method]
+    """Seconds of the first and the second order of a process that keeps programs in a folder, or nowhere (`""`)."""
+    environment = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
+    command = [sys.executable, __file__, "--child", str(num_sequences), method, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -55,7 +56,7 @@ def measure(num_sequences: int, method: str, repeats: int) -> dict[str, dict[str
     for _ in range(repeats):  # in turn, so that other work on the machine meets all of them
         with tempfile.TemporaryDirectory() as folder:
             for mode in MODES:
-                runs[mode].append(in_fresh_process(num_sequences, method, "off" if mode == "off" else folder))
+                runs[mode].append(in_fresh_process(num_sequences, method, "" if mode == "off" else folder))
     return {
         mode: {
             name: round(statistics.median(times), 3)
@@ -71,10 +72,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["balance", "greedy"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(int(options.child[0]), options.child[1])
+        child(int(options.child[0]), *options.child[1:])
         return
     found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     titles = ("method", "sequences", "first, off", "empty", "filled", "second, off", "filled/off", "filled/second")

@@ -2,8 +2,8 @@
 
     python benchmarks/megatron_goldens.py tests/support/data/megatron
 
-Needs megatron-core and torch, nothing of jax-diversity; docs/megatron.md has the recipe. `CASES` and `BLENDS` are
-also what the opt-in test compares with an installed megatron-core.
+Needs megatron-core and torch, nothing of jax-diversity; docs/megatron.md has the recipe. The opt-in test compares
+`CASES` with an installed megatron-core.
 """
 
 # pyright: reportMissingImports=false
@@ -38,13 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
     "longer_than_an_epoch": {"store": "ragged", "sequence_length": 900, "seed": 5, "num_samples": 2},
     "part": {"store": "short", "documents": [5, 33], "sequence_length": 10, "seed": 9, "num_samples": 60},
     "one_token": {"store": "ragged", "sequence_length": 1, "seed": 11, "num_samples": None},
-}
-
-BLENDS: dict[str, dict[str, Any]] = {
-    "weights": {"weights": [0.3, 0.7], "size": 300},
-    "ties": {"weights": [1.0, 1.0, 2.0, 1.0], "size": 200},
-    "many": {"weights": [float(1 + index % 7) for index in range(300)], "size": 2000},
-    "exhausted": {"weights": [37, 5, 110, 1], "size": None},
 }
 
 
@@ -113,28 +106,6 @@ def padded_sample_index(folder: Path, case: dict[str, Any]) -> np.ndarray:
     return helpers.build_sample_idx(lengths, documents, case["sequence_length"], 1, total, False, True)
 
 
-class _Member:
-    """What `BlendedDataset` asks of a dataset; large enough for any blend."""
-
-    def __init__(self, split: Any) -> None:
-        self.index_split = split
-        self.unique_identifiers: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return 1 << 40
-
-
-def blend_indices(blend: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What `BlendedDataset` builds."""
-    from megatron.core.datasets.blended_dataset import BlendedDataset
-    from megatron.core.datasets.utils import Split
-
-    members: Any = [_Member(Split.train) for _ in blend["weights"]]
-    config: Any = SimpleNamespace(path_to_cache=None, defer_npy_index_mmap=False)
-    dataset = BlendedDataset(members, list(blend["weights"]), blend["size"], config)
-    return {"dataset_index": dataset.dataset_index, "sample_index": dataset.dataset_sample_index}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -146,9 +117,7 @@ def main() -> None:
         if case["store"] != "ragged":  # Megatron cannot end with a sequence without tokens
             arrays["padded_sample_index"] = padded_sample_index(folder, case)
         np.savez_compressed(folder / f"indices_{name}.npz", **arrays)  # type: ignore[arg-type]
-    for name, blend in BLENDS.items():
-        np.savez_compressed(folder / f"blend_{name}.npz", **blend_indices(blend))  # type: ignore[arg-type]
-    (folder / "cases.json").write_text(json.dumps({"indices": CASES, "blends": BLENDS}, sort_keys=True) + "\n")
+    (folder / "cases.json").write_text(json.dumps({"indices": CASES}, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ import verdicts
 from jaxtyping import Int64
 
 import jax_diversity as jd
-from jax_diversity.foundation.compilation import forget_programs
 from jax_diversity.measures.documents import COPY, DOCUMENT, document_spread
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
@@ -102,7 +101,7 @@ def chosen_recipes(methods: Sequence[str] | None) -> list[Recipe]:
 
 def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
     """An order, its seconds, and the seconds to compile where it was made twice."""
-    forget_programs()  # so that no order finds its loop compiled by the one before
+    jax.clear_caches()  # so that no order finds its loop compiled by the one before
     start = time.perf_counter()
     ordering = make()
     first = time.perf_counter() - start
@@ -128,7 +127,7 @@ class _Enough(Exception):
 
 def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
     """Seconds of the exact greedy out of those of a few thousand warm steps, and about what compiling takes."""
-    forget_programs()
+    jax.clear_caches()
     times = [time.perf_counter()]
 
     def advance(_: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # Compilation is timed apart: what an earlier run compiled must not be found.
-os.environ.setdefault("JAX_DIVERSITY_COMPILATION_CACHE", "off")
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Besides it nothing is kept, least of all in the user's home.
-os.environ.setdefault("JAX_DIVERSITY_COMPILATION_CACHE", "off")
 
 import pytest
 from hypothesis import settings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from jax_diversity.foundation.checks import at_least, whole_number
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
@@ -49,10 +49,6 @@ class CharacteristicsConfig:
     """Quantile bins of the documents' token counts."""
     url_field: str = "url"
     """The metadata field that holds a document's address, whose host is a family."""
-    field_bins: int = 10
-    """Quantile bins of a numeric metadata field."""
-    max_groups: int = 1000
-    """Groups of a family of names (source, language, host, metadata field): the largest; the rest are one group."""
 
     @property
     def possible_families(self) -> tuple[str, ...]:
@@ -65,10 +61,7 @@ class CharacteristicsConfig:
         Raises:
             UserError: the first such setting.
         """
-        at_least(1, "characteristics", self, "length_bins", "field_bins")
-        at_least(2, "characteristics", self, "max_groups")
-        for name in ("length_bins", "field_bins"):
-            whole_number(f"characteristics.{name}", getattr(self, name), 1, _MOST_BINS)
+        whole_number("characteristics.length_bins", self.length_bins, 1, _MOST_BINS)
         if self.families == "auto":
             return
         if not self.families:

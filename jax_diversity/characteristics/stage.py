@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_diversity.characteristics import stored
 from jax_diversity.characteristics.settings import default_families
-from jax_diversity.foundation.artifacts import fingerprint, read_json, write_array, write_json
+from jax_diversity.foundation.artifacts import fingerprint, write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 _STORED = ("length", "source", "language", "host", "duplicate")
 """Families that every dataset has, besides its clusterings."""
-_BINS = "bins.json"
 _FIELD = "field:"
 _MOST_FIELDS = 5
 """Metadata fields that the summary names."""
+FIELD_BINS = 10
+"""Quantile bins of a numeric metadata field."""
+MAX_GROUPS = 1000
+"""Groups of a family of names (source, language, host, metadata field): the largest; the others form one group."""
 _ROW_GROUP = 65_536
 """Documents that are read together when some of them are asked for."""
 
@@ -47,21 +51,21 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     with context.progress.task("count tokens", len(codes), "families") as advance:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
-            sparse.save_npz(partial / f"{family}.npz", counts)
+            sparse.save_npz(partial / stored.counts_name(family), counts)
             # The counts are int32; a corpus's total may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
-    write_array(partial / "sequence_documents.npy", sequence_documents(segments))
+    write_array(partial / stored.SEQUENCE_DOCUMENTS, sequence_documents(segments))
     appearances = dataset.appearances
     copies = sequence_copies(segments, dataset.duplicate_groups, appearances)
-    write_array(partial / "sequence_copies.npy", copies)
+    write_array(partial / stored.SEQUENCE_COPIES, copies)
     if appearances is not None:
-        write_array(partial / "sequence_turns.npy", sequence_turns(segments, appearances))
+        write_array(partial / stored.SEQUENCE_TURNS, sequence_turns(segments, appearances))
     _write_documents(context, dataset, partial, codes)
-    write_json(partial / "groups.json", {family: list(code.names) for family, code in codes.items()})
-    write_json(partial / "totals.json", totals)
+    write_json(partial / stored.GROUPS, {family: list(code.names) for family, code in codes.items()})
+    write_json(partial / stored.TOTALS, totals)
     bins = {family: dataclasses.asdict(code.bins) for family, code in codes.items() if code.bins is not None}
-    write_json(partial / _BINS, bins)
+    write_json(partial / stored.BINS, bins)
     weights = _balanced(context, totals)
     return {
         "features": fingerprint(list(weights), bins),
@@ -108,7 +112,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
         store = dataset.document_store
         columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
         blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
-        codes[name] = make.categorical(make.joined(blocks), config.max_groups)
+        codes[name] = make.categorical(make.joined(blocks), MAX_GROUPS)
     codes |= {"host": of_fields.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
     return codes | of_fields
 
@@ -140,12 +144,10 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 column.add(group[column.name])
             if with_hosts:
                 hosts.append(encoded(map(host_of, group[config.url_field])))
-    codes = {"host": categorical(joined(hosts), config.max_groups)} if with_hosts else {}
+    codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = config.field_bins if context.reference is None else 0  # what has no bins there is names here too
-    return codes | {
-        family: column.codes(bins.get(family, num_bins), config.max_groups) for family, column in values.items()
-    }
+    num_bins = FIELD_BINS if context.reference is None else 0  # what has no bins there is names here too
+    return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 
 def _reference_bins(context: Context) -> dict[str, Bins]:
@@ -154,8 +156,8 @@ def _reference_bins(context: Context) -> dict[str, Bins]:
 
     if context.reference is None:
         return {}
-    stored = read_json(context.reference.file("characterize", f"characteristics/{_BINS}"), "characterize")
-    return {family: Bins(**{name: tuple(each) for name, each in bins.items()}) for family, bins in stored.items()}
+    found = stored.read_bins(context.reference.stored)
+    return {family: Bins(**{name: tuple(each) for name, each in bins.items()}) for family, bins in found.items()}
 
 
 def _taken(context: Context) -> str:
@@ -189,10 +191,10 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
         else:
             columns[family] = pa.DictionaryArray.from_arrays(pa.array(code.group), pa.array(code.names, pa.string()))
     numbers = pa.table({family: code.group for family, code in codes.items()})
-    pq.write_table(numbers, partial / "codes.parquet", compression="zstd", row_group_size=_ROW_GROUP)
+    pq.write_table(numbers, partial / stored.CODES, compression="zstd", row_group_size=_ROW_GROUP)
     tables = _document_tables(dataset.document_store, columns)
     first = next(tables)
-    with pq.ParquetWriter(partial / "documents.parquet", first.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(partial / stored.DOCUMENTS, first.schema, compression="zstd") as writer:
         for table in chain([first], tables):
             writer.write_table(table)
 
@@ -201,10 +203,10 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
     """The columns of `_ROW_GROUP` documents at a time, whatever the files' sizes; those that are None as stored."""
     import pyarrow as pa
 
-    stored = [name for name, values in columns.items() if values is None]
+    as_stored = [name for name, values in columns.items() if values is None]
     waiting, start = None, 0  # rows that fill no row group yet; slices and joins copy nothing
     for path in store.paths:
-        read = store.columns(stored, path)
+        read = store.columns(as_stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
         # After the last file the rest is a row group too, however small.
         while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
@@ -232,14 +234,12 @@ CHARACTERIZE = Stage(
     "characterize",
     help="Count every sequence's tokens per cluster, length, source.",
     section="characteristics",
-    destination="characteristics",
+    destination=stored.CHARACTERISTICS,
     run=characterize_sequences,
     summary=summary,
     settings=lambda config: {"characteristics": dataclasses.asdict(config.characteristics)},
     inputs=lambda context: ("prepare", "tokenize", "cluster", "pack"),
     outside=_taken,
     check=_check_families,
-    adopt=lambda config, other: adopt_settings(
-        "characteristics", config.characteristics, other, own=("url_field", "max_groups")
-    ),
+    adopt=lambda config, other: adopt_settings("characteristics", config.characteristics, other, own=("url_field",)),
 )

@@ -43,6 +43,7 @@ from jax_diversity.cli.options import (
 from jax_diversity.cli.tables import build_table, funnel_table, methods_list, orderings_table, training_line
 from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.checks import folder_name, whole_number
+from jax_diversity.foundation.compilation import keep_compiled_programs
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import read_settings
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
     if arguments is None:  # as a program: what ends it with a traceback is printed in the same way as all else
         sys.excepthook = _show_traceback
+        keep_compiled_programs()
     given = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

@@ -15,6 +15,7 @@ from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
+from jax_diversity.measures.stored import figures_file, measured_orderings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,10 +42,8 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 def orderings_table(dataset: Dataset) -> str:
     """The finished orderings' measured balance, as their .json files keep it; smaller is better everywhere."""
-    stages = sorted(stage for stage in dataset.manifest["stages"] if stage.startswith("measure/"))
-    names = [stage.removeprefix("measure/") for stage in stages]
-    paths = [dataset.file(stage, f"orderings/{name}.json") for stage, name in zip(stages, names, strict=True)]
-    summaries = {name: read_json(path, "measure")["balance"] for name, path in zip(names, paths, strict=True)}
+    names = measured_orderings(dataset.stored)
+    summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
     if not summaries:
         return "no orderings yet"
     numbers = ("TV mean", "worst", "best", "floor", "prefix L2")
@@ -117,12 +116,18 @@ def _share(part: int, whole: int) -> str:
 
 
 def methods_list(stage: Stage) -> str:
-    """For the end of a help: every method of a stage, its options with their defaults, and its first sentence."""
+    """For the end of a help: every method of a stage, its options with their defaults, and its first sentence.
+
+    Orderings from the literature, which serve as comparisons, have a heading of their own.
+    """
     if not stage.methods:
         return ""
     methods: Methods = import_module(f"jax_diversity.{stage.methods}").METHODS
+    compared = {name for name, module in methods.items() if module.startswith("literature.")}
     lines = ["\n\nMethods, and the options of their own with the defaults:"]
-    for name in sorted(methods):
+    for name in sorted(methods, key=lambda name: (name in compared, name)):
+        if compared and name == min(compared):
+            lines.append("\nMethods of the literature, for comparison:")
         sentence, options = methods.describe(name)
         given = " ".join(f"{option} {(default or '(needed)').strip(chr(39))}" for option, default in options.items())
         head = f"{name}{f'  ({given})' if given else ''}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.clustering.stored import ending
+from jax_diversity.clustering.stored import CLUSTERS, assignments_name, centroids_file, centroids_name, clusters_name
 from jax_diversity.foundation.artifacts import (
     copy_file,
     file_hash,
@@ -60,10 +60,10 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
     for family, clustering in made.items():
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
-        write_json(partial / f"clusters{ending(family)}.json", entries)
+        write_json(partial / clusters_name(family), entries)
     # Last: a build that is cut off before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
-    centroids = {family: file_hash(partial / f"centroids{ending(family)}.npy") for family in made}
+    centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
     spherical = bool(context.config.cluster.options.get("spherical", False))
     return _counts(made, labels) | {"features": fingerprint(centroids, spherical)}
 
@@ -88,8 +88,7 @@ def _take_centroids(context: Context, partial: Path) -> None:
     """Copy the centroids of the dataset that `features_from` names: as if their training were finished here."""
     families = context.config.cluster.clusterings
     for family in families:
-        name = f"centroids{ending(family)}.npy"
-        copy_file(context.reference.file("cluster", f"clusters/{name}"), partial / name)
+        copy_file(centroids_file(context.reference.stored, family), partial / centroids_name(family))
     write_json(partial / _TRAINED, dict.fromkeys(families, 0))
 
 
@@ -106,7 +105,7 @@ def _make_clustering(
 
     vectors, mesh = context.dataset.embeddings, Mesh(np.array(jax.local_devices()), ("rows",))
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
-    path, trained_path = partial / f"centroids{ending(family)}.npy", partial / _TRAINED
+    path, trained_path = partial / centroids_name(family), partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
     known = read_array(path, "cluster") if path.exists() and family in trained else None
     num_clusters = config.resolve_num_clusters(len(vectors)) if known is None else len(known)
@@ -125,7 +124,7 @@ def _make_clustering(
             write_json(trained_path, trained)
         spherical = bool(config.options.get("spherical", False))
         assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh)
-    write_array(partial / f"assignments{ending(family)}.npy", assignments)
+    write_array(partial / assignments_name(family), assignments)
     inertia = float(distances.sum(dtype=np.float64))
     num_nearest = documents_per_cluster(len(centroids)) if context.reference is None else _NUM_TITLES
     nearest = nearest_documents(assignments, distances, len(centroids), num_nearest)
@@ -279,7 +278,7 @@ CLUSTER = Stage(
     "cluster",
     help="Group the documents' vectors into topic clusters.",
     section="cluster",
-    destination="clusters",
+    destination=CLUSTERS,
     run=cluster_documents,
     summary=summary,
     settings=lambda config: {"cluster": dataclasses.asdict(config.cluster)},

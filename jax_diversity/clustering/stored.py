@@ -1,26 +1,47 @@
-"""The clusterings of a dataset, as they are stored."""
+"""The artifacts of the stage `cluster`: assignments, descriptions and centroids of every clustering."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int32
 
 from jax_diversity.foundation.artifacts import read_array, read_json
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import UserError
 
+if TYPE_CHECKING:
+    from jax_diversity.foundation.stored import StoredStages
 
-def ending(family: str) -> str:
-    """What tells the files of a further clustering from the main one's."""
+CLUSTERS = "clusters"
+
+
+def assignments_name(family: str) -> str:
+    """The file with every document's cluster in a clustering, such as `cluster` or `cluster_100`."""
+    return f"assignments{_ending(family)}.npy"
+
+
+def clusters_name(family: str) -> str:
+    """The file that describes every cluster: name, terms, titles ..."""
+    return f"clusters{_ending(family)}.json"
+
+
+def centroids_name(family: str) -> str:
+    """The file with the clusters' centroids."""
+    return f"centroids{_ending(family)}.npy"
+
+
+def _ending(family: str) -> str:
     return family.removeprefix("cluster")
 
 
-def read_assignments(folder: Path, family: str, num_clusters: int) -> Int32[np.ndarray, " document"]:
-    """Every document's cluster in a clustering such as `cluster` or `cluster_100`; a damaged file is a `UserError`."""
-    path = folder / f"assignments{ending(family)}.npy"
+def read_assignments(stored: StoredStages, family: str) -> Int32[np.ndarray, " document"]:
+    """Every document's cluster; an unknown clustering or a damaged file is a `UserError`."""
+    path = _file(stored, family, assignments_name(family))
     assignments = read_array(path, "cluster")
+    num_clusters = stored.counts("cluster")["clusterings"][family]
     if len(assignments) and not 0 <= assignments.min() <= assignments.max() < num_clusters:
         raise UserError(
             f"{path} is damaged: expected clusters of 0 .. {num_clusters - 1}, found {assignments.min()} .. "
@@ -29,6 +50,16 @@ def read_assignments(folder: Path, family: str, num_clusters: int) -> Int32[np.n
     return assignments
 
 
-def read_clusters(folder: Path, family: str) -> list[dict[str, Any]]:
-    """What is known of every cluster of a clustering: name, terms, titles ..."""
-    return read_json(folder / f"clusters{ending(family)}.json", "cluster")
+def read_clusters(stored: StoredStages, family: str) -> list[dict[str, Any]]:
+    """The descriptions of all clusters; an unknown clustering or a damaged file is a `UserError`."""
+    return read_json(_file(stored, family, clusters_name(family)), "cluster")
+
+
+def centroids_file(stored: StoredStages, family: str) -> Path:
+    """The path of a clustering's centroids."""
+    return _file(stored, family, centroids_name(family))
+
+
+def _file(stored: StoredStages, family: str, name: str) -> Path:
+    one_of("family", family, stored.counts("cluster")["clusterings"])
+    return stored.file("cluster", f"{CLUSTERS}/{name}")

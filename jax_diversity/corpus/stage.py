@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
-_DOCUMENTS = "documents"
 # Counts of records that are no documents.
 _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8")
 
@@ -23,19 +23,20 @@ def prepare(context: Context, partial: Path) -> Counts:
 
     config: CorpusConfig = context.config.corpus
     chain = context.config.preparation.chain()  # None: no step is listed
-    folder = partial / _DOCUMENTS
+    folder = partial / DOCUMENTS
     chats: dict[str, int] = {}
     report = ReadReport()  # filled while the documents are written: no list of them is ever made
     with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         documents = read_documents(config, report, advance)
         if chain is not None:
-            documents = chain.through(documents, partial / "preparation", context.progress.task)
+            documents = chain.through(documents, partial / PREPARATION, context.progress.task)
         if config.format == "chat":
             documents = with_learned_spans(documents, config, chats)
         stored = write_documents(documents, folder, config.file_bytes)
     # Stored, so that no other stage needs the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
-    write_array(folder / "duplicate_groups.npy", groups)
+    (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
+    write_array(partial / DUPLICATE_GROUPS, groups)
     counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | chats
     return counts if chain is None else counts | chain.counts()
 
@@ -69,7 +70,7 @@ PREPARE = Stage(
     "prepare",
     help="Read a corpus, filter it and store its documents.",
     section="corpus",
-    destination="",  # documents/, and preparation/ where steps are listed
+    destination="",  # documents/, duplicates/, and preparation/ where steps are listed
     run=prepare,
     summary=summary,
     settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),

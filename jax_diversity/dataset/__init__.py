@@ -1,4 +1,4 @@
-"""A built dataset, opened: its artifacts, its orderings, what is in a batch, and where its files are fetched from."""
+"""A built dataset, opened: its artifacts and its orderings, on this machine or on an object store."""
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 

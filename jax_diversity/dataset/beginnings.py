@@ -1,8 +1,7 @@
-"""Documents' beginnings as text: what embeddings and clusters' names are made from.
+"""Documents' beginnings as text, for embeddings and clusters' names.
 
-A document comes as its own text, cut after so many characters. A corpus that was given as tokens may lack the texts:
-its documents' first tokens are decoded then. Where it came without a tokenizer too, token ids stand for words
-(`t17 t4 ...`).
+A document's beginning is its text, cut after so many characters. A corpus of tokens may lack texts: then its documents'
+first tokens are decoded. Without a tokenizer, token ids replace words (`t17 t4 ...`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Beginnings:
     ) -> None:
         self.max_characters = max_characters
         self._documents, self._tokens, self._has_text, self._end_id = documents, tokens, has_text, end_id
-        self._tokenizer = tokenizer  # asked for when a document is decoded: loading it takes time
+        self._tokenizer = tokenizer  # called when a document is decoded: loading it takes time
         # The stored files of documents, and the number of documents in all of them.
         self.paths, self.num_documents = self._documents.paths, self._documents.num_documents
         if self.num_documents != tokens.num_documents:
@@ -65,7 +64,7 @@ class Beginnings:
     def _decoded(self, document_index: int) -> str:
         tokens, tokenizer = self._tokens.document(document_index), self._tokenizer()
         num_tokens = self.max_characters // _CHARACTERS_PER_TOKEN + 1
-        while True:  # most often once: not more of a long document is decoded than it takes
+        while True:  # usually once: only as much of a long document is decoded as is needed
             part = tokens[:num_tokens]
             if tokenizer is None:
                 text = " ".join([f"t{token}" for token in part.tolist() if token != self._end_id])

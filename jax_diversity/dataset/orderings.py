@@ -1,4 +1,4 @@
-"""Orderings as files: a dataset's own by name, and those from elsewhere."""
+"""Orderings as files: a dataset's own by name, and any .npy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.ordering.stored import ORDERINGS
 from jax_diversity.schema import Ordering
 
 if TYPE_CHECKING:
     _ByName = Mapping[str, Ordering]
 else:
-    _ByName = Mapping  # a run-time check of types would read an ordering from disk to look at its type
+    _ByName = Mapping  # a check of types at run time would read an ordering from disk
 
 
 class Orderings(_ByName):
-    """Orderings by name, read when asked for; an unknown name raises a `UserError` that lists the known ones."""
+    """Orderings by name, each read at its first use; an unknown name raises a `UserError` that lists the known ones."""
 
     def __init__(self, paths: Mapping[str, Path], read: Callable[[str], Ordering]) -> None:
         self.paths = dict(paths)
@@ -58,19 +59,19 @@ class Orderings(_ByName):
 
 
 class OrderingFile:
-    """Numbers of sequences in a file (.npy, int64) that is memory-mapped.
+    """An ordering's sequence indices in a memory-mapped file (.npy, int64).
 
-    The hash of the file alone shows that it holds the expected ordering, which was checked when it was saved. To
-    hash ten million numbers takes 0.05 s and no memory; to prove that they are a permutation takes 0.3 s and
-    240 MB. The file that was hashed is also the one that is mapped: when another file gets its name, the map does
-    not change. A file that is written to in place is refused from then on.
+    The file's hash shows that it is the expected ordering, which was checked when it was saved. Hashing ten million
+    indices takes 0.05 s and no memory; proving that they are a permutation takes 0.3 s and 240 MB. The hashed file
+    itself is mapped: if another file gets its name, the map does not change. If the file is changed in place, reading
+    raises.
 
     Attributes:
         indices: the sequence at every position, read-only.
         fingerprint: hash of them.
 
     Raises:
-        UserError: no such file, or one of other numbers.
+        UserError: the file is absent or contains another ordering.
     """
 
     def __init__(self, path: Path, fingerprint: str, num_positions: int) -> None:
@@ -79,12 +80,12 @@ class OrderingFile:
         try:
             self._file = path.open("rb")
             weakref.finalize(self, self._file.close)
-            self._status = _status(self._file)  # before the hash: what is written after this line is noticed
+            self._status = _status(self._file)  # before the hash: later changes are noticed
             np.lib.format.read_magic(self._file)
             stored = np.lib.format.read_array_header_1_0(self._file)
             start = self._file.tell()
             if stored == (shape, False, np.dtype("<i8")):
-                # From here to the end: the numbers without the file's header, of which a fingerprint is the hash.
+                # From here to the end: a fingerprint is the hash of the indices without the file's header.
                 found = hashlib.file_digest(self._file, "sha256").hexdigest()
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
@@ -98,7 +99,7 @@ class OrderingFile:
 
     @classmethod
     def of(cls, path: Path, ordering: Ordering) -> OrderingFile | None:
-        """The file that an ordering was loaded from; None where it holds the numbers in another type."""
+        """The file that an ordering was loaded from; None if it contains another type."""
         with suppress(UserError):
             return cls(path, ordering.fingerprint, len(ordering))
         return None
@@ -108,8 +109,8 @@ class OrderingFile:
         return OrderingFile, (self._path, self.fingerprint, len(self.indices))
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions; refused when the file was written to since it was opened."""
-        # One system call a batch. To read a map beyond the end of a file that was cut ends the process.
+        """The sequences at some positions; a `UserError` if the file was changed since it was opened."""
+        # One system call a batch. Reading a map beyond the end of a truncated file would end the process.
         if _status(self._file) != self._status:
             raise UserError(
                 f"Expected {self._path} as it was when it was opened, found it written to since; make what follows it, "
@@ -124,12 +125,12 @@ def _status(file: Any) -> tuple[int, int]:
 
 
 def is_file_name(ordering: Any) -> bool:
-    """Tell whether an ordering is given as a .npy file, not by name nor as itself."""
+    """Tell whether an ordering is given as a .npy file."""
     return isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy"))
 
 
 def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str | None = None) -> Ordering:
-    """An ordering of so many sequences and of the expected fingerprint from a .npy file; None takes any."""
+    """Read an ordering from a .npy file and compare its length and its fingerprint; None accepts any."""
     try:
         ordering = Ordering.load(path)
     except ValueError as error:
@@ -145,7 +146,7 @@ def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str
 
 
 def changed_ordering(path: Path, expected: str, found: str) -> UserError:
-    """The error of a file that holds another ordering than when its fingerprint was read."""
+    """The error of a file whose ordering changed after its fingerprint was read."""
     return UserError(
         f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found[:16]}: it was changed, or made "
         "again after the dataset or the loader was opened; open it again, or run `jax-diversity order`."
@@ -153,12 +154,12 @@ def changed_ordering(path: Path, expected: str, found: str) -> UserError:
 
 
 def packed_beside(path: Path) -> str | None:
-    """The fingerprint of the packing of the dataset in whose `orderings` folder a file lies."""
+    """The packing fingerprint of the dataset in whose `orderings` folder a file lies; None if unknown."""
     folder = path.absolute().parent
-    if folder.name != "orderings":
+    if folder.name != ORDERINGS:
         return None
     try:
         manifest = json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))
         return manifest["stages"]["pack"]["fingerprint"]
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no dataset, or a damaged manifest: nothing is known of the file
+        return None  # not a dataset, or a damaged manifest

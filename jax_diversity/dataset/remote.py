@@ -1,14 +1,14 @@
-"""Datasets on object stores: what is needed of one is fetched into a folder of this machine, checked, and kept.
+"""Datasets on object stores: needed files are fetched into a local folder, checked, and kept.
 
-A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Its manifest is read again
-whenever the dataset is opened, and says how long every other file is and what its SHA-256 must be. The cache holds
+A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Every opening of
+the dataset reads its manifest, which has the length and the SHA-256 of every other file. The cache contains
 
-    files/SHA256                one file each, whatever dataset it belongs to, whole and checked or not there at all
-    datasets/KEY/               a dataset's folder, one for each manifest: links to the files, made as they come
-    streams/                    files that are read once (`loader.stream_batches`) and removed by the reader
+    files/SHA256                one file each, for all datasets, always complete and checked
+    datasets/KEY/               a dataset's folder, one for each manifest: links to the fetched files
+    streams/                    files that `loader.stream_batches` reads once and removes
 
-so that of a dataset whose one stage was made again only that stage's files are fetched again. Any number of processes
-may share a cache. It may be removed when nothing reads from it.
+so that after one stage was made again only that stage's files are fetched again. Any number of processes may share a
+cache. It may be removed when nothing reads from it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from jax_diversity.foundation.artifacts import (
 )
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import user_cache
+from jax_diversity.foundation.libraries import missing_driver
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _PIECE_BYTES = 8 * 2**20
 _PIECES_AT_A_TIME = 4
 
@@ -48,7 +48,7 @@ def is_address(path: str | Path) -> bool:
 
 
 def local_path(path: str | Path) -> Path:
-    """A local path, which may be written as `file://` address."""
+    """A local path, possibly given as a `file://` address."""
     return Path(path.removeprefix("file://")) if isinstance(path, str) else path
 
 
@@ -64,11 +64,11 @@ class RemoteFolder:
         self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
             manifest = self._read("manifest.json")
-        # One folder for every manifest: a dataset that was built again does not change under one that is open.
+        # One folder for every manifest: a new build does not change an open dataset.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
         self.files = manifest_files(parse_manifest(manifest, f"{self.address}/manifest.json"))
-        # The folder's name is the manifest's hash: a manifest that is there already is this one.
+        # The folder's name is the manifest's hash: an existing manifest is equal.
         path = self.root / "manifest.json"
         with locked(self.root / "manifest"):
             if not path.exists() or path.read_bytes() != manifest:
@@ -82,22 +82,22 @@ class RemoteFolder:
         return f"RemoteFolder({self.address})"
 
     def fetch(self, name: str, *, checked: bool = True) -> Path:
-        """Where one of the manifest's files lies locally; it is fetched first where it is not there yet.
+        """The local path of one of the manifest's files, which is fetched first if it is absent.
 
-        A cached file whose content was damaged is fetched again; `checked=False` looks at sizes only, for files whose
-        records have checksums of their own.
+        A damaged file in the cache is fetched again. `checked=False` compares sizes only, for files with checksums of
+        their own.
         """
         about, is_good = self.files[name], _is_whole if checked else _is_there
         path = self.root / name
         if not is_good(path, about):
-            # By content: datasets that share a file, and the same dataset after another stage was made, fetch it once.
+            # By content: datasets that share a file, and new builds of one dataset, fetch it once.
             stored = self.cache_folder / "files" / about["sha256"]
             with locked(stored):
                 if not is_good(stored, about):
                     remove_leftovers(stored.parent, stored.name)
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
-                # The lock is the stored file's, not the link's: threads that waited for it find the link made.
+                # The lock is the stored file's, not the link's: waiting threads find the link afterwards.
                 if not _is_there(path, about):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)  # a link to a file that was removed
@@ -105,13 +105,13 @@ class RemoteFolder:
         return path
 
     def fetch_path(self, path: Path) -> None:
-        """Have a record file of the local folder there."""
+        """Fetch the file that belongs at a path of the local folder, comparing its size only."""
         self.fetch(path.relative_to(self.root).as_posix(), checked=False)
 
     def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Write one of the manifest's files to a path, in pieces that come side by side, and check it.
+        """Write one of the manifest's files to a path, in pieces that are fetched side by side, and check it.
 
-        `is_stopped` is asked between pieces; True ends the work with `InterruptedError`, which leaves half a file.
+        `is_stopped` is called between pieces; True ends the work with `InterruptedError` and leaves half a file.
         """
 
         def write(piece: bytes) -> None:
@@ -143,7 +143,7 @@ class RemoteFolder:
         return faults
 
     def _hash(self, name: str, use: Callable[[bytes], Any]) -> str:
-        """SHA-256 of a file as it is at the address; `use` is given its pieces in order."""
+        """SHA-256 of a file at the address; `use` is called with its pieces in order."""
         digest = hashlib.sha256()
         for piece in self._pieces(name):
             digest.update(piece)
@@ -155,7 +155,7 @@ class RemoteFolder:
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()  # in the order of the file, so that the hash can be taken piece by piece
-        # One connection rarely fills the network; a few pieces at a time do, and bound the memory.
+        # One connection rarely uses the whole network; a few pieces at a time do, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
@@ -163,7 +163,7 @@ class RemoteFolder:
                         start = starts.popleft()
                         coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
                     yield coming.popleft().result()
-            finally:  # also when the reader stops early: what has not begun is not fetched
+            finally:  # also if the reader stops early: pieces that have not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
@@ -185,9 +185,7 @@ class RemoteFolder:
         try:
             return fsspec.core.url_to_fs(self.address)
         except ImportError as error:
-            extra = _EXTRAS.get(protocol)
-            what = f"pip install 'jax-diversity[{extra}]'" if extra else str(error)
-            raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
+            raise missing_driver(protocol, error) from None
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec knows, found {self.address}: {error}.") from None
 
@@ -211,7 +209,7 @@ def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _faults(where: str, what: str) -> Iterator[None]:
-    """Turn what drivers raise, each exceptions of its own, into one sentence."""
+    """Turn the drivers' various exceptions into one sentence."""
     try:
         yield
     except UserError:
@@ -237,12 +235,12 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file's place in the cache against other threads and processes; ends with the process in any case."""
+    """Lock a file's place in the cache; the lock ends with the process in any case."""
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f"{path.name}.lock").open("a")
-    # The lock file stays: were it removed, a process that had opened it before and one that made it again would hold
-    # locks of two different files.
+    # The lock file stays. Otherwise a process that opened it before its removal and one that made it again would lock
+    # two different files.
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

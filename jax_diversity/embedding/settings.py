@@ -19,8 +19,6 @@ class EmbeddingConfig:
     """The method's own options, such as `dimensions 256` or `path vectors.npy`; their defaults where not given."""
     max_tokens: int = 1024
     """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or what the model's tokenizer makes."""
-    fit_documents: int = 20_000
-    """Documents that an embedder learns from, if it learns (tfidf_svd: the vocabulary, its weights and the SVD)."""
     seed: int = 0
     """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
 
@@ -44,6 +42,6 @@ class EmbeddingConfig:
         """Refuse settings that no corpus could satisfy; the files that the method reads have to be there."""
         from jax_diversity.embedding.base import check_method
 
-        at_least(1, "embedding", self, "max_tokens", "fit_documents")
+        at_least(1, "embedding", self, "max_tokens")
         seed("embedding", self.seed)
         check_method(self.method, self.options)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.embedding.settings import EmbeddingConfig
+from jax_diversity.embedding.stored import EMBEDDINGS, FITTED, VECTORS, fitted_file
 from jax_diversity.foundation.artifacts import (
     CACHE,
     HashMemory,
@@ -28,6 +29,8 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
 
+FIT_DOCUMENTS = 20_000
+"""Documents that an embedder learns from, if it learns."""
 _BLOCK_ROWS = 65_536
 
 
@@ -38,10 +41,10 @@ def embed(context: Context, partial: Path) -> Counts:
 
     config, dataset = context.config.embedding, context.dataset
     beginnings = dataset.beginnings(config.max_tokens * CHARACTERS_PER_TOKEN)
-    stored = partial / "embedding.npz"
+    stored = partial / FITTED
     if context.reference is not None:
         _take_learnt(context.reference, config, stored)
-    num_fitted = min(config.fit_documents, beginnings.num_documents)
+    num_fitted = min(FIT_DOCUMENTS, beginnings.num_documents)
     fits = learns(config.method, config.options) and context.reference is None
     shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
     with shown as advance:
@@ -54,7 +57,7 @@ def embed(context: Context, partial: Path) -> Counts:
             stored=stored,
             document_ids=lambda: dataset.document_store.columns(["id"])["id"],
         )
-    target = partial / "embeddings.npy"
+    target = partial / VECTORS
     about: Counts = {"features": _features(context, int(made.dimensions), stored)}
     if isinstance(made, PrecomputedVectors):
         about["num_unused_vectors"] = made.num_unused
@@ -74,13 +77,12 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
     """Copy what the embedder of the dataset that `features_from` names has learnt."""
     from jax_diversity.embedding.base import learns
 
-    name = f"embeddings/{stored.name}"
-    if name in reference.manifest["stages"]["embed"]["files"]:
-        copy_file(reference.file("embed", name), stored)
+    if (path := fitted_file(reference.stored)) is not None:
+        copy_file(path, stored)
     elif learns(config.method, config.options):
         raise UserError(
-            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no {name}; let the "
-            "embedder keep it in the file `stored`, and build that dataset again."
+            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no "
+            f"{EMBEDDINGS}/{FITTED}; let the embedder keep it in the file `stored`, and build that dataset again."
         )
 
 
@@ -173,7 +175,7 @@ def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> 
     """The beginnings of the documents that the embedder learns from, in stored order."""
     # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
     wanted = np.zeros(beginnings.num_documents, bool)
-    count = min(config.fit_documents, len(wanted))
+    count = min(FIT_DOCUMENTS, len(wanted))
     wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
     drawn: list[str] = []
     for path in beginnings.paths:
@@ -204,7 +206,7 @@ EMBED = Stage(
     "embed",
     help="Turn every document into a vector.",
     section="embedding",
-    destination="embeddings",
+    destination=EMBEDDINGS,
     run=embed,
     summary=summary,
     settings=lambda config: {"embedding": dataclasses.asdict(config.embedding)},

@@ -27,6 +27,8 @@ from jax_diversity.text.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
 """Terms of fewer fitted documents are dropped (all are kept if none is left)."""
+MAX_TERMS = 50_000
+"""Terms kept, the most frequent first."""
 MOST_CANDIDATES = 2_000_000
 """Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
 _POWER_ITERATIONS = 5
@@ -43,7 +45,6 @@ def tfidf_svd(
     seed: int = 0,
     max_tokens: int = 1024,
     dimensions: int = 128,
-    max_terms: int = 50_000,
 ) -> TfidfSvd:
     """Term weights learnt from a part of the corpus, projected to a few dimensions by an SVD.
 
@@ -53,7 +54,6 @@ def tfidf_svd(
         seed: of the randomised SVD.
         max_tokens: words of a text that are read, the first ones; characters in scripts without spaces.
         dimensions: width of the vectors, at most 8192; a corpus that is too small for them gets zeros at the end.
-        max_terms: terms kept, the most frequent first.
 
     Raises:
         UserError: a number that cannot be; a stored file that holds no embedding.
@@ -65,10 +65,9 @@ def tfidf_svd(
         (2, 2)
     """
     whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS)
-    whole_number("max_terms", max_terms, 1)
     if stored is not None and stored.exists():
         return TfidfSvd.load(stored)
-    embedder = TfidfSvd.fit(texts(), seed, dimensions, max_terms, max_tokens)
+    embedder = TfidfSvd.fit(texts(), seed, dimensions, max_tokens)
     if stored is not None:
         embedder.save(stored)
     return embedder
@@ -96,7 +95,7 @@ class TfidfSvd:
             array.setflags(write=False)  # one embedding serves all files of documents
 
     @classmethod
-    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_terms: int, max_tokens: int = 1024) -> TfidfSvd:
+    def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_tokens: int = 1024) -> TfidfSvd:
         """Learn terms, weights and directions.
 
         The same texts and settings give the same bits, whatever the number of processor cores.
@@ -111,7 +110,7 @@ class TfidfSvd:
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
-        kept = kept[np.argsort(-frequency[kept], kind="stable")][:max_terms]
+        kept = kept[np.argsort(-frequency[kept], kind="stable")][:MAX_TERMS]
         names = list(found)
         weights = np.log((1 + len(texts)) / frequency[kept]).astype(np.float32)
         components = _principal_directions(_weighted_rows(counts[:, kept], weights), len(kept), dimensions, seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from jax_diversity.export.files import common_length
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.run.run import Datasets, Run, as_run
 from jax_diversity.run.source import SequenceSource
 
@@ -59,12 +59,7 @@ class TorchDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
-        try:
-            torch = import_module("torch")
-        except ImportError:
-            raise UserError(
-                "Expected PyTorch to make tensors, found it not installed; install it with `pip install torch`."
-            ) from None
+        torch = optional("torch", None)
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {wanted.min()} .. {wanted.max()}.")

@@ -6,7 +6,7 @@ in `manifest.json`. After a kill at any moment the next build finds either the w
 depends on time, so a build that was cut off ends byte for byte like one that was not.
 
 The manifest holds every file's SHA-256 and its own. A file is compared with its hash before a process first reads it
-(`is_as_written`): a damaged file is refused, and not made into other artifacts, whose own hashes would be right.
+(`is_as_written`): a damaged file raises. Otherwise artifacts made from it would have valid hashes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 CACHE = ".cache"
-"""The folder below a dataset's for what only saves time."""
+"""The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
-"""Files whose content this process has compared with a hash: path -> the stamp that they had, and the hash."""
+"""Files whose content this process has compared with a hash: path -> their stamp, and the hash."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -50,7 +50,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of a file's bytes, read in pieces; `advance` is told the bytes read."""
+    """SHA-256 of a file's bytes, read in pieces; `advance` is called with the number of bytes read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -61,13 +61,13 @@ def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
 
 
 def _stamp(path: str | Path) -> list[int]:
-    """What differs once a file is written to or replaced; also where its time of modification is set back."""
+    """Values that change when a file is written or replaced, even if its time of modification is set back."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
-    """Tell whether a file's SHA-256 is that of its entry in the manifest.
+    """Tell whether a file has the SHA-256 of its entry in the manifest.
 
     A process hashes a file once, about a second a gigabyte, unless the file is changed meanwhile.
     """
@@ -89,7 +89,7 @@ class HashMemory:
         self._cache = cache
         self._remembered, self._known = dict[str, Any](), dict[str, Any]()
         if cache is not None:
-            with suppress(OSError, ValueError, TypeError):  # TypeError: JSON that is no object
+            with suppress(OSError, ValueError, TypeError):  # TypeError: JSON, but not an object
                 self._remembered = dict(json.loads(cache.read_text(encoding="utf-8")))
 
     def hash(self, path: str | Path) -> str:
@@ -103,7 +103,7 @@ class HashMemory:
         return known["sha256"]
 
     def save(self) -> None:
-        """Write the hashes that were asked for; the cache loses all others."""
+        """Write the hashes that were asked for; all others leave the cache."""
         if self._cache is not None and self._known != self._remembered:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, self._known)
@@ -144,7 +144,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _open_temporary(path: Path) -> tuple[Path, int]:
-    """A new, empty file beside `path` whose name nobody else has, and a descriptor that holds a lock on it."""
+    """A new, empty file with a unique name beside `path`, and a descriptor that holds a lock on it."""
     while True:
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         try:
@@ -160,9 +160,9 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files of killed writers; those of living ones are locked, and stay.
+    """Remove the temporary files of killed writers; the files of living writers are locked and stay.
 
-    `name` is that of the files that they would have become.
+    `name`: the name that the files would have got.
     """
     for leftover in folder.glob(f"{name if name == '*' else glob.escape(name)}.*{_TEMPORARY}"):
         with suppress(OSError):  # locked by its writer, or removed by another process
@@ -177,7 +177,7 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_path(path) as temporary:
-        # Names of files that are no UTF-8 hold halves of surrogate pairs, which become JSON's own escapes.
+        # File names that are not UTF-8 contain lone surrogates, which JSON writes as escapes.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -190,7 +190,7 @@ def write_array(path: Path, values: np.ndarray) -> None:
 
 
 def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
-    """Read or map what `write_array` wrote; a `UserError` names the stage's verb where there is no array."""
+    """Read or map what `write_array` wrote; a `UserError` names the stage's verb if it is absent or damaged."""
     import numpy as np
 
     try:
@@ -215,7 +215,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, stage: str) -> Any:
-    """Read what `write_json` wrote; a `UserError` names the stage's verb where that fails."""
+    """Read what `write_json` wrote; a `UserError` names the stage's verb if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -223,7 +223,7 @@ def read_json(path: Path, stage: str) -> Any:
 
 
 def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)  # a folder can be flushed too: that keeps a rename in it
+    handle = os.open(path, os.O_RDONLY)  # flushing a folder makes the renames in it permanent
     try:
         os.fsync(handle)
     finally:
@@ -243,9 +243,9 @@ class Fault:
 
 
 def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
-    """The manifest in a file's bytes; a `UserError` refuses what is damaged, changed, no manifest or of a newer format.
+    """The manifest in a file's bytes; a `UserError` if it is damaged, edited or of a newer format.
 
-    Files of the names in it are replaced and deleted: a manifest from elsewhere must not name any outside its folder.
+    Stages replace and delete files by these names: a foreign manifest must not name files outside its folder.
     """
     try:
         manifest = json.loads(content)
@@ -255,7 +255,7 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
                 raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
             for entry in manifest["stages"].values():
                 if not (isinstance(entry["fingerprint"], str) and isinstance(entry["summary"], str)):
-                    raise ValueError("a stage's fingerprint or summary is no text")
+                    raise ValueError("a stage's fingerprint or summary is not a text")
                 _ = dict(entry["inputs"])
                 entry["counts"] = _Counts(entry["counts"].items())
             for name, about in manifest_files(manifest).items():
@@ -278,7 +278,7 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
 
 
 class _Counts(dict[str, Any]):
-    """What a finished stage counted; one that is not there is a `UserError`."""
+    """The counts of a finished stage; an absent count is a `UserError`."""
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
@@ -295,7 +295,7 @@ def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def signed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with its own SHA-256, which `parse_manifest` compares."""
     content = _unsigned(manifest)
-    # As JSON gives it back: numbers as keys become text, which is sorted otherwise.
+    # As JSON returns it: integer keys become strings, which sort differently.
     return {**content, "sha256": fingerprint(json.loads(json.dumps(content)))}
 
 
@@ -304,7 +304,7 @@ def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OutputFolder:
-    """The folder of one dataset and its manifest; a `UserError` where this version cannot read it."""
+    """The folder of one dataset and its manifest; a `UserError` if this version cannot read it."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -339,12 +339,12 @@ class OutputFolder:
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
         """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
-        # Sizes, not hashes: a build that has nothing to do should not read the whole dataset. `verify` does.
+        # Sizes, not hashes: a build without work should not read the whole dataset, as `verify` does.
         entry = self.stages.get(stage)
         return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
     def missing_files(self, stage: str) -> Iterator[Fault]:
-        """A finished stage's files that are gone or of another size."""
+        """A finished stage's files that are missing or have another size."""
         for name, about in self.stages[stage]["files"].items():
             path = self.root / name
             if not path.is_file():
@@ -364,14 +364,14 @@ class OutputFolder:
         return faults
 
     def partial(self, stage: str, key: str, *, resume: bool) -> Path:
-        """The folder to write a stage's files into; `key` is a hash of all that decides their bytes.
+        """The folder to write a stage's files into; `key` is a hash of everything that determines their bytes.
 
         Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
         start = f"{stage.replace('/', '-')}-"
         folder = self.root / _PARTIAL / f"{start}{key[:16]}"
         for other in (self.root / _PARTIAL).glob(f"{start}*"):
-            # `order/long` and `order/long-2` begin alike; the key's length tells them apart.
+            # `order/long` and `order/long-2` have a common beginning; the key's length distinguishes them.
             if len(other.name) == len(folder.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
@@ -384,8 +384,8 @@ class OutputFolder:
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
-        While files are replaced the stage has no entry in the manifest: a kill in between leaves none that is wrong.
-        `entry` is what the manifest keeps besides the files; `owns_folder` removes all other files in the
+        While files are replaced the stage has no entry in the manifest: a kill in between cannot leave a wrong one.
+        `entry` is the rest of the stage's entry in the manifest; `owns_folder` removes all other files in the
         folders of the stage's files.
         """
         names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
@@ -401,7 +401,7 @@ class OutputFolder:
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
-            # Hashed a moment ago: stages of the same process need not do it again.
+            # These hashes are new: later stages of this process need not compute them again.
             about = files[str(Path(destination) / name)]
             _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
         # Files of the previous artifact that the new one lacks: there may be fewer files of documents now.

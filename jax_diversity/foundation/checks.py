@@ -1,4 +1,4 @@
-"""Values that users give, checked before any work: a `UserError` says what was expected and what was found."""
+"""Checks of users' values before any work: a `UserError` says what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from jax_diversity.foundation.errors import UserError, quoted
 
 _LONGEST_NAME = 200
-"""Bytes of a name that becomes a file's: names on disk have at most 255, and endings are added to it."""
+"""Most bytes of a name that becomes a file name: file names have at most 255 bytes, endings included."""
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
@@ -32,28 +32,28 @@ def share(name: str, value: float) -> None:
 
 
 def several(values: Any) -> tuple[Any, ...]:
-    """The values as a tuple; a bare one, which may be a text, is the only one."""
+    """The values as a tuple; a single value, such as a text, becomes a tuple of one."""
     try:
         return (values,) if isinstance(values, str | bytes | Mapping) else tuple(values)
-    except TypeError:  # also for an array without an axis
+    except TypeError:  # an array without axes raises it, too
         return (values,)
 
 
 def instance_of(name: str, value: Any, kind: Any, words: str) -> None:
-    """Check an argument's type, which messages call by `words`: `an Ordering; make one with jd.order`."""
+    """Check an argument's type; messages name the type by `words`, such as `an Ordering; make one with jd.order`."""
     if not isinstance(value, kind):
         raise UserError(f"Expected {name} to be {words}, found {_type_name(value)}.")
 
 
 def mapping(name: str, value: Any, words: str) -> None:
-    """Check an argument that gives values by names, such as `family -> shares`."""
+    """Check that an argument is a mapping, such as `family -> shares`."""
     instance_of(name, value, Mapping, f"a mapping {words}")
     for key in value:
         instance_of(f"every key of {name}", key, str, "a text")
 
 
 def function(name: str, value: Any) -> None:
-    """Check an argument that is called, such as `advance`."""
+    """Check that an argument can be called, such as `advance`."""
     instance_of(name, value, Callable, "a function")
 
 
@@ -62,7 +62,7 @@ def _type_name(value: Any) -> str:
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
-    """Check that a value is one of the words that are allowed."""
+    """Check that a value is one of the allowed words."""
     words = tuple(known)
     if not isinstance(value, str) or value not in words:
         raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {quoted(value)}.")
@@ -80,8 +80,8 @@ def weight(name: str, value: Any) -> float:
 
 
 def file_name(what: str, name: str) -> None:
-    """Check a name that files get: printable, in one folder, and short enough for the endings that are added."""
-    # A name that is printable has no halves of surrogate pairs, so that it can be encoded.
+    """Check a name that files get: printable, without slashes, short enough for endings."""
+    # A printable name has no lone surrogates, so that it can be encoded.
     if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME or name.startswith(".") or "/" in name:
         raise UserError(
             f"Expected {what} to be a plain file name of at most {_LONGEST_NAME} bytes, found {quoted(name)}."
@@ -89,7 +89,7 @@ def file_name(what: str, name: str) -> None:
 
 
 def folder_name(what: str, name: str) -> None:
-    """Check the name of a folder for libraries that write in C++, whose names of files are UTF-8."""
+    """Check the name of a folder: libraries in C++ need names in UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def folder_name(what: str, name: str) -> None:
 
 
 def at_least(least: int, section: str, settings: Any, *names: str) -> None:
-    """Check fields of a settings dataclass, which messages call `section`; a field that is None passes."""
+    """Check fields of a settings dataclass, which messages call `section`; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:
@@ -105,6 +105,6 @@ def at_least(least: int, section: str, settings: Any, *names: str) -> None:
 
 
 def seed(section: str, value: int) -> None:
-    """Check a seed that NumPy's and JAX's generators both take."""
+    """Check that a seed is in the range of NumPy's and JAX's generators."""
     if not 0 <= value < 2**32:
         raise UserError(f"Expected {section}.seed from 0 to 2^32 - 1, found {value}.")

@@ -12,7 +12,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:
-    """The devices of a `jax.sharding.Mesh` of any axes, as one axis; refuses one without a device of this process."""
+    """The devices of a `jax.sharding.Mesh` of any axes, as one axis; a `UserError` if no device is of this process."""
     if not isinstance(mesh, Mesh):
         raise UserError(
             f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
@@ -24,15 +24,13 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
             f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
             f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
         )
-    # Auto, whatever the given mesh has: shardings inside a program are the compiler's choice, not a part of types.
+    # Always Auto: the compiler chooses the shardings inside a program; they are not part of its types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))
 
 
 def first_devices(number: int, axis: str) -> Mesh:
-    """So many of the devices that JAX finds, as one axis; a `UserError` where there are fewer."""
+    """The first devices that JAX finds, as one axis; a `UserError` if there are fewer than `number`."""
     found = jax.devices()
     if number > len(found):
-        raise UserError(
-            f"Expected at most {len(found)} devices, those that JAX finds here ({found[0].platform}), found {number}."
-        )
+        raise UserError(f"Expected at most the {len(found)} devices of JAX ({found[0].platform}), found {number}.")
     return Mesh(np.array(found[:number]), (axis,), axis_types=(AxisType.Auto,))

@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable
 
 _LONGEST_SENTENCE, _LONGEST_PART = 1500, 300
-_QUOTES = reprlib.Repr()  # it stops early: a list of millions is never written as a whole
+_QUOTES = reprlib.Repr()  # it stops early: it never writes a list of millions completely
 _QUOTES.maxlevel, _QUOTES.maxstring, _QUOTES.maxother, _QUOTES.maxlong = 3, _LONGEST_PART, _LONGEST_PART, _LONGEST_PART
 _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.maxfrozenset = 20
 
@@ -16,8 +16,8 @@ _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.
 class UserError(ValueError):
     """Bad input or bad settings: one sentence that says what was expected, what was found and what to do.
 
-    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. A sentence that holds
-    megabytes of what was found loses its middle: it begins with what was expected and ends with what to do.
+    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. A sentence of
+    megabytes loses its middle: the expectation is at the beginning, the advice at the end.
     """
 
     def __init__(self, sentence: object) -> None:
@@ -25,18 +25,18 @@ class UserError(ValueError):
 
 
 def shortened(text: str, most: int = _LONGEST_PART) -> str:
-    """A text's beginning and its end, in at most so many characters."""
+    """A text's beginning and end, at most `most` characters."""
     tail = most // 3
     return text if len(text) <= most else f"{text[: most - tail - 5]} ... {text[len(text) - tail :]}"
 
 
 def in_one_line(error: object) -> str:
-    """An exception's message without line breaks, of at most 300 characters; its type's name where it has none."""
+    """An exception's message without line breaks, of at most 300 characters; the type's name if there is none."""
     return shortened(" ".join(str(error).split())) or type(error).__name__
 
 
 def quoted(value: object) -> str:
-    """What was found, for a message: a value as Python writes it, in one line of at most 300 characters."""
+    """A value as Python writes it, for a message: one line of at most 300 characters."""
     try:
         return shortened(re.sub(r"\s*\n\s*", " ", _QUOTES.repr(value)))
     except ValueError:  # Python refuses to write integers of thousands of digits

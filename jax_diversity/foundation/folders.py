@@ -1,4 +1,4 @@
-"""Folders that are written to: made, and held by one writer at a time."""
+"""Make folders, and lock them for one writer at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jax_diversity.foundation.errors import UserError
 
 _NAME = ".lock"
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-"""The folders that this thread holds."""
+"""The folders that this thread has locked."""
 _open_locks: set[int] = set()
 
 
 def _close_locks() -> None:
-    """In a process that was forked off: it would hold what its parent holds, also after the parent's end."""
+    """Close the locks in a forked process, which would otherwise keep them after its parent ends."""
     while _open_locks:
         os.close(_open_locks.pop())
 
@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=_close_locks)
 
 
 def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
-    """The shortest ends of some paths that tell them apart; the paths themselves where two of them are equal.
+    """The shortest distinct ends of some paths; the paths themselves if two of them are equal.
 
     Example:
         >>> distinct_ends(["a/web", "b/web", "b/code"])
@@ -42,12 +42,12 @@ def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def user_cache() -> Path:
-    """The package's folder in the user's cache folder; a RuntimeError where the user has no home."""
+    """The package's folder in the user's cache folder; a RuntimeError if the user has no home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jax-diversity"
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for files, and those above it; a `UserError` refuses one that cannot be made or written to."""
+    """Make a folder and its parents; a `UserError` if it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Make a folder and hold it for writing; the lock ends with the process, however it ends.
 
     Raises:
-        UserError: another process or thread, or this one already, holds it, or it cannot be written.
+        UserError: a process or thread, possibly this one, holds it, or it cannot be written.
     """
     make_folder(folder)
     path = folder.resolve() / _NAME
@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a disk that fails: the lock must end all the same
+        with suppress(OSError):  # even if the disk fails, the lock must end
             path.unlink()  # before the lock ends: the next holder's file has the same name
         _open_locks.discard(handle)
         os.close(handle)
@@ -110,7 +110,7 @@ def hold(folder: Path) -> Iterator[None]:
 def _lock(path: Path) -> int:
     while True:
         try:
-            # O_NOFOLLOW: this writes to the file, and a link that was put there may lead to any other one.
+            # O_NOFOLLOW: this writes to the file; a link in its place could lead to any other file.
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise UserError(
@@ -124,7 +124,7 @@ def _lock(path: Path) -> int:
             os.close(handle)
             who = f"{'this' if holder == str(os.getpid()) else 'another'} process (id {holder})"
             raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
-        # Its holder may have removed the file between the two calls: a lock on a file without a name is none.
+        # The holder may have removed the file between the two calls: a lock on a removed file protects nothing.
         if os.fstat(handle).st_nlink:
             with suppress(OSError):  # the disk is full; the number only serves the message above
                 os.ftruncate(handle, 0)

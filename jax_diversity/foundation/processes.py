@@ -23,7 +23,7 @@ from jax_diversity.foundation.errors import UserError
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
-"""Jobs that are begun, or finished and not yet asked for: enough to keep a process busy while others are slow."""
+"""Jobs of a process that are started, or finished and not yet asked for: it stays busy while others are slow."""
 
 
 def num_cores() -> int:
@@ -40,18 +40,18 @@ def map_in_processes(
     setting: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Result]:
-    """The results of `work(*job)` in the order of the jobs, a few of which are taken ahead.
+    """The results of `work(*job)` in the order of the jobs; a few jobs are taken ahead.
 
     Args:
         work: a function of a module, which the workers import.
         jobs: arguments that can be pickled; taken as results are asked for.
         num_processes: how many work side by side.
-        what: what the processes do, for the message where one is killed.
-        setting: the setting that says how many there are, likewise.
+        what: what the processes do, for the message if one is killed.
+        setting: the setting with their number, for the same message.
         environment: variables of the workers' environment.
 
     Raises:
-        UserError: a worker was ended from outside.
+        UserError: a worker was killed.
     """
     context = multiprocessing.get_context("spawn")
     pipe: Any = context.Pipe(duplex=False)  # typed by platform

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Task
 
 Advance = Callable[[int], None]
-"""What long work calls with the units just done."""
+"""A function that long work calls with the number of units just done."""
 _Stage = TypeVar("_Stage")
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -32,14 +32,14 @@ def ignore(amount: int) -> None:
 
 
 def compiling(advance: Advance) -> None:
-    """Say that the work compiles until it calls `advance` again; an `advance` of a user's own hears nothing of it."""
+    """Show that the work compiles until it calls `advance` again; user callbacks are not notified."""
     if isinstance(advance, _TaskAdvance):
         advance.compiles()
 
 
 @contextmanager
 def compilation() -> Iterator[None]:
-    """While the block compiles, the task that this thread shows says so; its rate counts from after the block."""
+    """Show that the block compiles, in this thread's task; the task's rate counts from the end of the block."""
     shown = _shown.get()
     if shown is None:
         yield
@@ -155,7 +155,7 @@ class Progress:
 
 
 def is_watched(stream: Any) -> bool:
-    """Tell whether lines may move on this stream: a terminal that understands it, outside continuous integration."""
+    """Tell whether lines may move on this stream: a capable terminal, outside continuous integration."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
 
 
@@ -172,7 +172,7 @@ def peak_bytes() -> int:
 
 
 def _print_line(task: Task, unit: str, compiled: float, total: int | None = None) -> None:
-    """A line for a log; `compiled` are seconds of compilation. Without `total`, what is done and no time left."""
+    """A line for a log; `compiled` are seconds of compilation. Without `total` the line has no time left."""
     done = _amount(task.completed, unit)
     if total:
         done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}"

@@ -1,7 +1,8 @@
 """Protocol buffers' wire format, read without a schema (https://protobuf.dev/programming-guides/encoding).
 
-A message is its fields. Each is a tag (number and wire type) and a value: a varint, four or eight bytes, or bytes
-behind their length. What is no protocol buffer raises a `ValueError`.
+A message is a sequence of fields. Each is a tag (number and wire type) and a value: a varint, four or eight bytes, or
+a length and so many bytes. Other bytes raise a `ValueError`. This reader is written by hand: the library
+would need every file's schema.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Field = tuple[int, int, int | memoryview]
 
 
 def read_fields(message: bytes | memoryview) -> Iterator[Field]:
-    """A message's fields, in the order of the bytes; those before a cut come before the error."""
+    """A message's fields, in the order of the bytes; the whole fields of a truncated message precede the error."""
     content = memoryview(message)
     position = 0
     while position < len(content):
@@ -65,7 +66,7 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
 
 
 def _varint(content: memoryview, position: int) -> tuple[int, int]:
-    """One unsigned integer of 64 bits, and the position behind it."""
+    """One unsigned integer of 64 bits, and the position after it."""
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):
         if position >= len(content):

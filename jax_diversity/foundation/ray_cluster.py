@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.libraries import optional
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
@@ -26,9 +26,7 @@ def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes
     Raises:
         UserError: Ray is not installed, its cluster cannot be reached, or a task was lost several times.
     """
-    if find_spec("ray") is None:
-        raise UserError("The engine ray needs the library ray; pip install 'jax-diversity[ray]'.")
-    import ray
+    ray = optional("ray", "ray")
     from ray.exceptions import RayTaskError, WorkerCrashedError
 
     if not ray.is_initialized():

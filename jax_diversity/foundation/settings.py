@@ -15,18 +15,18 @@ from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 _Settings = TypeVar("_Settings")
 _MOST_BYTES = 2**20
 _MOST_LEVELS = 16
-"""Levels to which a file of settings may be nested; there are settings down to the fourth."""
+"""Most levels of nesting in a file of settings; the settings themselves have four."""
 
 
 def read_settings(path: str | Path, base: _Settings) -> _Settings:
     """Read settings from a YAML file.
 
     Args:
-        path: the file; its keys are the names of the fields of `base`, nested as there.
-        base: a dataclass with the values of what the file leaves out.
+        path: the file; its keys are the field names of `base`, nested in the same way.
+        base: a dataclass with the values of fields that the file omits.
 
     Raises:
-        UserError: no such file, no YAML, a key that is unknown or comes twice, a value of the wrong type, aliases, more
+        UserError: no such file, invalid YAML, an unknown or repeated key, a value of the wrong type, aliases, more
             than a megabyte or 16 levels: the file is named.
     """
     try:
@@ -43,24 +43,24 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
             values = _overlaid(dataclasses.asdict(typing.cast(Any, base)), values)
         return settings_from_plain(type(base), values)
     except UnicodeDecodeError:
-        raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
+        raise UserError(f"Expected YAML in {path}, found bytes that are not text; name another file.") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
 def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collection[str] = ()) -> _Settings:
-    """The settings of another dataset in place of those given, but for the fields in `own`, which stay.
+    """The settings of another dataset; the fields in `own` keep their given values.
 
     Settings do not record whether a value was given: a default gives way.
 
     Raises:
-        UserError: a given value that is neither the default nor the other dataset's; messages call it by `section`.
+        UserError: a given value is neither the default nor the other dataset's; messages name the `section`.
     """
     usual = type(given)()
     kept = {name: getattr(given, name) for name in own}
     for name in [item.name for item in dataclasses.fields(typing.cast(Any, given)) if item.name not in kept]:
         value, taken = getattr(given, name), getattr(other, name)
-        # Of options a part may be given.
+        # Users may give some of the options.
         fits = value.items() <= taken.items() if isinstance(value, dict) else value in (taken, getattr(usual, name))
         if not fits:
             raise UserError(
@@ -71,11 +71,11 @@ def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collec
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain values of a YAML text, which settings can hold; a `UserError` says which line is wrong."""
+    """The plain values of a YAML text; a `UserError` names the first wrong line."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML of a few levels, without aliases (each copies what may hold further ones), every key once."""
+        """YAML with few levels, unique keys and no aliases, which could expand to any size."""
 
         num_levels = 0
 
@@ -105,7 +105,7 @@ def parse_yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         if mark is None:  # a character that YAML does not allow
             raise UserError(f"expected YAML, found: {in_one_line(error)}.") from None
-        raise _wrong_line(mark, f"is no YAML: {in_one_line(getattr(error, 'problem', error))}") from None
+        raise _wrong_line(mark, f"is not YAML: {in_one_line(getattr(error, 'problem', error))}") from None
     except UserError:
         raise
     # A date without such a day, a number of thousands of digits, a tag that does not fit its value: YAML's own parts
@@ -128,7 +128,7 @@ def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
-    """Make the dataclass, tuple, literal or scalar `kind` of plain values; messages call the value `where`.
+    """Convert plain values to the dataclass, tuple, literal or scalar `kind`; messages call the value `where`.
 
     Fields that the values leave out have their defaults.
     """
@@ -149,12 +149,12 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
             **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
-        # The exact type first: True is an int for Python, but has to stay a bool where a bool is allowed.
+        # The exact type first: True is an int in Python, but must stay a bool if a bool is allowed.
         words = [word for item in arguments if typing.get_origin(item) is Literal for word in typing.get_args(item)]
         if type(value) in arguments or value in words:
             return value
         kinds = [item for item in arguments if item is not type(None) and typing.get_origin(item) is not Literal]
-        # Of names and values or a list, the one that was given.
+        # Either a mapping or a list: the type of the given value.
         form = {dict: dict, list: tuple, tuple: tuple}.get(type(value))
         kinds = [item for item in kinds if typing.get_origin(item) is form is not None] or kinds
         if len(kinds) == 1 and not (words and isinstance(value, str)):
@@ -185,12 +185,12 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
 
 
 def _check_storable(value: Any, where: str) -> None:
-    """Refuse numbers beyond 64 bits, and texts that no name of a file can be, which would fail in a later stage."""
+    """Refuse numbers beyond 64 bits, and texts with lone surrogates, which would fail in a later stage."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"Expected {where} to be a whole number of at most 64 bits, found {quoted(value)}.")
     if isinstance(value, str):
         try:
-            # Python gives bytes of a file's name that are no UTF-8 as halves of surrogate pairs, and takes them back.
+            # Python represents bytes of a file name that are not UTF-8 by lone surrogates, and accepts them again.
             fits = b"\0" not in value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             fits = False

@@ -1,4 +1,4 @@
-"""Functions that take `**settings`: parameters and their texts are declared once, by a dataclass of settings."""
+"""Functions with `**settings`: a dataclass of settings declares the parameters and their texts once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @cache
 def field_texts(kind: type) -> dict[str, str]:
-    """The text below every field of a dataclass, as one line, its bases' fields first."""
+    """Field -> its docstring in one line, the fields of base classes first."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
         body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]

@@ -1,8 +1,8 @@
-"""What a stage is, and what it may use while it runs.
+"""The declaration of a stage, and the services that it may use while it runs.
 
-A stage owns everything about itself: its folder holds its settings, its functions and how its artifact is read. The
-folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) and the command line use only what is
-declared here.
+A stage owns everything about itself: its folder holds its settings, its functions, and the names and readers of its
+artifacts (`stored.py`). The folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) and the
+command line use only these declarations.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Counts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What a running stage may use.
+    """Services for a running stage.
 
     Attributes:
         config: the settings of all stages.
         folder: the dataset's folder and its manifest.
-        progress: where work is shown.
+        progress: shows the work.
         open_dataset: opens the dataset of a folder; passed in because `dataset` imports the foundation.
         reference: the dataset that `features_from` names, opened; None where it names none.
     """
@@ -43,7 +43,7 @@ class Context:
 
     @property
     def dataset(self) -> Any:
-        """What is finished so far, as a `jax_diversity.dataset.Dataset`: the only way to other stages' artifacts."""
+        """The finished stages, as a `jax_diversity.dataset.Dataset`: the only way to other stages' artifacts."""
         return self.open_dataset(self.root)
 
     def counts(self, stage: str) -> Counts:
@@ -64,17 +64,17 @@ class Stage:
         summary: one line on what was made, from its counts.
         settings: the part of the settings that its result depends on, as plain values.
         inputs: the stages whose artifacts it reads.
-        outside: a fingerprint of what it reads besides them.
-        check: refuses settings that the stored documents cannot satisfy, as soon as these are known.
-        adopt: the settings of its section with `features_from`, from all that were given and those that the other
-            dataset's stage was made with; None where it takes nothing from other datasets. A stage that does counts
-            `features`, a fingerprint of what others take.
-        resumable: whether finished files of a run that was cut off may be kept.
-        owns_folder: whether the folders of its files hold this stage's files alone.
-        also: further sections of settings that it reads.
-        packages: the libraries whose version may change the files' bytes.
-        methods: the module, below this package, whose `METHODS` lists the stage's methods; none where it has none.
-        version: raised when the same settings make another result.
+        outside: a fingerprint of the other files that it reads.
+        check: raises if the stored documents cannot satisfy the settings; called as soon as the documents are known.
+        adopt: the settings of its section with `features_from`, from all given settings and those of the other
+            dataset's stage; None if the stage takes nothing from other datasets. Otherwise its counts have
+            `features`, a fingerprint of what other datasets take.
+        resumable: whether a later run may keep the finished files of an interrupted one.
+        owns_folder: whether the folders of its files contain no other stage's files.
+        also: other sections of settings that it reads.
+        packages: libraries whose version may change the files' bytes.
+        methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
+        version: increased when the same settings give another result.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What the program prints: the one place where text goes to a terminal or a log.
+"""Printing: all text to a terminal or a log passes here.
 
-Names, fields and messages of users' data may hold control characters. On a terminal these would move the cursor, change
-colours or the window's title, or show a text in another order than it has.
+Users' data may contain control characters. On a terminal these would move the cursor, change colours or the window's
+title, or change the order of the shown text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def clean(text: str) -> str:
 
 
 def show(text: str, stream: Any = None) -> None:
-    """Print a text, cleaned, to standard output or another stream; what its encoding lacks becomes question marks."""
+    """Print a cleaned text to a stream; characters that its encoding lacks become question marks."""
     stream = sys.stdout if stream is None else stream
     encoding = stream.encoding or "utf-8"
     print(clean(text).encode(encoding, "replace").decode(encoding), file=stream, flush=True)

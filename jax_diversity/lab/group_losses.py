@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32, Int64
 
+from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
@@ -95,7 +96,7 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
 
     if family not in dataset.group_names:
         raise UserError(f"Expected a family among {', '.join(dataset.group_names)}, found {family!r}.")
-    path = dataset.file("characterize", "characteristics/documents.parquet")
+    path = documents_file(dataset.stored)
     name = {"length": "length_bin"}.get(family, family)
     if name not in pq.read_schema(path).names:
         raise UserError(f"Expected a family with one group for each document, such as source, found {family!r}.")

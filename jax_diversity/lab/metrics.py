@@ -6,13 +6,13 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.artifacts import remove_leftovers, write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
+from jax_diversity.foundation.libraries import optional
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -168,10 +168,4 @@ class TensorBoardWriter:
 
 def require_tensorboard() -> None:
     """Check that the extra `tensorboard` is installed."""
-    try:
-        import_module("tensorboard.summary.writer.record_writer")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"Expected the extra tensorboard, found no {error.name}; install it with "
-            "`pip install 'jax-diversity[tensorboard]'`."
-        ) from None
+    optional("tensorboard.summary.writer.record_writer", "tensorboard")

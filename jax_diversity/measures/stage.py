@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jax_diversity.foundation.artifacts import write_json
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.measures.stored import ORDERINGS, figures_name
 
 
 def measure_stage(name: str) -> Stage:
@@ -14,7 +15,7 @@ def measure_stage(name: str) -> Stage:
         f"measure/{name}",
         help="Compare orderings with a shuffle: prefixes, windows, drift.",
         section="windows",
-        destination="orderings",
+        destination=ORDERINGS,
         run=lambda context, partial: _measure(context, partial, name),
         summary=lambda counts: f"windows of {', '.join(map(str, counts['windows']))} sequences",
         settings=lambda config: {"windows": list(config.windows), "batch_size": config.batch_size},
@@ -33,5 +34,5 @@ def _measure(context: Context, partial: Path, name: str) -> Counts:
     windows = usable_windows(context.config.windows, chars.num_sequences, context.config.batch_size)
     with context.progress.task(f"measure: {name}", len(chars.families) * chars.num_sequences, "positions") as advance:
         summary = measure(chars, dataset.orderings[name], windows, advance).summary()
-    write_json(partial / f"{name}.json", {**context.counts(f"order/{name}"), "balance": summary})
+    write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

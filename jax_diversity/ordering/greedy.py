@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
-from jax_diversity.foundation import compilation
+from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
@@ -206,7 +206,7 @@ class GreedySelector:
         """Place `num_steps` sequences."""
         arguments = (self._rule, self._rows, self.candidates, self.state, np.int32(num_steps))
         arguments = replicated(self._mesh, arguments)
-        self.state = compilation.call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
+        self.state = call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
         left = self._plan.num_positions - int(self.state.num_placed)
         # Tables that shrink by halves read 2N²/3 rows in all instead of N²; small ones cost less than a compilation.
         if len(self._in_tables) > _REPACK_ABOVE and left <= len(self._in_tables) // 2:

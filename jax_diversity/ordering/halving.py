@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 
-from jax_diversity.foundation import compilation
+from jax_diversity.foundation.compilation import call
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
 # More lanes react later to one another: with 64 the deviation is that of one lane, with 256 it is twice as large.
@@ -182,7 +182,7 @@ def _halve_level(
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
     # NumPy's arrays: outside a compiled program every `jnp` function would be compiled by itself.
-    signs, walked = compilation.call(
+    signs, walked = call(
         _walk,
         table,
         pairs[..., 0].T,

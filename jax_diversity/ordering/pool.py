@@ -21,8 +21,8 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32, Int64
 
-from jax_diversity.foundation import compilation
 from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
@@ -258,7 +258,7 @@ class PoolSelector:
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
-        self.state = compilation.call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
+        self.state = call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
         # JAX returns before the work is done: progress would count steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 

@@ -13,6 +13,7 @@ from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.ordering.settings import OrderConfig, position_of
+from jax_diversity.ordering.stored import ORDERINGS, array_name
 
 if TYPE_CHECKING:
     from jax_diversity.schema import Characteristics
@@ -24,7 +25,7 @@ def order_stage(config: OrderConfig) -> Stage:
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
         section="orders",
-        destination="orderings",
+        destination=ORDERINGS,
         run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
         # Without the devices, which do not change the result.
@@ -82,7 +83,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     if config.reverse:
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
     checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; in any case it is not published
-    write_array(partial / f"{config.file_name}.npy", result.indices)
+    write_array(partial / array_name(config.file_name), result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
 
 

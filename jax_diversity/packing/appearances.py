@@ -1,4 +1,4 @@
-"""How often documents appear: weights become whole numbers, and the appearances of a document lie far apart."""
+"""Repeated documents: weights become whole numbers of appearances, which lie far apart."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def draw_appearances(
 ) -> Int64[np.ndarray, " document"]:
     """How often every document appears: 2.5 is 2 or 3, and .3 is once for 30 % of the documents.
 
-    With h in [0, 1), a hash of its id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times with the
-    seed s. That depends on no other document, grows with the weight, and over E seeds in a row it is w E times, but for
-    less than one.
+    With h in [0, 1), a hash of the document's id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times
+    with the seed s. The number depends on no other document, grows with the weight, and over E consecutive seeds
+    differs from w E by less than one.
 
     Args:
         weights: finite and >= 0.
         ids: the documents' ids.
-        seed: that of the packing.
+        seed: the packing's.
 
     Example:
         >>> [draw_appearances(np.array([2.5]), ["a"], seed).item() for seed in range(4)]
@@ -37,7 +37,7 @@ def draw_appearances(
     for key in ids:
         digests += hashlib.blake2b(key.encode(), digest_size=8, person=b"appearances").digest()
     place = np.frombuffer(digests, "<u8") / 2.0**64
-    seed %= 2**32  # so that the products below keep their fractions
+    seed %= 2**32  # the products below keep their fractions
     drawn = np.floor(part * (seed + 1) + place) - np.floor(part * seed + place)
     return (whole + drawn).astype(np.int64)
 
@@ -48,7 +48,7 @@ def intersperse(
     document_lengths: Int64[np.ndarray, " document"],
     longest_run: int = 0,
 ) -> Int64[np.ndarray, " appearance"]:
-    """Documents in their order, each as often as it appears, its appearances at even distances.
+    """Documents in their order, each repeated as often as it appears, at even distances.
 
     First appearances keep their order. Of a document that appears n times and begins at the part x of all tokens, the
     others are due at x + k / n, modulo 1.
@@ -57,7 +57,7 @@ def intersperse(
         order: documents, each once.
         appearances: how often every document of the corpus appears.
         document_lengths: tokens of every document of the corpus.
-        longest_run: neighbours should stay neighbours in runs of so many tokens; 0 does not try.
+        longest_run: neighbours stay neighbours in runs of about so many tokens; 0 does not try.
 
     Example:
         >>> intersperse(np.array([2, 0, 1, 3]), np.array([1, 1, 2, 0]), np.array([5, 5, 5, 5])).tolist()

@@ -1,8 +1,8 @@
-"""What all packing methods have in common: their arguments, their names, and `pack`, which calls one by its name.
+"""The contract of all packing methods: their arguments, their names, and `pack`, which calls one by its name.
 
 A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
 the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
-tokens). It returns `Segments`. A document that is to appear several times stands several times in `document_order`, far
+tokens). It returns `Segments`. A document that appears several times is several times in `document_order`, far
 apart, and its appearances should not meet in a sequence. A method may also take these keyword parameters: `seed`, if it
 draws random numbers; `clusters` (int32, one for each document of the corpus) and `vectors` (float32, a row for each
 document of the corpus; may be a memory map), with the default None only if it works without them; `advance`, a function
@@ -56,7 +56,7 @@ METHODS = Methods(
 
 @dataclass(frozen=True)
 class Packed:
-    """Documents packed into sequences, and what that kept and lost."""
+    """Documents packed into sequences, and a report of the kept and lost tokens."""
 
     segments: Segments
     report: PackingReport
@@ -81,19 +81,19 @@ def pack(
         document_lengths: tokens of every document of the corpus, each ending with its end token; whole numbers.
         sequence_length: L, tokens a sequence.
         method: a name of `METHODS`; docs/packing.md shows them all.
-        document_order: indices of the documents to pack, in the order wanted; None packs all as they stand.
-        appearances: how often every document of the corpus is to appear, whole numbers; 0 leaves it out. None packs
+        document_order: indices of the documents to pack, in order; None packs all in the corpus's order.
+        appearances: how often every document of the corpus appears, whole numbers; 0 leaves it out. None packs
             each once. The appearances of a document lie far apart in the packed order.
         seed: for the methods that draw; an integer >= 0.
         clusters: every document's topic cluster, one whole number a document of the corpus. Some methods need
-            them; with any method the report then tells how many topics meet in a sequence.
+            them; with any method the report then has the number of topics in a sequence.
         vectors: every document's embedding, a row a document of the corpus; for the methods that need them.
-        advance: told the number of documents done, by the methods that take long.
+        advance: called by slow methods with the number of documents done.
         options: the method's own, such as `atom_size`; `jax-diversity pack --help` lists them.
 
     Raises:
-        UserError: unknown method or option, a value that does not fit, clusters or vectors that the method needs
-            and that are not given.
+        UserError: unknown method or option, a value that does not fit, missing clusters or vectors that the method
+            needs.
 
     Example:
         >>> packed = pack([3, 2, 4], 4)
@@ -170,11 +170,11 @@ def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " 
 def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"]:
     try:
         array = np.asarray(vectors)
-    except Exception as error:  # what other libraries' arrays raise when they become NumPy's
+    except Exception as error:  # errors of other libraries' arrays when they become NumPy's
         raise UserError(f"Expected vectors to be rows of numbers: {in_one_line(error)}.") from None
     if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
         raise UserError(
             f"Expected vectors to hold a row of numbers for each of {num_documents} documents, "
             f"found shape {array.shape} of {array.dtype}."
         )
-    return array.astype(np.float32, copy=False)  # a memory map stays one
+    return array.astype(np.float32, copy=False)  # a memory map stays a memory map

@@ -1,4 +1,4 @@
-"""Best-fit packing: no document is cut that fits into a sequence.
+"""Best-fit packing: documents that fit into a sequence are never cut.
 
 Ding et al., "Fewer truncations improve language modeling", 2024 (https://arxiv.org/abs/2404.10830).
 """
@@ -21,8 +21,8 @@ def best_fit(
     """Put the longest pieces first, each into the sequence with the least room that still holds it.
 
     Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
-    and what remains of a sequence is padding. Which document goes where depends on lengths alone: within a length,
-    documents go in their order, which is that of the sequences, too, and further appearances after the first ones.
+    and what remains of a sequence is padding. The places depend on lengths alone: within a length, documents keep
+    their order, which is also the order of the sequences, and further appearances come after the first ones.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -43,9 +43,9 @@ def _place(
 ) -> Int64[np.ndarray, " piece"]:
     """Best-fit-decreasing: the bin of every piece; `lengths` fall, and `appearance` rises within a length.
 
-    Pieces of one length are placed together. The tightest bin that takes one takes as many as it can hold, because each
-    leaves it tighter still, and bins with equal room are interchangeable. A step thus places one length into one room.
-    Further appearances of documents come into bins that have none of the appearances before.
+    Pieces of one length are placed together. The tightest bin for one takes as many as it can hold, because each one
+    makes it tighter, and bins with equal room are interchangeable. A step thus places one length into one room.
+    Further appearances of a document go into bins without its earlier appearances.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
@@ -61,10 +61,10 @@ def _place(
         is_repeated = appearance[start] > 0 or (stop < len(lengths) and appearance[stop] > 0)
         while start < stop:
             room = rooms.tightest(length)
-            each = min(room // length, stop - start)  # pieces that one bin takes
+            each = min(room // length, stop - start)  # pieces for one bin
             some = rooms.take(room, -(-(stop - start) // each))
             # A step may take fewer bins than are needed: the loop goes on with the next larger room.
-            full = min(len(some), (stop - start) // each)  # all bins but perhaps the last take that many
+            full = min(len(some), (stop - start) // each)  # every bin takes that many, except perhaps the last
             taken = np.repeat(some, each)[: stop - start]
             bins[start : start + len(taken)] = taken
             start += len(taken)
@@ -81,9 +81,9 @@ def _place(
 
 
 class _Rooms:
-    """Bins by the room that they have left; there are always more empty ones.
+    """Bins by the room that they have left; there are always more empty bins.
 
-    Memory grows with the bins that hold something, not with their capacity.
+    Memory grows with the number of bins in use, not with their capacity.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -93,7 +93,7 @@ class _Rooms:
         self._num_bins = 0
 
     def tightest(self, length: int) -> int:
-        """The smallest room that holds so many tokens; an empty bin's where no other does."""
+        """The smallest room for so many tokens; an empty bin's if no other bin has it."""
         place = bisect_left(self._rooms, length)
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
@@ -108,7 +108,7 @@ class _Rooms:
         return bins[:most]
 
     def put(self, room: int, bins: Int64[np.ndarray, " bin"]) -> None:
-        """Store bins by the room that they have now; full ones are not needed any more."""
+        """Store bins by their present room; full bins are dropped."""
         if not len(bins) or not room:
             return
         if room not in self._bins:

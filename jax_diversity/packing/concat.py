@@ -1,6 +1,6 @@
 """Concatenate and split: documents end to end, cut every L tokens.
 
-No token is lost but the unfilled last sequence's (dropped or padded, as asked); documents are cut wherever a
+Only the unfilled last sequence's tokens can be lost (dropped or padded, as asked); documents are cut where a
 sequence ends. The method of GPT-3 (Brown et al., 2020, https://arxiv.org/abs/2005.14165).
 """
 
@@ -41,7 +41,7 @@ def concat(
     last atom stays last.
 
     Args:
-        atom_size: tokens of an atom, a fraction or a multiple of L, L included; None shuffles nothing.
+        atom_size: tokens of an atom, a fraction or a multiple of L, or L itself; None shuffles nothing.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it.
@@ -63,7 +63,7 @@ def concat(
             rows = np.flatnonzero(np.isin(held.document_index, several))
             of_pieces = atom[rows], held.document_index[rows]
             atoms[:num_full] = apart_atoms(atoms[:num_full], sequence_length // size, *of_pieces, seed)
-        # Atoms that follow one another as before are one run: a document is not cut between them. Before the first atom
+        # Consecutive atoms that keep their order are one run: a document is not cut between them. Before the first atom
         # comes -2, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
         start = atoms[begins] * size

@@ -1,4 +1,4 @@
-"""First-fit packing: what a stream's packer does, with every sequence left open.
+"""First-fit packing: a stream's packer that leaves every sequence open.
 
 Johnson, "Near-optimal bin packing algorithms", 1973, gives its bound: at most 1.7 times the fewest sequences.
 """
@@ -37,8 +37,8 @@ def first_fit(
     is_small = pieces.length < sequence_length
     lengths, document = pieces.length[is_small], pieces.document_index[is_small]
     several = np.isin(document, repeated(document))
-    # Two neighbouring bins are never both half empty: the pieces of the second would have been put into the first, but
-    # for those of documents that appear several times.
+    # Two neighbouring bins are never both half empty: the pieces of the second would be in the first, except
+    # pieces of documents that appear several times.
     most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1) + int(several.sum()))
     leaves = 1 << max(most_bins - 1, 0).bit_length()
     # A binary tree whose nodes hold the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
@@ -58,7 +58,7 @@ def first_fit(
 
 
 def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = None) -> int:
-    """Take the room of the first bin that has it; returns the bin, which is none of those `taken` and is added."""
+    """Take room from the first bin that has it and is not in `taken`; adds the bin to `taken` and returns it."""
     node = _first(rooms, leaves, length, 1)
     if taken is not None:
         while node - leaves in taken:
@@ -71,8 +71,8 @@ def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = No
 
 
 def _first(rooms: list[int], leaves: int, length: int, node: int) -> int:
-    """The leaf of the first bin below a node that has the room; some bin there has it."""
-    # Down to the left where that side has the room, so that the first such bin is found.
+    """The leaf of the first bin with the room below a node, which has such a bin."""
+    # Left if that side has the room, so that the first such bin is found.
     while node < leaves:
         node *= 2
         if rooms[node] < length:
@@ -87,7 +87,7 @@ def _take(rooms: list[int], leaves: int, length: int, node: int) -> int:
     while node > 1:
         larger = max(rooms[node], rooms[node ^ 1])
         node >>= 1
-        if rooms[node] == larger:  # then no node above changes either
+        if rooms[node] == larger:  # then no higher node changes
             break
         rooms[node] = larger
     return found - leaves

@@ -1,8 +1,8 @@
 """Megatron's samples: documents shuffled over whole epochs, cut every L tokens, each sample L + 1 tokens long.
 
-The three indices of Megatron-LM's `GPTDataset`, and the two of its `BlendedDataset`, element for element and type
-for type for the same seed (checked against megatron-core 0.16.1). A *sample* is Megatron's word for a sequence:
-its last token is the next one's first, so that every token but the very first is a target.
+The three indices of Megatron-LM's `GPTDataset`, with equal values and types for the same seed (checked against
+megatron-core 0.16.1). A *sample* is Megatron's word for a sequence: its last token is the next one's first, so that
+every token but the very first is a target.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int32, Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.pieces import cut_stream, end_to_end, expand, joined_segments, num_filled, whole_documents
+from jax_diversity.packing.pieces import cut_stream, end_to_end, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
 
 _LEAST_SHARE_OF_LAST_EPOCH = 0.80
-_DUES_AT_A_TIME = 1 << 17
 _SAMPLES_AT_A_TIME = 1 << 18
 
 
 class Epochs(NamedTuple):
-    """How many passes over the documents make how many samples.
+    """The number of passes over the documents, and of their samples.
 
-    The first `num_first` samples are shuffled among themselves, then the others: all are first, or, where few of the
-    last epoch's are wanted, those of the epochs before it, whose documents are then shuffled apart, too.
+    The first `num_first` samples are shuffled among themselves, then the others. Usually all samples are first. If only
+    few of the last epoch are wanted, only the earlier epochs' samples are, and their documents are shuffled apart, too.
     """
 
     num_epochs: int
@@ -43,10 +42,10 @@ class MegatronIndices(NamedTuple):
     """What `GPTDataset` stores in its cache as `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
 
     Attributes:
-        document_index: the documents in the order in which they stand end to end, every epoch's.
-        sample_index: where each sample begins, as a place in `document_index` and an offset in tokens; one row
-            more for the last token of the last.
-        shuffle_index: the sample that is read at every position of training.
+        document_index: the documents of all epochs, end to end.
+        sample_index: the beginning of each sample, as a place in `document_index` and an offset in tokens; one more
+            row for the end of the last sample.
+        shuffle_index: the sample at every position of training.
     """
 
     document_index: Int32[np.ndarray, " place"]
@@ -99,24 +98,23 @@ def megatron_indices(
 
     Args:
         document_lengths: tokens of every document of the store. Megatron counts each *stored sequence* as a
-            document here: `TokenFile.sequence_lengths`, the same as `lengths` where nothing was split.
-        documents: which of them; their order does not matter, for a split of Megatron's has them ascending.
+            document here: `TokenFile.sequence_lengths`, equal to `lengths` unless documents were split.
+        documents: the documents to take; their order does not matter, because Megatron's splits are ascending.
         sequence_length: L, Megatron's `--seq-length`.
-        num_epochs: passes over the documents; not used where `num_samples` is given.
+        num_epochs: passes over the documents; ignored with `num_samples`.
         num_samples: take as many epochs as hold at least so many samples (steps times global batch size).
         seed: Megatron's `--seed`, below 2^32.
-        last_sequence: what becomes of the last sample where it is not full; Megatron drops it in training.
+        last_sequence: drop or pad the last sample if it is not full; Megatron drops it in training.
 
     Raises:
-        UserError: samples asked for of documents that hold no tokens; numbers below one; a seed that Megatron could
-            not take.
+        UserError: samples of documents without tokens; numbers below one; a seed that Megatron does not accept.
 
     Example:
         >>> indices = megatron_indices(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> indices.sample_index.tolist()
         [[0, 0], [1, 1], [2, 1]]
     """
-    # The old generator, which Megatron uses: both shuffles draw from it, the documents' first.
+    # Megatron's old generator: both shuffles draw from it, the documents' shuffle first.
     random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
     total = int(document_lengths[documents].sum()) if len(documents) else None
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
@@ -124,7 +122,7 @@ def megatron_indices(
     num_first = len(documents) * (epochs.num_epochs - epochs.last_apart)
     # Slices are views: both parts are shuffled in place.
     random.shuffle(order[:num_first])
-    random.shuffle(order[num_first:])  # no last epoch apart: none are left, and nothing is drawn
+    random.shuffle(order[num_first:])  # without a last epoch apart, nothing is left and nothing is drawn
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
     samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
@@ -140,9 +138,9 @@ def plan_epochs(
     num_samples: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Epochs:
-    """How many samples the epochs hold and whether the last one is shuffled on its own; see `megatron_indices`.
+    """The number of samples in the epochs, and whether the last epoch is shuffled on its own; see `megatron_indices`.
 
-    It is where a number of samples is asked for that needs less than four fifths of the last epoch. Without documents
+    It is if the asked number of samples needs less than four fifths of the last epoch. Without documents
     (`tokens_per_epoch` is None) there are no samples.
     """
     whole_number("sequence_length", sequence_length, least=1)
@@ -155,7 +153,7 @@ def plan_epochs(
         if not tokens_per_epoch:
             raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
         num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
-    # The first token of all is no target, so that it counts in no sample.
+    # The very first token is not a target, so that it counts in no sample.
     total = num_filled(max(num_epochs * tokens_per_epoch - 1, 0), sequence_length, last_sequence)
     before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
     per_epoch = (tokens_per_epoch - 1) // sequence_length
@@ -170,10 +168,10 @@ def sample_index(
     sequence_length: int,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Integer[np.ndarray, "boundary 2"]:
-    """Where every sample begins: the place in `document_index` and the offset in that document's tokens.
+    """The beginning of every sample: the place in `document_index` and the offset in that document's tokens.
 
-    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens hold
-    none; the end of an unfilled last sample is the last token. The type is int32, or int64 where that is too narrow.
+    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens have
+    none; the end of an unfilled last sample is the last token. The type is int32, or int64 if that is too narrow.
     """
     lengths = document_lengths[document_index]
     ends = np.cumsum(lengths)
@@ -183,7 +181,7 @@ def sample_index(
     boundaries = np.minimum(np.arange(num_samples + 1, dtype=np.int64) * sequence_length, num_targets)
     wide = max(len(document_index), int(lengths.max(initial=0))) > np.iinfo(np.int32).max
     index = np.zeros((num_samples + 1, 2), np.int64 if wide else np.int32)
-    # The first sample begins at the first document, even where that holds nothing.
+    # The first sample begins at the first document, even if that is empty.
     index[1:, 0] = np.searchsorted(ends, boundaries[1:], side="right")
     index[1:, 1] = boundaries[1:] - (ends - lengths)[index[1:, 0]]
     return index
@@ -202,61 +200,10 @@ def megatron_segments(
         place, offset = indices.sample_index[first : first + _SAMPLES_AT_A_TIME + 1].astype(np.int64).T
         order = indices.document_index[place[0] : place[-1] + 1].astype(np.int64)
         documents = whole_documents(document_lengths, order)
-        # Where the samples begin in the stream of these documents; each goes on to the first token of the next.
+        # The samples' beginnings in the stream of these documents; each sample ends with the first token of the next.
         edges = end_to_end(documents.length)[place - place[0]] + offset
         length = np.diff(edges) + 1
         pieces, sample = cut_stream(documents, edges[:-1], length)
         position = end_to_end(pieces.length) - end_to_end(length)[sample]
         blocks.append([first + sample, position, *pieces])
     return joined_segments(blocks, num_samples, sequence_length + 1, overlap=1)
-
-
-def blend_index(
-    weights: Float[np.ndarray, " dataset"] | Integer[np.ndarray, " dataset"], num_samples: int | None = None
-) -> tuple[Integer[np.ndarray, " position"], Int64[np.ndarray, " position"]]:
-    """Which dataset, and which of its samples, stands at every position of a blend: `BlendedDataset`'s choice.
-
-    At position i the dataset with the largest `weight * max(i, 1) - samples so far` is next, ties to the first.
-    One pass over the datasets for each position: some 2 µs for up to a hundred of them.
-
-    Args:
-        weights: shares above zero in any unit; numbers of samples where `num_samples` is None.
-        num_samples: positions to fill; None takes every dataset's samples once, as many as `weights` says.
-
-    Returns:
-        Dataset indices (int16 as Megatron's; int32 where there are more datasets) and sample indices.
-
-    Raises:
-        UserError: weights that are not above zero; numbers of samples that are no whole numbers.
-    """
-    values = np.array(weights, np.float64)
-    bad = ~(np.isfinite(values) & (values > 0))
-    if not len(values) or bad.any():
-        found = f"{values[bad][0]} for dataset {int(np.argmax(bad))}" if len(values) else "none"
-        raise UserError(f"Expected weights that are finite and above zero, found {found}.")
-    sizes = None
-    if num_samples is None:
-        if (values % 1).any():
-            raise UserError("Expected whole numbers of samples, found fractions; pass num_samples.")
-        sizes = values
-        num_samples = int(values.sum())
-    num_samples = whole_number("num_samples", num_samples)
-    shares = values / np.sum(values)
-    dataset = np.empty(num_samples, np.int64)
-    counts, lags = np.zeros(len(shares)), np.empty(len(shares))
-    steps_at_a_time = max(_DUES_AT_A_TIME // len(shares), 1)
-    for start in range(0, num_samples, steps_at_a_time):
-        steps = np.arange(start, min(start + steps_at_a_time, num_samples))
-        for step, due in zip(steps.tolist(), np.maximum(steps, 1.0)[:, None] * shares, strict=True):
-            # Lags are computed from the counts at every step, as Megatron does: ties are its ties, to the last bit.
-            np.subtract(due, counts, out=lags)
-            most = lags.argmax()
-            dataset[step] = most
-            counts[most] += 1.0
-            if sizes is not None and counts[most] == sizes[most]:
-                counts[most] = np.inf  # all its samples are taken: its lag is minus infinity from here on
-    # A stable sort lists the positions of each dataset in ascending order; the i-th of them takes its sample i.
-    by_dataset = np.argsort(dataset, kind="stable")
-    sample = np.empty(num_samples, np.int64)
-    sample[by_dataset] = expand(np.bincount(dataset))[1]
-    return dataset.astype(np.int16 if len(values) <= np.iinfo(np.int16).max else np.int32), sample

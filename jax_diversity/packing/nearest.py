@@ -1,4 +1,4 @@
-"""Nearest: chains of nearest neighbours, so that related documents stand in one context.
+"""Nearest: chains of nearest neighbours, so that related documents are in one context.
 
 Shi et al., "In-context pretraining: language modeling beyond document boundaries", 2024
 (https://arxiv.org/abs/2310.10638).
@@ -19,7 +19,10 @@ from jax_diversity.packing.neighbors import distinct_units, nearest_rows, path_o
 from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
 
-_RUN = 16  # sequences of a path that stay together where documents appear again
+CANDIDATES = 4096
+"""Each document is compared with so many documents in the nearest cells of the space. Up to four times as many
+documents are all compared with one another."""
+_RUN = 16  # sequences of a path that stay together if documents are repeated
 
 
 def nearest(
@@ -30,25 +33,22 @@ def nearest(
     last_sequence: Literal["drop", "pad"] = "drop",
     vectors: Float32[np.ndarray, "document feature"],
     num_neighbors: int = 10,
-    num_candidates: int = 4096,
     advance: Advance = ignore,
 ) -> Segments:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
-    Two documents are joined in the graph where one is among the other's `num_neighbors` nearest by cosine. The path
-    starts at the document with the fewest neighbours and goes on to the nearest neighbour not yet visited; where
-    there is none, it jumps to the document with the fewest neighbours of all that are left. Documents with equal
-    vectors, such as copies of one text, count as one and stand side by side; the documents' order decides between
-    equals. The path has every document once: further appearances follow parts of it elsewhere, in runs of neighbours.
-    No token is lost but the unfilled last sequence's. The number of threads changes nothing (`neighbors`).
+    Two documents are joined in the graph if one is among the other's `num_neighbors` nearest by cosine. The path
+    starts at the document with the fewest neighbours and goes on to the nearest unvisited neighbour; without
+    one, it jumps to the unvisited document with the fewest neighbours. Documents with equal vectors, such as copies of
+    one text, count as one and stay side by side; the documents' order decides between equals. The path has every
+    document once: further appearances follow parts of it elsewhere, in runs of neighbours. Only the unfilled last
+    sequence's tokens can be lost. The result does not depend on the number of threads (`neighbors`).
 
     Args:
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
-        num_candidates: documents that each is compared with, those in the nearest cells of the space. Up to
-            four times as many documents are all compared with one another.
 
     Raises:
-        UserError: fewer than one neighbour or candidate; a vector with NaN or infinity.
+        UserError: fewer than one neighbour; a vector with NaN or infinity.
 
     Example:
         >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
@@ -56,15 +56,14 @@ def nearest(
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """
-    # Checked here too: `concat` would refuse it only after the graph is made.
+    # Checked here, too: `concat` checks it only after the graph is made.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
-    num_candidates = whole_number("num_candidates", num_candidates, least=1)
     documents = document_order[occurrences(document_order) == 0]
     units = rounded_units(vectors, documents)
     first, kind = distinct_units(units)
     advance(len(document_order) - len(first))
-    path = path_of_neighbors(nearest_rows(units[first], num_neighbors, num_candidates, advance))
+    path = path_of_neighbors(nearest_rows(units[first], num_neighbors, CANDIDATES, advance))
     # The inverse of the path is every kind's turn; the stable sort keeps copies in the documents' order.
     along = documents[np.argsort(np.argsort(path)[kind], kind="stable")]
     if len(documents) < len(document_order):

@@ -3,11 +3,11 @@
 Vectors are compared as *units*: they are scaled to a length of about 4096 and rounded to whole numbers. All sums of
 products of two such vectors are whole numbers of at most 2^24, which float32 holds exactly, so that a product of
 matrices is the same whatever the order of its sums: the graph depends neither on the number of threads nor on the size
-of blocks. The price is a cosine that is off by about 0.0001 (by up to √features / 4096 where all features round the
+of blocks. The price is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
 same way).
 
-Many rows are not all compared with one another: they are divided into *cells* of near rows, and each row is compared
-with those of the nearest cells.
+Of many rows not all pairs are compared: rows are divided into *cells* of near rows, and each row is compared with the
+rows of the nearest cells.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def rounded_units(
 
 
 def _rounded(rows: Float64[np.ndarray, "row feature"]) -> Int16[np.ndarray, "row feature"]:
-    # Rounding lengthens a vector by at most half of √features, which is left free: no product exceeds 2^24.
+    # Rounding lengthens a vector by at most √features / 2, for which room is left: no product exceeds 2^24.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     scale = max(_UNIT_LENGTH - rows.shape[1] ** 0.5 / 2, 0) / np.where(length > 0, length, 1)
     return np.rint(rows * scale).astype(np.int16)
@@ -107,8 +107,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
 
-    A part that keeps most of its cell, as copies of one text do, is cut by the rows' numbers: k-means, which divides
-    the others, would never divide it.
+    k-means divides the cells. It would never divide copies of one text: a part with most of its cell is cut by the
+    rows' numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -160,14 +160,14 @@ def _nearest_center(
 def nearest_rows(
     units: Int16[np.ndarray, "row feature"], num_neighbors: int, num_candidates: int, advance: Advance = ignore
 ) -> Any:
-    """The graph that joins two rows where one is among the other's `num_neighbors` nearest of those compared with it.
+    """The graph that joins two rows if one is among the other's `num_neighbors` nearest compared rows.
 
     A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending. Neighbours have a cosine above
-    zero; of equally near ones the first are taken. Where a row comes twice, its first copies are the neighbours of all.
+    zero; of equally near rows the first are taken. The first copies of a repeated row are the neighbours of all.
     """
     entries = [np.zeros((3, 0), np.int32)]  # rows, columns and values
     for queries, candidates in _comparisons(units, num_candidates):
-        padding = -len(candidates) % _COLUMNS_PER_GROUP  # rows of zeros, which are near to none
+        padding = -len(candidates) % _COLUMNS_PER_GROUP  # rows of zeros have no neighbours
         others = np.pad(units[candidates], ((0, padding), (0, 0)))
         own = np.searchsorted(candidates, queries)
         query, candidate, value = _largest(products(units[queries], others), own, num_neighbors)
@@ -184,9 +184,9 @@ def nearest_rows(
 def _comparisons(
     units: Int16[np.ndarray, "row feature"], num_candidates: int
 ) -> Iterator[tuple[Int64[np.ndarray, " query"], Int64[np.ndarray, " candidate"]]]:
-    """Which rows are compared with which, these ascending: every row once on the left.
+    """Pairs of rows to compare: every row once on the left; the rows on the right ascend.
 
-    A cell's rows are compared with those of the nearest cells, its own among them: at least `num_candidates`, or all.
+    A cell's rows are compared with the rows of the nearest cells, including its own: at least `num_candidates`, or all.
     """
     cells = [np.arange(len(units))]
     if len(units) > _MOST_COMPARED * num_candidates:
@@ -233,8 +233,8 @@ def _largest(
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
     """All rows of a graph, from each to its nearest neighbour not yet visited, the first of equals.
 
-    The path starts at the row with the fewest neighbours, and jumps to the one with the fewest of those not yet
-    visited where it can go no further.
+    The path starts at the row with the fewest neighbours. At a dead end it jumps to the unvisited row with the fewest
+    neighbours.
     """
     # `.data` of an array is a memoryview, whose elements are Python numbers: the loop reads them one by one.
     starts, neighbors, nearness = graph.indptr.data, graph.indices, graph.data
@@ -249,6 +249,6 @@ def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
             if begin == end:
                 break
             near = nearness[begin:end] * unvisited[neighbors[begin:end]]
-            # A visited row where no neighbour is left (all are 0), which ends the loop.
+            # A visited row if no neighbour is left (all are 0), which ends the loop.
             row = int(neighbors[begin + near.argmax()])
     return path

@@ -1,6 +1,6 @@
-"""Pad: every document stands alone in its atoms, the rest of which is padding.
+"""Pad: every document has atoms of its own, filled with padding.
 
-No atom holds tokens of two documents, so that what a model sees in one atom belongs together; the price is padding.
+No atom contains tokens of two documents; the price is padding.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def pad(
 ) -> Segments:
     """Give every document atoms of its own: A - 1 of its tokens and an end token each, the last one padded.
 
-    A document's last atom ends with its own end token; in the others one is inserted. Where A <= L, an atom takes A
-    places, padding behind its tokens, and L / A atoms make a sequence; where A > L, the last atom is padded to the next
-    multiple of L only, so that no sequence is padding alone, and atoms are split to L.
+    A document's last atom ends with its own end token; in the others one is inserted. If A <= L, an atom takes A
+    places, with padding after its tokens, and L / A atoms make a sequence. If A > L, the last atom is padded only to
+    the next multiple of L, so that no sequence is all padding, and atoms are split to L.
 
     Args:
         atom_size: A, a fraction or a multiple of L, at least 2: atoms of A are shuffled, all by one permutation drawn
             from `seed`. None takes L, and leaves the atoms in the documents' order.
-        last_sequence: what becomes of the last sequence where it has fewer than L / A atoms.
+        last_sequence: drop or pad the last sequence if it has fewer than L / A atoms.
 
     Raises:
-        UserError: an atom size that neither divides L nor is a multiple of it, or that has room for an end token
-            only.
+        UserError: an atom size that neither divides L nor is a multiple of it, or that has room only for an end
+            token.
 
     Example:
         >>> segments = pad(np.array([5, 2]), np.array([0, 1]), sequence_length=4)

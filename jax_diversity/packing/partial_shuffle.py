@@ -28,16 +28,16 @@ def partial_shuffle(
 ) -> Segments:
     """Lay the documents' stream out in rows, rotate each by a random offset every epoch, cut them every L tokens.
 
-    Sequence `(epoch * num_columns + column) * num_rows + row` is followed, `num_rows` sequences later, by the one
-    that goes on where it ends: batches of `num_rows` sequences, read as packed, are contiguous. A sequence holds
-    L + 1 tokens, the last of which is the first of the one that goes on: every token but a rotated row's first is a
-    target, as in the article. All rows have as many tokens as they can be given equally; the fewer than `num_rows`
-    that are left over are dropped. A row's last sequence, where it is padded, makes a gap in its stream.
+    The continuation of sequence `(epoch * num_columns + column) * num_rows + row` comes `num_rows` sequences later:
+    batches of `num_rows` sequences, read as packed, are contiguous. A sequence has L + 1 tokens; its last token is the
+    first of its continuation: every token except a rotated row's first is a target, as in the article. All rows have
+    equally many tokens; the remaining tokens, fewer than `num_rows`, are dropped. A padded last sequence of a row makes
+    a gap in its stream.
 
     Args:
         num_rows: rows, which is the batch size of training.
         num_epochs: passes over the stream, each with offsets of its own.
-        last_sequence: what becomes of a row's last sequence where it is not full.
+        last_sequence: drop or pad a row's last sequence if it is not full.
 
     Raises:
         UserError: fewer than one row or epoch, or more rows than tokens.
@@ -59,10 +59,10 @@ def partial_shuffle(
             f"{num_rows}; choose the batch size of training."
         )
     row_length = total // num_rows
-    # A row's first token is no target, so that it counts in no sequence.
+    # A row's first token is not a target, so that it counts in no sequence.
     num_columns = num_filled(max(row_length - 1, 0), sequence_length, last_sequence)
     if not num_columns:
-        num_rows = 0  # without tokens any number of rows is allowed: no arrays of that size
+        num_rows = 0  # without tokens any number of rows is allowed: make no arrays of that size
     # Arrays (epoch, column, row), the order of training.
     offset = np.random.default_rng(seed).integers(max(row_length, 1), size=(num_epochs, 1, num_rows))
     begin = np.arange(num_columns)[:, None] * sequence_length  # in the rotated row

@@ -1,4 +1,4 @@
-"""Pieces of documents and how they are put into sequences: what all packing methods are built from.
+"""Pieces of documents, and how they are put into sequences: the common basis of the packing methods.
 
 A method decides which pieces of documents follow one another and at which *place* each begins; `fill` cuts them where
 a sequence ends. Places count over all sequences end to end: place p is position p mod L of sequence p // L.
@@ -34,7 +34,7 @@ class Pieces(NamedTuple):
 
 
 def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
-    """The number of tokens of an atom, refused where it does not fit."""
+    """Check an atom's number of tokens against the sequence length."""
     size = whole_number("atom_size", atom_size, least)
     if size % sequence_length and sequence_length % size:
         raise UserError(
@@ -45,7 +45,7 @@ def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> i
 
 
 def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
-    """The order of atoms that are shuffled, the same for every method, atom size and corpus of as many atoms."""
+    """The shuffled order of atoms; it depends on the seed and on their number alone."""
     return np.random.default_rng(seed).permutation(num_atoms)
 
 
@@ -56,7 +56,7 @@ def apart_atoms(
     document: Int64[np.ndarray, " piece"],
     seed: int,
 ) -> Int64[np.ndarray, " atom"]:
-    """Exchange shuffled atoms until a sequence has one atom at most of a document, where that can be.
+    """Exchange shuffled atoms until a sequence has at most one atom of a document, if possible.
 
     Args:
         order: the atoms in their order.
@@ -83,8 +83,8 @@ def apart_atoms(
 def whole_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"]
 ) -> Pieces:
-    """The documents as they are, each one piece."""
-    # Columns of one value are broadcast: they take no memory.
+    """The documents, each as one piece."""
+    # Columns of one value are broadcast, which takes no memory.
     zeros, ends = np.broadcast_to(np.int64(0), len(document_order)), np.broadcast_to(np.True_, len(document_order))
     return Pieces(document_order, zeros, document_lengths[document_order], ends)
 
@@ -103,10 +103,10 @@ def split_documents(
 def cut_stream(
     documents: Pieces, start: Int64[np.ndarray, " run"], length: Int64[np.ndarray, " run"]
 ) -> tuple[Pieces, Int64[np.ndarray, " piece"]]:
-    """Pieces of runs (not empty) of the stream that whole documents make end to end, and which run each belongs to."""
+    """Pieces of non-empty runs of the documents' stream, and the run of every piece."""
     ends = np.cumsum(documents.length)
     begins = ends - documents.length
-    # An empty document ends where the one before it ends, so that the search from the right passes over it.
+    # An empty document ends where the document before it ends, so that the search from the right skips it.
     first = np.searchsorted(ends, start, side="right")
     last = np.searchsorted(ends, start + length - 1, side="right")
     run, place = expand(last - first + 1)
@@ -129,7 +129,7 @@ def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry
 
 
 def repeated(documents: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " document"]:
-    """The documents that stand in several rows, ascending."""
+    """The documents of several rows, ascending."""
     found, counts = np.unique(documents, return_counts=True)
     return found[counts > 1]
 
@@ -154,13 +154,13 @@ def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
-    """Sequences that so many places make, the unfilled last one dropped or padded; this checks `last_sequence`."""
+    """The number of sequences of so many places; drops or pads the unfilled last one, and checks `last_sequence`."""
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 
 def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int, sequence_length: int) -> Segments:
-    """Put every piece at its place, in the order of places; what lies beyond the last sequence is dropped."""
+    """Put every piece at its place, in the order of places; drop what lies beyond the last sequence."""
     # A million pieces at a time: the temporary columns of `_cut` are several times as large as the result's.
     blocks = []
     for row in range(0, len(start), _ROWS):
@@ -198,9 +198,9 @@ def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequenc
 def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length: int) -> Segments:
     """One sequence for every bin and for every piece of L tokens, pieces and sequences in the documents' order.
 
-    `bins` numbers the bin of every piece below L tokens, without gaps. A bin's pieces follow one another as the
-    documents do, and sequences are numbered by their first piece, so that their order is that of the documents and not
-    that of the lengths.
+    `bins` numbers the bin of every piece below L tokens, without gaps. A bin's pieces are in the documents'
+    order, and sequences are numbered by their first piece, so that they follow the order of the documents and not of
+    the lengths.
     """
     is_small = pieces.length < sequence_length
     num_bins, num = int(bins.max(initial=-1)) + 1, len(is_small)
@@ -209,7 +209,7 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
     bin_of[is_small] = bins
     bin_of[~is_small] = np.arange(num_bins, num_sequences)
     first = np.empty(num_sequences, np.int64)
-    first[bin_of[::-1]] = np.arange(num)[::-1]  # of several writes to one place the last one stays
+    first[bin_of[::-1]] = np.arange(num)[::-1]  # the last of several writes to one place stays
     # Bins are renumbered by their first pieces: the number of first pieces up to a bin's own, counted from 0.
     sequence = (np.cumsum(np.bincount(first, minlength=num)) - 1)[first][bin_of]
     rows = np.argsort(sequence, kind="stable")

@@ -1,4 +1,4 @@
-"""What a packing keeps, loses, pads, cuts and brings together."""
+"""The report of a packing: tokens that are kept, lost or padded, documents that are cut, topics that meet."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ class PackingReport:
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
 
     Attributes:
-        num_documents: documents that were to be packed, each counted once however often it appears.
-        num_tokens: their tokens, kept and dropped.
-        num_tokens_kept: those in a sequence, each counted once.
-        num_tokens_dropped: those in no sequence.
-        num_tokens_repeated: places of tokens that have another place too (several appearances or epochs, samples that
-            overlap).
-        num_inserted_ends: end tokens that packing inserted where a document goes on.
-        num_padding_tokens: places that hold nothing.
-        num_documents_cut: documents in more than one sequence; where documents come several times, those that
-            some sequence holds only a part of.
+        num_documents: documents to pack, each counted once.
+        num_tokens: the documents' tokens, kept and dropped.
+        num_tokens_kept: tokens in a sequence, each counted once.
+        num_tokens_dropped: tokens in no sequence.
+        num_tokens_repeated: further places of tokens (several appearances or epochs, samples that overlap).
+        num_inserted_ends: end tokens that packing inserted inside documents.
+        num_padding_tokens: empty places.
+        num_documents_cut: documents in more than one sequence; with repeated documents, documents of which a
+            sequence contains only a part.
         num_sequences: sequences made.
         num_segments: runs of documents in them.
-        clusters_per_sequence: mean number of topic clusters in a sequence; None where clusters are not known or
-            no sequence holds a token.
+        clusters_per_sequence: mean number of topic clusters in a sequence; None without
+            clusters or tokens.
         largest_cluster_share: mean share of a sequence's largest cluster in its tokens, likewise.
     """
 
@@ -54,12 +53,12 @@ class PackingReport:
 
     @property
     def mean_segments(self) -> float:
-        """Segments a sequence, in the mean; 0 without sequences."""
+        """Mean number of segments in a sequence; 0 without sequences."""
         return self.num_segments / max(self.num_sequences, 1)
 
 
 class ClusterMix(NamedTuple):
-    """How many topics meet in a sequence: means over the sequences that hold a token."""
+    """Topics in a sequence: means over the sequences with tokens."""
 
     clusters_per_sequence: float
     largest_share: float
@@ -99,12 +98,12 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """Which documents are in more than one sequence; with `repeats`, of which some sequence holds only a part."""
+    """The documents in more than one sequence; with `repeats`, documents of which a sequence has only a part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
         return cut
-    # Rows are sorted by sequence, and of several writes to one place the last one stays: no sort is needed.
+    # Rows are sorted by sequence, and the last of several writes to one place stays: no sort is needed.
     first, last = np.zeros((2, len(document_lengths)), np.int64)
     last[segments.document_index] = segments.sequence_index
     first[segments.document_index[::-1]] = segments.sequence_index[::-1]
@@ -114,8 +113,8 @@ def documents_cut(
 def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
     """Tokens of documents that are in any sequence, each counted once."""
     order = np.lexsort((segments.document_offset, segments.document_index))
-    # All documents' tokens on one axis, one document after another: of each segment, the tokens behind the end of all
-    # segments before it are new.
+    # All documents' tokens on one axis, one document after another: a segment's tokens after the
+    # ends of all earlier segments are new.
     start = segments.document_offset[order] + end_to_end(document_lengths)[segments.document_index[order]]
     stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
@@ -123,7 +122,7 @@ def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " docu
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
-    """How many topics meet in a sequence, and how much of it the largest takes; None without any token."""
+    """The number of topics in a sequence, and the largest one's share; None without tokens."""
     num_sequences, num_pairs, shares, start = 0, 0, 0.0, 0
     num_clusters = int(clusters.max(initial=0)) + 1
     sequence_index = segments.sequence_index

@@ -1,4 +1,4 @@
-"""Same cluster: what stands in a sequence is of one topic.
+"""Same cluster: the documents of a sequence are of one topic.
 
 Concatenate and split within every topic cluster; what is left of the clusters is concatenated across them. Models
 then see related documents in one context, as in packing by nearest neighbours, at the cost of a sort.
@@ -15,7 +15,7 @@ from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_ne
 from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
-_NUM_NEIGHBORS = 10  # of a cluster, among which the next one's rest is looked for
+_NUM_NEIGHBORS = 10  # clusters, among which the next rest is looked for
 _NUM_CANDIDATES = 4096
 
 
@@ -30,10 +30,10 @@ def same_cluster(
 ) -> Segments:
     """Fill sequences from one cluster each.
 
-    Of every cluster less than one sequence is left over at its end. These rests follow one another, neighbouring
-    clusters' where vectors are given, else by the clusters' numbers, and make the last sequences; so no token is
-    lost but the unfilled last sequence's. The other sequences are numbered in the order in which they get full
-    when the documents come one by one, so that the packed order is as mixed as that of the documents.
+    At the end of every cluster less than one sequence is left over. These rests make the last sequences: neighbouring
+    clusters' rests follow one another if vectors are given, else the clusters' numbers give the order. Only the
+    unfilled last sequence's tokens can be lost. The other sequences are numbered in the order in which they become full
+    when the documents come one by one, so that the packed order is as mixed as the documents' order.
 
     Raises:
         UserError: a vector with NaN or infinity.
@@ -54,7 +54,7 @@ def same_cluster(
     if vectors is not None:
         centers = mean_units(vectors, by_cluster, counts)
         rests = path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
-    # Runs of the stream of the documents by cluster: first those that fill sequences, then the rests.
+    # Runs of the documents' stream by cluster: first the runs that fill sequences, then the rests.
     start = np.concatenate([begins, (begins + full)[rests]])
     length = np.concatenate([full, (tokens - full)[rests]])
     used = np.flatnonzero(length)

@@ -16,9 +16,9 @@ class PackingConfig:
     """How documents become sequences of one length."""
 
     method: str = "concat"
-    """`concat`: documents end to end, cut every L tokens; docs/packing.md shows all methods with what they lose."""
+    """`concat`: documents end to end, cut every L tokens; docs/packing.md compares all methods."""
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """The method's own options, such as `atom_size 256`; their defaults where not given."""
+    """The method's own options, such as `atom_size 256`; other options have their defaults."""
     sequence_length: int = 512
     """L: tokens a sequence."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
@@ -29,12 +29,12 @@ class PackingConfig:
     weights: dict[str, float] = field(default_factory=dict)
     """How often documents appear in training: rules and their factors, such as `source=web-*` 2.5, `cluster=17` 3,
     `quality>=0.8` 2 (a metadata field), `quality@cluster>=0.8` 2 (its mean over the document's cluster). The factors of
-    all rules that hold of a document are multiplied."""
+    all rules that match a document are multiplied."""
     weight_field: str | None = "auto"
-    """The metadata field that holds every document's weight, a factor too: `auto` takes `weight` where a step of
-    preparation adds it, None takes none."""
+    """The metadata field that holds every document's weight, a factor too: `auto` takes `weight` if a step of
+    preparation adds it, None uses none."""
     seed: int = 0
-    """Seed of the documents' random order, of weights that are no whole numbers, and of what a method draws."""
+    """Seed of the documents' random order, of fractional weights, and of the method's random numbers."""
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy.

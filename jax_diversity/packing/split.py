@@ -1,4 +1,4 @@
-"""Which documents are kept for validation."""
+"""The choice of validation documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def validation_mask(
 ) -> Bool[np.ndarray, " document"]:
     """Choose about `fraction` of the documents by a hash of their ids, groups of equal texts whole.
 
-    The choice depends on nothing but the ids within a group: a corpus that grows keeps its validation documents.
+    The choice depends only on the ids within a group: a growing corpus keeps its validation documents.
     """
     digests = bytearray()
     for key in ids:

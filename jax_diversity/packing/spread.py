@@ -1,8 +1,8 @@
 """Spread: the documents of a sequence come from different topic clusters.
 
-Documents are taken so that every cluster keeps its share all along and stands in a sequence no more often than it
-must; then they are concatenated and split. A cluster that comes to hold half of the documents left is taken every
-other time, as when a string is rearranged so that no two equal letters touch.
+Documents are taken so that every cluster always keeps its share and is in a sequence no more often than necessary;
+then they are concatenated and split. If a cluster has half of the remaining documents, it is taken every other time, as
+in rearranging a string so that equal letters do not touch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def spread(
     clusters: Int32[np.ndarray, " document"],
     advance: Advance = ignore,
 ) -> Segments:
-    """Bring as many topics together in a sequence as its documents allow.
+    """Put as many topics into a sequence as its documents allow.
 
     Two documents of one cluster never follow one another, unless the cluster has more than half of the documents.
-    No token is lost but the unfilled last sequence's.
+    Only the unfilled last sequence's tokens can be lost.
 
     Example:
         >>> clusters = np.array([0, 0, 0, 1, 1, 1], np.int32)
@@ -43,7 +43,7 @@ def spread(
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """
-    # Checked here too: `concat` would refuse it only after all documents are arranged.
+    # Checked here, too: `concat` checks it only after all documents are arranged.
     one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)
@@ -57,11 +57,11 @@ def spread(
 
 
 class _Turns:
-    """Which document is next: the one due first whose cluster has not had its share of the sequence.
+    """The order of the documents: next is the first due one whose cluster has not had its share of the sequence.
 
-    A cluster that has documents left is in one of three places: `_ready`, a heap of first rows by when they are due;
-    `_held`, the cluster that was taken just now, until another one comes between; `_resting`, those that had their
-    share of the sequence.
+    A cluster with remaining documents is in one of three places: `_ready`, a heap of first rows by their due times;
+    `_held`, the last taken cluster, until another one is taken; `_resting`, the clusters that had their share of the
+    sequence.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class _Turns:
     def next_row(self) -> int:
         """Take the next document and return its row."""
         cluster, size = self._largest()
-        # How many documents of other clusters there are beyond those that must stand between the largest one's.
+        # The number of other clusters' documents beyond those needed between the largest cluster's documents.
         spare = self._num_left + 1 - 2 * size
-        if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, and may be so here
+        if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, possibly here
             self._return_held()
-        if spare:  # where there is none, the largest is taken now and every other time
+        if spare:  # without spare documents, the largest is taken now and every other time
             cluster = self._next_due()
         row = self._head[cluster]
         # The cluster's older entries in the heap are now out of date; `_next_due` skips them.

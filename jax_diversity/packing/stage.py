@@ -15,6 +15,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.packing.stored import APPEARANCES, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
@@ -49,9 +50,9 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     if (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
         appearances[validation] = 0
-        # Validation documents appear once; those that never appear are in neither part.
+        # Validation documents appear once; documents that never appear are in neither part.
         chosen, validation = appearances > 0, validation & (weights > 0)
-        write_array(partial / "appearances.npy", appearances)
+        write_array(partial / APPEARANCES, appearances)
     # Packed apart: no sequence holds tokens of both, whatever the method.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
@@ -62,20 +63,19 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
         )
-    for name, part in (("segments", training.segments), ("validation", apart.segments)):
+    for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
         columns = {column: getattr(part, column) for column in part.COLUMNS}
         if dataset.marks_learned:
-            kept = part.length - part.inserted_ends(lengths)  # an end token that packing inserted is not learnt
+            kept = part.length - part.inserted_ends(lengths)  # an inserted end token does not count
             columns["num_learned"] = dataset.tokens.num_learned_of(part.document_index, part.document_offset, kept)
-        table = pa.table(columns)
-        pq.write_table(table, partial / f"{name}.parquet", compression="zstd")
+        pq.write_table(pa.table(columns), partial / name, compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
         documents = np.flatnonzero(chosen) if appearances is None else np.repeat(np.arange(len(lengths)), appearances)
         indices = megatron_indices(lengths, documents, config.sequence_length, **options)
-        write_array(partial / "shuffle_index.npy", indices.shuffle_index)
+        write_array(partial / SHUFFLE_INDEX, indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
         "overlap": training.segments.overlap,
@@ -93,7 +93,7 @@ def _appearance_counts(
     appearances: Int64[np.ndarray, " document"] | None,
     validation: Bool[np.ndarray, " document"],
 ) -> Counts:
-    """What weights do, and whether there is a field that looks as if it held some and is not used."""
+    """The counts of weighing, and whether a field named `weight` is not used."""
     from jax_diversity.packing.weighing import is_field_unused
 
     unused = {"unused_weight_field": True} if is_field_unused(context) else {}
@@ -115,14 +115,14 @@ def _packed(
     *,
     once: bool = False,
 ) -> Packed:
-    """Some of the documents in their order, packed by the method and the options of the settings."""
+    """The chosen documents in their order, packed by the settings' method and options."""
     from jax_diversity.packing.base import METHODS, pack
 
     config: PackingConfig = context.config.packing
     lengths = dataset.tokens.document_lengths
     order = np.flatnonzero(chosen)
     if config.document_order == "shuffle":
-        # All documents are shuffled, not the chosen ones: the order of those that stay does not depend on the rest.
+        # All documents are shuffled, not only the chosen ones: their order does not depend on the other documents.
         order = np.random.default_rng(config.seed).permutation(len(chosen))
         order = order[chosen[order]]
     elif config.document_order == "spacing":
@@ -162,7 +162,7 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 
 def summary(counts: Counts) -> str:
-    """How many sequences of which length."""
+    """One line: sequences, their length, weights."""
     sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
     text = f"{sequences}, {counts['num_validation_sequences']:,} for validation"
     if "num_appearances" in counts:
@@ -183,7 +183,7 @@ PACK = Stage(
     "pack",
     help="Set validation documents aside, pack sequences.",
     section="packing",
-    destination="sequences",
+    destination=SEQUENCES,
     run=pack_documents,
     summary=summary,
     settings=lambda config: {"packing": dataclasses.asdict(config.packing)},

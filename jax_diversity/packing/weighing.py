@@ -18,15 +18,15 @@ _COLUMNS = ("source", "language")
 
 
 def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[np.ndarray, " document"] | None:
-    """Every document's weight; None where the settings name none.
+    """Every document's weight; None without weights in the settings.
 
     Args:
         context: of the stage `pack`.
-        with_clusters: whether there are clusters; rules that look at them do not count where there are none.
+        with_clusters: whether clusters exist already; otherwise rules about clusters do not count.
 
     Raises:
-        UserError: rules that name nothing that is there, or of which none of the documents holds; values that are no
-            weights; documents that are to appear too often.
+        UserError: rules that name an unknown field or group, or match no document; values that are not weights;
+            documents that would appear too often.
     """
     rules, field = parse_rules(context.config.packing.weights), weight_field(context)
     if not rules and field is None:
@@ -36,7 +36,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
         stored.check(rule)
     counted = [rule for rule in rules if with_clusters or not stored.needs_clusters(rule)]
     fields = {rule.name for rule in counted if not stored.is_family(rule.name)}
-    # Metadata is JSON, which is parsed once; of every field only what its rules need is kept.
+    # Metadata is JSON, which is parsed once; only the values that a field's rules need are kept.
     parts: dict[Rule, list[np.ndarray]] = {rule: [] for rule in counted if rule.name in fields}
     weights, start = np.ones(stored.num_documents), 0
     for group in stored.metadata({*fields, *([] if field is None else [field])}):
@@ -67,7 +67,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
 
 
 def weight_field(context: Context) -> str | None:
-    """The metadata field that holds weights; None where none is to be looked at."""
+    """The metadata field of weights; None if no field is used."""
     wanted, prepared = context.config.packing.weight_field, context.counts("prepare")
     if wanted == "auto":
         return WEIGHT if WEIGHT in prepared.get("preparation", {}).get("fields", ()) else None
@@ -80,13 +80,13 @@ def weight_field(context: Context) -> str | None:
 
 
 def is_field_unused(context: Context) -> bool:
-    """Whether the corpus brings a field that is called as if it held weights, and no setting says what it is."""
+    """Whether the corpus has a field named `weight` that no setting mentions."""
     is_there = WEIGHT in context.counts("prepare")["metadata_fields"]
     return is_there and context.config.packing.weight_field == "auto" and weight_field(context) is None
 
 
 def needs_clusters(context: Context) -> bool:
-    """Whether a rule looks at the documents' clusters."""
+    """Whether a rule uses the documents' clusters."""
     named = {name for rule in parse_rules(context.config.packing.weights) for name in rule.names}
     return not named.isdisjoint(context.config.cluster.clusterings)
 
@@ -96,7 +96,7 @@ def _listed(prepared: Mapping[str, Any]) -> str:
 
 
 class _Stored:
-    """What rules look at."""
+    """The names that rules use."""
 
     def __init__(self, context: Context) -> None:
         self._dataset, self._store = context.dataset, context.dataset.document_store
@@ -105,19 +105,19 @@ class _Stored:
         self.num_documents = self._store.num_documents
 
     def metadata(self, fields: Collection[str]) -> Iterator[dict[str, list[Any]]]:
-        """The values of some metadata fields, some documents at a time; nothing where none is named."""
+        """The values of some metadata fields, some documents at a time; nothing without names."""
         return self._store.metadata(sorted(fields)) if fields else iter(())
 
     def is_family(self, name: str) -> bool:
-        """Whether a name is that of groups of documents, and not of a metadata field."""
+        """Whether a name is a family of groups, and not a metadata field."""
         return name in _COLUMNS or name in self._clusterings
 
     def needs_clusters(self, rule: Rule) -> bool:
-        """Whether a rule looks at a clustering."""
+        """Whether a rule uses a clustering."""
         return not {*rule.names}.isdisjoint(self._clusterings)
 
     def check(self, rule: Rule) -> None:
-        """Refuse a rule that names what is not there."""
+        """Check that a rule's names exist."""
         is_field = rule.name in self._prepared["metadata_fields"] and not self.is_family(rule.name)
         fits = (is_field or self.is_family(rule.name)) if rule.family is None else is_field
         if not fits or not (rule.family is None or self.is_family(rule.family)):

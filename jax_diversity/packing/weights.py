@@ -18,7 +18,7 @@ from jax_diversity.foundation.checks import weight
 from jax_diversity.foundation.errors import UserError, quoted
 
 LARGEST = 1000
-"""A document that is to appear more often in one packing is taken for a mistake."""
+"""Most appearances of a document in one packing; more are taken for a mistake."""
 _RULE = re.compile(r"(?P<name>[^<>=@]+)(@(?P<family>[^<>=@]+))?(?P<sign>>=|<=|=|<|>)(?P<value>.*)", re.DOTALL)
 _COMPARE: dict[str, Callable[..., Any]] = {
     ">=": operator.ge,
@@ -30,15 +30,15 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: the documents of which it holds have their weight multiplied by `factor`.
+    """One rule: the weights of matching documents are multiplied by `factor`.
 
     Attributes:
-        text: as the settings give it, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
+        text: the rule as in the settings, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
         name: `source`, `language`, a clustering or a metadata field.
-        family: what groups the documents whose mean of the field is compared; None compares each document's own value.
+        family: the groups whose mean of the field is compared; None compares each document's own value.
         sign: `=` compares texts, in which `*` stands for any; others compare numbers.
-        value: what is compared with.
-        factor: by how much weights are multiplied.
+        value: the value to compare with.
+        factor: the factor of the weights.
     """
 
     text: str
@@ -50,11 +50,11 @@ class Rule:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it looks at: a family or a field, and the family by which means are taken."""
+        """The names that it uses: a family or a field, and the family of the means."""
         return (self.name,) if self.family is None else (self.name, self.family)
 
     def holds(self, values: Sequence[Any]) -> Bool[np.ndarray, " document"]:
-        """Whether it holds of documents with these values; of None it does not.
+        """Whether it matches documents with these values; None never matches.
 
         Raises:
             UserError: a value that cannot be compared with a number.
@@ -64,13 +64,13 @@ class Rule:
         return self.holds_of_numbers(numbers(values, self.text))
 
     def holds_of_numbers(self, values: Float64[np.ndarray, " value"]) -> Bool[np.ndarray, " value"]:
-        """The same for numbers; of NaN it does not hold."""
+        """The same for numbers; NaN never matches."""
         return _COMPARE[self.sign](values, float(self.value))
 
     def holds_of_means(
         self, values: Float64[np.ndarray, " document"], group: Integer[np.ndarray, " document"]
     ) -> Bool[np.ndarray, " document"]:
-        """Whether it holds of the mean of every document's group; documents without a value do not count."""
+        """Whether it matches the mean of every document's group; documents without a value do not count."""
         known = ~np.isnan(values)
         counts = np.bincount(group[known], minlength=int(group.max(initial=-1)) + 1)
         sums = np.bincount(group[known], values[known], minlength=len(counts))
@@ -82,7 +82,7 @@ def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
     """The rules of `packing.weights`.
 
     Raises:
-        UserError: a rule that cannot be read, or a factor that is no number from 0 to 1,000.
+        UserError: a rule that cannot be read, or a factor that is not a number from 0 to 1,000.
 
     Example:
         >>> [rule] = parse_rules({"source=web-*": 2.5})
@@ -110,7 +110,7 @@ def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
 
 
 def numbers(values: Sequence[Any], what: str) -> Float64[np.ndarray, " value"]:
-    """Values as numbers, NaN for None; a UserError, which begins with `what` wants them, for all else."""
+    """Values as numbers, NaN for None; other values are a UserError that begins with `what`."""
     for value in values:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise UserError(
@@ -128,7 +128,7 @@ def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str
         field: its name.
 
     Raises:
-        UserError: a value that is no finite number >= 0, with the document's id.
+        UserError: a value is not a finite number >= 0; the sentence has the document's id.
     """
     found = np.ones(len(values))
     for place, value in enumerate(values):
@@ -144,7 +144,7 @@ def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str
 
 
 def check_largest(weights: Float64[np.ndarray, " document"], names: Callable[[int], str]) -> None:
-    """Refuse documents that are to appear too often, with the id of the one that appears most."""
+    """Check that no document appears too often; the error has the id of the most frequent one."""
     if len(weights) and weights.max() > LARGEST:
         most = int(weights.argmax())
         raise UserError(

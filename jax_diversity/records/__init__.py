@@ -1,1 +1,1 @@
-"""Sequences as stored bytes: ArrayRecord files whose every record holds all that one sequence needs."""
+"""Sequences as stored bytes: ArrayRecord files; a record has everything about one sequence."""

@@ -1,4 +1,4 @@
-"""How one sequence becomes the bytes of a record, and how these are checked.
+"""The bytes of a record: how a sequence is encoded and how records are checked.
 
 A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 
@@ -7,7 +7,7 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 | 4 | `JD`, format version, bytes a token, plus 16 where learnt tokens are marked |
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
-| 8 | identity, uint64: which build's sequences these are, so that a later build's are not taken for them |
+| 8 | identity, uint64: the build of these sequences, so that a later build's records are refused |
 | L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
 | ceil(L / 8) | one bit a place, lowest first: where a segment or a run of padding starts |
 | ceil(L / 8) | only where learnt tokens are marked: one bit a place, whether its token is learnt |
@@ -18,8 +18,8 @@ All but the last part, the *body*, has one size, so a batch of bodies is a matri
 without a Python loop over tokens or segments. A body has a checksum of its own because it is read from a memory map:
 ArrayRecord's checksums are of whole records and are only compared by its own reader.
 
-Padding may lie between segments as well as at the end. What tells it from a segment is the value at its first place,
-which is no token's: it costs no byte, and records without padding are read without a look for it.
+Padding may lie between segments as well as at the end. The value at its first place, which no token has, distinguishes
+it from a segment. It costs no byte, and records without padding need no search for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEARNED = 16
 
 
 class CorruptRecordError(ValueError):
-    """A record that is not what it should be; `row` is its place among those being decoded."""
+    """A damaged or wrong record; `row` is its place among the decoded records."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class CorruptRecordError(ValueError):
 
 
 class OtherBuildError(CorruptRecordError):
-    """A record that is whole, but of another build than the one asked for."""
+    """A whole record of another build."""
 
 
 class Bodies(NamedTuple):
@@ -77,7 +77,7 @@ class Bodies(NamedTuple):
         return self.tokens[row, column] == _padding(self.tokens.dtype)
 
     def plain_tokens(self) -> Integer[np.ndarray, "row token"]:
-        """The tokens, padding 0 everywhere; in place."""
+        """The tokens, with padding set to 0 in place."""
         padded = np.flatnonzero(self.num_tokens < self.tokens.shape[1])
         if len(padded):
             rows = self.tokens[padded]
@@ -87,7 +87,7 @@ class Bodies(NamedTuple):
 
 
 def identity_number(identity: str) -> int:
-    """What a record keeps of a fingerprint: its first 16 hexadecimal digits, as a number; 0 for none."""
+    """The part of a fingerprint in a record: its first 16 hexadecimal digits as a number; 0 without one."""
     return int(identity[:16] or "0", 16)
 
 
@@ -121,14 +121,13 @@ def encode(
 
     `learned` says which tokens are learnt; None marks nothing, and all are. Padding is never learnt.
 
-    A ValueError refuses empty segments, segments that are not one behind another within their sequence, and the value
-    that marks padding.
+    A ValueError for empty segments, segments that overlap within their sequence, and the value that marks padding.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
     # bincount adds float64: exact, for a row has far fewer than 2^53 tokens.
     num_tokens = np.bincount(row, weights=length, minlength=num_rows).astype(np.int64)
-    # Places of the rows end to end: a segment lies within its row, and behind the segment before it.
+    # Places of the rows end to end: a segment lies within its row, after the previous segment.
     first = row * sequence_length
     start, end = first + position, first + position + length
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
@@ -178,15 +177,15 @@ def check_bodies(
     identity: str | None = None,
     marks_learned: bool = False,
 ) -> Bodies:
-    """Refuse bodies that are damaged, of another build, or of other sequences than expected.
+    """Check that bodies are whole, of the build and of the expected sequences.
 
-    A body whose checksum fits is what `encode` made, so nothing else in it is compared but what tells one whole
-    record from another. Bodies of another length or type of tokens have their checksum at another place. None for
+    A body with a right checksum is as `encode` made it, so only the values that distinguish whole records are compared.
+    Bodies of another length or type of tokens have their checksum at another place. None for
     `expected` (the sequences' indices) or `identity` checks nothing.
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
-    # First the checksum: without it no other number of the header says anything.
+    # First the checksum: without it no other number of the header can be trusted.
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
     mark = _mark(dtype, marks_learned)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
@@ -213,7 +212,7 @@ def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64
 
 
 def _padding(dtype: np.dtype) -> np.ndarray:
-    """The value where padding starts, no token: ids are not negative, and uint16 holds vocabularies below 65,500."""
+    """The value where padding starts; no token has it: ids are >= 0, and uint16 is for vocabularies below 65,500."""
     return np.array(-1).astype(dtype)
 
 
@@ -232,7 +231,7 @@ def _parts(
 
 
 def _checksums(bodies: UInt8[np.ndarray, "row byte"]) -> np.ndarray:
-    """What each body's last bytes should be, little-endian uint64."""
+    """The expected checksum of each body, little-endian uint64."""
     return np.fromiter(map(xxh3_64_intdigest, bodies[:, :-_CHECKSUM_BYTES]), "<u8", len(bodies))
 
 

@@ -1,4 +1,4 @@
-"""The arrays that training takes, made of a batch of records, and the memory that they are made in."""
+"""The arrays for training, made from a batch of records, and their memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.codec import Bodies
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
-"""What `decode` can make of a batch of records, all of it by default."""
+"""The fields of a batch that `decode` makes; all by default."""
 
 LossOn = Literal["all", "answers"]
 """Which tokens are targets: all, or of chats the answers alone."""
@@ -93,11 +93,11 @@ def decode(
     """Turn records into a batch of int32 arrays (row, L).
 
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
-    `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; where
-    there is none, 0 and `targets_segmentation` 0, which masks it. `merge_segments` makes one segment of all of a
-    sequence's, so that documents see those before them: positions are then places in the sequence, and a token
-    before padding has no target. `loss_on="answers"` masks targets that are not learnt as well: `targets_segmentation`
-    is 0 there, and `targets` holds the token all the same. Without a pool, memory is fresh.
+    `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; without
+    one, 0 and `targets_segmentation` 0, which masks it. `merge_segments` joins a sequence's segments
+    into one, so that documents see earlier documents: positions are then places in the sequence, and a token
+    before padding has no target. `loss_on="answers"` also masks targets that do not count: `targets_segmentation` is
+    0 there, but `targets` still has the token. Without a pool, memory is fresh.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
         raise ValueError(f"Expected fields among {', '.join(FIELDS)}, found {', '.join(map(repr, unknown))}.")

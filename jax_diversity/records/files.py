@@ -1,10 +1,10 @@
-"""One ArrayRecord file of `write_records`: where its records lie, and their bytes from a memory map.
+"""One ArrayRecord file of `write_records`: the places of its records, and their bytes from a memory map.
 
 An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block header of 24 bytes at every 64 KiB.
 `write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
 of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
-record, and the last block says where the footer begins. Nothing else is read: whether a record is whole, its own
-checksum says (`records.codec`), so this module only has to make sure that no byte outside the file is touched.
+record, and the last block says where the footer begins. Nothing else is read: every record has a checksum
+(`records.codec`), so this module only makes sure that no byte outside the file is touched.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
 github.com/google/array_record/blob/main/cpp/layout.proto.
@@ -49,9 +49,9 @@ class RecordFile:
     A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
     records or shorter ones, or was not written by `write_records`.
 
-    A memory map is the fastest reader, but a file that another program cuts short between `is_whole` and the read, or
-    a disk that fails, ends the process (SIGBUS). Without `memory_map` records are read by system calls, of which each
-    such fault is a UserError.
+    A memory map is the fastest reader. But if another program truncates the file between `is_whole` and the read, or if
+    the disk fails, the process ends (SIGBUS). Without `memory_map` system calls read records, and such a fault is a
+    UserError.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RecordFile:
                 raise ValueError(f"records of at least {body_bytes} bytes expected, one of {smallest} found")
         except OSError as error:
             raise _unreadable(path, error) from None
-        except (ValueError, IndexError) as error:  # an IndexError is what damaged numbers lead to
+        except (ValueError, IndexError) as error:  # damaged numbers lead to an IndexError
             raise UserError(
                 f"Expected the record file {path} as `jax-diversity write` made it, found it damaged, cut short, "
                 f"replaced or written by another program ({error}); {REPAIR}."
@@ -88,8 +88,8 @@ class RecordFile:
     def is_whole(self) -> bool:
         """Whether the file is as long as when it was opened.
 
-        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A file that
-        was removed or replaced is whole: the map keeps it.
+        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A removed
+        or replaced file is whole: the map keeps it.
         """
         try:
             state = os.stat(self._path)
@@ -140,13 +140,13 @@ class RecordFile:
 
 
 class _Mapping:
-    """A file's bytes in memory, as an array interface; they are unmapped when the last array of them goes.
+    """A file's bytes in memory, as an array interface; they are unmapped with their last array.
 
     Python's own `mmap` keeps a descriptor of every file open, and a process may have only about a thousand.
     """
 
     def __init__(self, descriptor: int, num_bytes: int, *, in_sequence: bool) -> None:
-        # A private map: some network file systems have no shared ones. Both read the same pages of the system's cache.
+        # A private map: some network file systems have no shared maps. Both read the same pages of the system's cache.
         address = _system.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if address == _FAILED:
             raise OSError(number := ctypes.get_errno(), os.strerror(number))
@@ -157,14 +157,14 @@ class _Mapping:
 
 
 def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, " record"], int]:
-    """Where every record starts in the file, and the size of the smallest one.
+    """The start of every record in the file, and the size of the smallest one.
 
-    Chunks lie end to end, so the sizes give all starts. The footer also has every chunk's offset, but to read two
-    numbers an entry takes twice as long; the last offset alone is compared. It differs where records are compressed.
+    Chunks lie end to end, so the sizes give all starts. The footer also has every chunk's offset, but reading
+    two numbers an entry takes twice as long; only the last offset is compared. It differs if records are compressed.
     """
     if num_bytes % _BLOCK or num_bytes < 2 * _BLOCK:
         raise ValueError("not a whole number of blocks")
-    # Read by the descriptor, not from the map: the system counts up to 2 MiB around a touched page as memory in use.
+    # Read from the descriptor, not from the map: the system counts up to 2 MiB around a touched page as used memory.
     sizes, postscript = _read_chunk(descriptor, num_bytes - _BLOCK, num_bytes)
     offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]].data).tolist()
     if (offset_key, mark_key, mark) != (_OFFSET_KEY, _SIZE_KEY, _POSTSCRIPT_MARK):
@@ -235,7 +235,7 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
 
 
 def _without_headers(position: int) -> int:
-    """A place in the file, counted over the bytes that belong to no block header."""
+    """A place in the file, counted without the bytes of block headers."""
     return position // _BLOCK * _BLOCK_ROOM + max(position % _BLOCK - _BLOCK_HEADER, 0)
 
 

@@ -1,4 +1,4 @@
-"""Record files read by place or by sequence: any number of threads, random or in the order in which they lie."""
+"""Record files read by place or by sequence: by any number of threads, in random or in stored order."""
 
 from __future__ import annotations
 
@@ -30,25 +30,23 @@ _INVERTED_AT_A_TIME = 2**20
 class RecordReader:
     """Reads sequences from record files, from any number of threads.
 
-    A *place* counts the records over all files; where each sequence lies, `places_of` says. Files are opened when
-    they are first needed; the number of records in each must be what it should be. A pickled reader carries names
-    only, and opens the files again where it arrives. A single record costs the same in a file of any size.
+    A *place* counts the records over all files; `places_of` gives the places of sequences. A file is opened at its
+    first use and must have the expected number of records. A pickled reader carries only names; the other process
+    opens the files itself. A single record costs the same in a file of any size.
 
     Args:
         paths: the files, in order.
         counts: the number of records of each.
-        sequence_length: tokens that a record has place for.
+        sequence_length: the number of a record's token places.
         dtype: the stored type of a token, uint16 or int32.
-        identity: fingerprint of the build that the records must be of, as `write_records` was given; None takes
-            any build's.
+        identity: the fingerprint of the records' build, as given to `write_records`; None accepts any build.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
         marks_learned: whether records say which tokens are learnt; without it all are.
         layout: a .npy file with the sequence at every place; None: sequence i lies at place i.
-        fetch: called with a file's path before it is opened, to have it there; must pickle where the reader does.
-        in_sequence: places mostly follow one another: the system reads ahead, and only the file last opened and the
-            one before it stay open.
-        memory_map: False reads by system calls: slower, but a file that is cut short while it is read, or a disk that
-            fails, is an error and does not end the process (see `RecordFile`).
+        fetch: called with a file's path before it is opened, to fetch the file; picklable if the reader must be.
+        in_sequence: for ascending places: the system reads ahead, and only the last two opened files stay open.
+        memory_map: False reads by system calls: slower, but a truncated file or a failing disk is an error and does
+            not end the process (see `RecordFile`).
     """
 
     paths: Sequence[Path]
@@ -89,7 +87,7 @@ class RecordReader:
         return dataclasses.replace(self, paths=paths, fetch=None)
 
     def forward(self) -> RecordReader:
-        """A reader of the same files for places that mostly follow one another."""
+        """A reader of the same files for ascending places."""
         return dataclasses.replace(self, in_sequence=True)
 
     @property
@@ -98,7 +96,7 @@ class RecordReader:
         return self.sequence_length - self.overlap
 
     def places_of(self, sequences: Rows) -> Rows:
-        """Where the records of some sequences lie; IndexError: no such one; UserError: an unreadable layout."""
+        """The places of some sequences; IndexError: there is no such sequence; UserError: an unreadable layout."""
         self._check_range("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
@@ -119,7 +117,7 @@ class RecordReader:
         merge_segments: bool = False,
         loss_on: LossOn = "all",
     ) -> Arrays:
-        """The arrays of some sequences in the order asked for, wherever their records lie; raises as `read_batch`.
+        """The arrays of some sequences in the given order, at any places; raises as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
@@ -138,14 +136,14 @@ class RecordReader:
         merge_segments: bool = False,
         loss_on: LossOn = "all",
     ) -> Arrays:
-        """The arrays of the records at some places, see `decode`; `expected` are the sequences that lie there.
+        """The arrays of the records at some places, see `decode`; `expected` are their sequences.
 
-        Rows are `width` tokens long: where sequences overlap, a row's last target is the token after it.
+        Rows are `width` tokens long: if sequences overlap, a row's last target is the token after it.
 
         Raises:
             IndexError: a place outside of the records.
-            UserError: a file that is missing, cut short, replaced or damaged; a record that is another build's or
-                not the expected sequence's.
+            UserError: a file is missing, truncated, replaced or damaged; a record is of another build or another
+                sequence.
         """
         bodies = self._bodies(places, expected)
         batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_on=loss_on, pool=self._pool)
@@ -157,7 +155,7 @@ class RecordReader:
     def read_tokens(self, places: Rows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
-        Rows are `sequence_length` tokens long. They are checked as those of a batch are; raises as `read_batch`.
+        Rows are `sequence_length` tokens long. They are checked as in `read_batch`, which says what is raised.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
@@ -169,14 +167,14 @@ class RecordReader:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, and meant for looking into a few batches. `expected` and what is raised are as in `read_batch`.
+        It is slow, for inspecting a few batches. `expected` and the errors are as in `read_batch`.
         """
         self._check_range("places", places)
         numbers = self.files_of(places)
         records: list[bytes] = []
         readers: dict[int, Any] = {}
         for number, record in zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), strict=True):
-            self._file(number)  # ArrayRecord takes a file that it cannot open for an empty one; this refuses it
+            self._file(number)  # ArrayRecord treats an unreadable file as empty; this refuses it
             try:
                 if number not in readers:
                     readers[number] = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
@@ -189,21 +187,21 @@ class RecordReader:
         return records
 
     def close(self, file: int | None = None) -> None:
-        """Close the files, or the one of that number; the next read opens what it needs again."""
+        """Close all files or one; the next read opens what it needs."""
         with self._lock:
-            # Threads that still read from a file hold it themselves: its map goes with the last of them.
+            # Threads that still read from a file keep it alive: its map ends with the last of them.
             for number in list(self._files) if file is None else [file]:
                 self._files.pop(number, None)
 
     @cached_property
     def _order(self) -> Int64[np.ndarray, " place"]:
         """The sequence at every place, mapped from its file."""
-        # That this is the order that was written is not checked here: every record carries its sequence's index.
+        # It is not checked here that this is the written order: every record has its sequence's index.
         path = Path(self.layout or "")
         if self.fetch is not None:
             self.fetch(path)
         try:
-            # Unlike np.load, which takes other files for pickles and advises to allow them.
+            # Unlike this call, np.load takes other files for pickles and advises to allow them.
             order = np.lib.format.open_memmap(path, mode="r")
             if order.shape != (len(self),):
                 raise ValueError(f"an array of shape {order.shape}")
@@ -217,7 +215,7 @@ class RecordReader:
 
     @cached_property
     def _place_of(self) -> Integer[np.ndarray, " sequence"]:
-        """The inverse of `_order`: four bytes a sequence are held in memory, eight from 2^31 sequences on."""
+        """The inverse of `_order`: it takes four bytes of memory a sequence, eight from 2^31 sequences on."""
         place_of = np.zeros(len(self), np.int32 if len(self) < 2**31 else np.int64)
         for start in range(0, len(self), _INVERTED_AT_A_TIME):
             stop = min(start + _INVERTED_AT_A_TIME, len(self))
@@ -242,7 +240,7 @@ class RecordReader:
         return self._check(rows, places, expected)
 
     def _check(self, bodies: UInt8[np.ndarray, "row byte"], places: Rows, expected: Rows | None) -> codec.Bodies:
-        """Refuse bodies that are not those of the records at their places."""
+        """Check that bodies belong to the records at their places."""
         expectations: dict[str, Any] = {"expected": expected, "identity": self.identity}
         try:
             return codec.check_bodies(
@@ -262,7 +260,7 @@ class RecordReader:
         if (file := self._files.get(number)) is not None:
             return file
         if self.fetch is not None:
-            self.fetch(self.paths[number])  # before the lock: reads of other files go on meanwhile
+            self.fetch(self.paths[number])  # before the lock: reads of other files continue
         with self._lock:
             if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
                 file = RecordFile(

@@ -15,18 +15,15 @@ class RecordsConfig:
     """How sequences are stored for training."""
 
     layout: Literal["packed", "ordered"] = "packed"
-    """`packed`: as packed, and orderings are read through their permutation; `ordered`: in the order of `ordering`."""
+    """`packed`: as packed; orderings are read through their permutation. `ordered`: in the order of `ordering`."""
     ordering: str = "balance"
     """The ordering that the ordered layout follows."""
     sequences_per_file: int = 65_536
-    """Records a file holds at most."""
-    num_writers: int = 0
-    """Files written at the same time, by threads; 0 takes as many as there are cores. The files are the same."""
+    """Most records of a file."""
 
     def check(self, orderings: Sequence[str]) -> None:
-        """Refuse settings that no corpus could satisfy; `orderings` are the names of those that a build makes."""
+        """Check the settings; `orderings` are the names of the build's orderings."""
         at_least(1, "records", self, "sequences_per_file")
-        at_least(0, "records", self, "num_writers")
         if self.layout == "ordered" and self.ordering not in orderings:
             raise UserError(
                 f"Expected records.ordering to be one of the orders ({', '.join(orderings) or 'none'}), "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.records.stored import RECORDS
 
 
 def write_sequences(context: Context, partial: Path) -> Counts:
@@ -25,7 +25,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
     if ordering is not None:
         order_of["train"] = dataset.orderings[ordering].indices
-    # Every record carries what it was packed from, so that an open reader notices when the dataset is built again.
+    # Every record has its packing's fingerprint, so that an open reader notices a new build of the dataset.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
     records = {}
@@ -45,7 +45,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
                     inserted_ends=part.inserted_ends(dataset.tokens.document_lengths) if inserted else None,
                     end_id=dataset.end_id,
                     is_learned=dataset.tokens.is_learned if dataset.marks_learned else None,
-                    num_writers=config.num_writers or len(os.sched_getaffinity(0)),
+                    num_writers=num_cores(),
                     advance=advance,
                 )
             )
@@ -56,18 +56,11 @@ def write_sequences(context: Context, partial: Path) -> Counts:
 
 
 def summary(counts: Counts) -> str:
-    """How many records, and in which order they lie."""
+    """One line: records, files, order."""
     records = counts["records"]
     lie = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
     num_files = sum(map(len, records.values()))
     return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {lie}"
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    """The settings that decide the records; the number of writers is none of them."""
-    settings = dataclasses.asdict(config.records)
-    del settings["num_writers"]
-    return {"records": settings}
 
 
 def _inputs(context: Context) -> tuple[str, ...]:
@@ -80,10 +73,10 @@ WRITE = Stage(
     "write",
     help="Write the sequences as ArrayRecord files.",
     section="records",
-    destination="records",
+    destination=RECORDS,
     run=write_sequences,
     summary=summary,
-    settings=_settings,
+    settings=lambda config: {"records": dataclasses.asdict(config.records)},
     inputs=_inputs,
     resumable=True,
     packages=("array_record",),

@@ -52,10 +52,10 @@ def write_records(
     identity is kept, so a run that was interrupted continues where it stopped. The bytes are the same for any number
     of writers. Each writer holds a few MiB of tokens at a time, and calls `gather` from its own thread.
 
-    Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of what decides which
-    tokens a sequence holds, so a reader of one build refuses the records of another. The last token of a segment in
-    `inserted_ends` is not the document's but `end_id`. `is_learned` says of tokens whether they are learnt, and records
-    keep it; of inserted ends none is. Returns the number of records of every file.
+    Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of the sequences'
+    content, so a reader of one build refuses the records of another. The last token of a segment in `inserted_ends` is
+    `end_id`, not the document's. `is_learned` says which tokens count towards the loss, and records keep it; inserted
+    ends never count. Returns the number of records of every file.
     """
     dtype = checked_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
@@ -76,7 +76,7 @@ def write_records(
         for start in range(0, len(sequences), chunk_size):
             chunk = sequences[start : start + chunk_size]
             num_segments = row_starts[chunk + 1] - row_starts[chunk]
-            # Segment rows of the chunk's sequences: each sequence's run of rows, one run after another.
+            # Segment rows of the chunk's sequences: the sequences' runs of rows, one after another.
             first = np.cumsum(num_segments) - num_segments
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
             documents, length = segments.document_index[rows], segments.length[rows]
@@ -119,7 +119,7 @@ def write_records(
 
 
 def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
-    """How many records each file holds: all full but the last."""
+    """The number of records of each file: all full except the last."""
     full, rest = divmod(num_sequences, sequences_per_file)
     return (sequences_per_file,) * full + ((rest,) if rest else ())
 
@@ -135,7 +135,7 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
 
     def tell(num_sequences: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # ends this thread alone: what set the event is the error that the caller gets
+            raise KeyboardInterrupt  # ends only this thread: the caller gets the error that set the event
         with lock:
             advance(num_sequences)
 
@@ -153,7 +153,7 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
 
 
 def num_records(path: Path) -> int:
-    """Records in a file, by ArrayRecord's own reader; 0 in one that is not its own, was cut short or never closed."""
+    """Records in a file, by ArrayRecord's own reader; 0 if it is another file, truncated or was never closed."""
     return array_record_module.ArrayRecordReader(str(path)).num_records()
 
 
@@ -168,7 +168,7 @@ def write_array_record(
 ) -> None:
     """Write one ArrayRecord file, which gets its name only when `count_of` reads back as many records as expected.
 
-    A UserError says that the disk is full or the folder cannot be written.
+    A UserError if the disk is full or the folder cannot be written.
     """
     try:
         with atomic_path(path) as temporary:
@@ -188,10 +188,9 @@ def write_array_record(
 
 
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, marks_learned: bool) -> int:
-    """Records in a file whose first one is of that build; 0 in any other file."""
-    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads one
-    # layout alone: should a later version of ArrayRecord write another, this shows when the file is written, not when
-    # training starts.
+    """Records in a file whose first record is of that build; 0 in any other file."""
+    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads
+    # only one layout: if a later version of ArrayRecord writes another, the error comes now, not when training starts.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, marks_learned))
         body = file.bodies(np.zeros(1, np.int64))

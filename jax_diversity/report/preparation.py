@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from jax_diversity.corpus.stored import read_preparation
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.report.plain import clean_text, round_value
 
 MAX_PLACES, MAX_KINDS = 30, 20  # sources, and languages; kinds of what a step found
@@ -17,21 +17,14 @@ MAX_CHARACTERS = 150_000
 """The number of characters of all examples together; a document shows at least `LEAST_CHARACTERS`."""
 MOST_CHARACTERS, LEAST_CHARACTERS = 900, 160
 _FIGURES = ("documents", "words", "bytes")
-_FOLDER = "preparation"
 _CHANGED = ("-", "+")
 _BEFORE = 40  # characters of a long line shown before the first difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` had steps; None for other datasets."""
-    stored = dataset.manifest["stages"]["prepare"]["files"]
-
-    def content(name: str) -> Any:
-        path = f"{_FOLDER}/{name}.json"
-        return read_json(dataset.file("prepare", path), "prepare") if path in stored else None
-
-    account = content("funnel")
-    return None if account is None else preparation_values(account, content("examples") or {})
+    """The values of a dataset whose stage `prepare` listed steps; None of others."""
+    account = read_preparation(dataset.stored, "funnel")
+    return None if account is None else preparation_values(account, read_preparation(dataset.stored, "examples") or {})
 
 
 def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]:

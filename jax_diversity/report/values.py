@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.stage import Context
 from jax_diversity.measures.windows import usable_windows
@@ -82,7 +83,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     dataset, stages = context.dataset, context.folder.stages
     clusters, assignments = dataset.clusters(), dataset.assignments()
     tokens = np.bincount(assignments, weights=dataset.tokens.document_lengths, minlength=len(clusters)).astype(np.int64)
-    documents = dataset.file("characterize", "characteristics/documents.parquet")
+    documents = documents_file(dataset.stored)
     table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
     prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.characteristics.stored import codes_file, documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
+from jax_diversity.packing.stored import segments_file
 from jax_diversity.records.codec import record_segments
 from jax_diversity.run.joining import joined_groups
 from jax_diversity.run.measuring import run_shares
@@ -193,7 +195,7 @@ class Inspector:
         """
         found = [find_document(dataset, document) for dataset in self.run.datasets]
         if all(index is None for index in found):
-            held = ", ".join(str(_table(dataset, "documents")) for dataset in self.run.datasets)
+            held = ", ".join(str(documents_file(dataset.stored)) for dataset in self.run.datasets)
             raise UserError(f"Expected the id of a document of the run, found {document!r}; the ids are in {held}.")
         uses: list[DocumentUse] = []
         for index, (dataset, number) in enumerate(zip(self.run.datasets, found, strict=True)):
@@ -261,7 +263,7 @@ def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) ->
     segments = [record_segments(record) for record in records]
     wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
     # Every document's row is read once, however many segments it has in the batch.
-    rows_of = [_take_rows(_table(dataset, name), wanted) for name in ("documents", "codes")]
+    rows_of = [_take_rows(path, wanted) for path in (documents_file(dataset.stored), codes_file(dataset.stored))]
     known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
     return [
         tuple(
@@ -278,7 +280,7 @@ def find_document(dataset: Dataset, document: str) -> int | None:
     import pyarrow.parquet as pq
 
     # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
-    ids = pq.read_table(_table(dataset, "documents"), columns=["id"])["id"]
+    ids = pq.read_table(documents_file(dataset.stored), columns=["id"])["id"]
     place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
     return None if place < 0 else place
 
@@ -288,12 +290,8 @@ def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int
     import pyarrow.parquet as pq
 
     columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
-    found = pq.read_table(dataset.file("pack", "sequences/segments.parquet"), columns=columns, filters=wanted)
+    found = pq.read_table(segments_file(dataset.stored), columns=columns, filters=wanted)
     return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
-
-
-def _table(dataset: Dataset, name: str) -> Path:
-    return dataset.file("characterize", f"characteristics/{name}.parquet")
 
 
 def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Blends of Megatron datasets as Megatron's command line names them: prefixes, alone or each behind its weight."""
+"""Blends of Megatron datasets in the words of Megatron's command line: prefixes, alone or after their weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Blend:
     """Several token files and their shares.
 
     Attributes:
-        names: the prefixes' base names, with as many of their folders as it takes to tell them apart.
+        names: the prefixes' base names, with as many folders as make them distinct.
         weights: shares, adding up to 1.
         files: the token files, checked and open.
     """
@@ -31,15 +31,15 @@ class Blend:
 
 
 def read_blend(arguments: Sequence[str]) -> Blend:
-    """Open what Megatron's `--data-path` names.
+    """Open the datasets of Megatron's `--data-path`.
 
     Args:
-        arguments: prefixes of `.bin` and `.idx` files, each behind its weight (in any unit) or all without; then
-            each weighs its number of tokens.
+        arguments: prefixes of `.bin` and `.idx` files, each after its weight (in any unit) or all without; then
+            the numbers of tokens are the weights.
 
     Raises:
-        UserError: nothing named, weights for some prefixes only, a weight that is not above zero, a prefix that
-            comes twice, no tokens at all where they are to weigh, or a file that `TokenFile` refuses.
+        UserError: no prefixes, weights for some prefixes only, a weight that is not above zero, a repeated prefix,
+            no tokens if they are the weights, or a file that `TokenFile` refuses.
 
     Example:
         >>> blend = read_blend(["30", "tokens/web", "70", "tokens/books"])

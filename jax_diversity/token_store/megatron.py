@@ -2,11 +2,11 @@
 
 Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 version 1, u8 dtype code, u64 number
 of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the
-`.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are passed over. Megatron
-calls a stored run of tokens a sequence; a document is one or several of them. Here a document is written as one.
+`.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are skipped. Megatron
+calls a stored run of tokens a sequence; a document is one or several of them. This package writes a document as one.
 
-Where some tokens are learnt and others are not, as in chats, a third file says which: `prefix.learned.npy`, int64,
-where learnt tokens begin and where they end in the `.bin`, in tokens: begin, end, begin, end ...
+If only some tokens count towards the loss, as in chats, a third file lists them: `prefix.learned.npy`, int64, the
+begins and ends of their runs in the `.bin`, in tokens: begin, end, begin, end ...
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONGEST = 2**31 - 1
 class TokenWriter:
     """Write documents' tokens as `prefix.bin` and `prefix.idx`, in a stream.
 
-    Both files get their names when the block ends well, the `.idx` last: where there is an `.idx`, it is whole.
+    Both files get their names when the block ends without an error, the `.idx` last: an `.idx` is always complete.
     Four bytes a document are held in memory.
 
     Args:
@@ -46,7 +46,7 @@ class TokenWriter:
         with_learned: whether to write `prefix.learned.npy` too.
 
     Raises:
-        UserError: a type that the format has not, tokens that do not fit it.
+        UserError: the format does not have the type, or tokens do not fit it.
 
     Example:
         >>> with TokenWriter(Path("tokens/tokens-00000"), np.dtype(np.uint16)) as writer:
@@ -78,7 +78,7 @@ class TokenWriter:
         if error[0] is not None:  # both temporary files are removed
             self._files.__exit__(*error)
             return
-        if self._learned is not None:  # before the .idx, where there is one the others are whole
+        if self._learned is not None:  # before the .idx: if it exists, the others are complete
             write_array(_path(self.prefix, LEARNED), np.array(self._learned, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
@@ -103,7 +103,7 @@ class TokenWriter:
     ) -> None:
         """Append documents: one conversion and one write for all of them.
 
-        `learned`, which goes with `with_learned`, says for each document where learnt tokens begin and end in it.
+        `learned`, with `with_learned`, has for each document the begins and ends of the tokens that count.
         """
         if (learned is None) != (self._learned is None):
             raise ValueError("Expected learned tokens with a writer that was made with_learned, and with no other.")
@@ -111,7 +111,7 @@ class TokenWriter:
             start = self._num_tokens
             for tokens, runs in zip(documents, learned, strict=True):
                 for begin, end in runs:
-                    if self._learned and self._learned[-1] == start + begin:  # goes on where the run before it ends
+                    if self._learned and self._learned[-1] == start + begin:  # continues the previous run
                         self._learned[-1] = start + end
                     elif begin < end:
                         self._learned.extend((start + begin, start + end))
@@ -156,7 +156,7 @@ class TokenFile:
         starts: where each document begins in the `.bin`, in tokens, and where the last ends.
 
     Raises:
-        UserError: absent, or a file whose content contradicts itself; it names the file and the fault.
+        UserError: a file is absent or contradicts itself; the sentence names the file and the fault.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -183,9 +183,9 @@ class TokenFile:
 
     @property
     def sequence_lengths(self) -> Int64[np.ndarray, " sequence"]:
-        """Number of tokens of every run that Megatron calls a sequence, read from the file.
+        """Number of tokens of every stored sequence in Megatron's sense, read from the file.
 
-        The same as `lengths` but where documents consist of several; `GPTDataset` takes each for a document.
+        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` takes each one for a document.
         """
         content = _read_bytes(_path(self.prefix, ".idx"))
         return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
@@ -201,25 +201,25 @@ class TokenFile:
         """All tokens, mapped from the file, read-only."""
         if not self.num_tokens:
             return np.zeros(0, self.dtype)  # an empty file cannot be mapped
-        # A view as a plain array: slices of a memmap are memmaps, which take longer to make.
+        # A view as a plain array: slices of a memmap are memmaps, which are slower to make.
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
     @property
     def has_learned(self) -> bool:
-        """Whether a file beside it says which tokens are learnt; without one all are."""
+        """Whether a loss mask lies beside the tokens; without one all tokens count."""
         return _path(self.prefix, LEARNED).exists()
 
     def is_learned(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
-        """Whether the tokens at some places of the `.bin` are learnt."""
-        # The place of a learnt token is behind one more begin than ends.
+        """Whether the tokens at some places of the `.bin` count towards the loss."""
+        # Before the place of such a token there is one more begin than ends.
         return (np.searchsorted(self._learned, places, "right") & 1).astype(np.bool_)
 
     def num_learned_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
-        """How many tokens before some places of the `.bin` are learnt."""
+        """How many tokens before some places of the `.bin` count towards the loss."""
         behind = np.searchsorted(self._learned, places, "right")
         whole = _starts(self._learned[1::2] - self._learned[::2])[behind // 2]
-        begun = np.concatenate([self._learned, [0]])[behind - 1]  # read where a run has begun and not ended
+        begun = np.concatenate([self._learned, [0]])[behind - 1]  # only read where a run has begun and not ended
         return whole + np.where(behind & 1, places - begun, 0)
 
     @cached_property
@@ -282,7 +282,7 @@ class TokenStore:
         """One document's tokens, a read-only view; an `IndexError` if there is no such document."""
         if not 0 <= document_index < self.num_documents:
             raise IndexError(f"Expected a document in 0 .. {self.num_documents - 1}, found {document_index}.")
-        # "right": an empty file begins at the same document as the next one, which is the file that has the document.
+        # "right": an empty file begins at the same document as the next file, which has the document.
         file_index = int(np.searchsorted(self.first_documents, document_index, "right")) - 1
         return self.files[file_index].document(document_index - int(self.first_documents[file_index]))
 
@@ -305,7 +305,7 @@ class TokenStore:
             The tokens, of `dtype`, `length.sum()` of them.
 
         Raises:
-            UserError: a run that is not in its document, so the runs belong to other tokens.
+            UserError: a run is not in its document, so the runs belong to other tokens.
         """
         return self._gather(
             self.dtype, lambda file, places: file.tokens[places], document_index, document_offset, length
@@ -313,12 +313,12 @@ class TokenStore:
 
     @property
     def has_learned(self) -> bool:
-        """Whether files say which tokens are learnt; without one all are."""
+        """Whether the files have loss masks; without them all tokens count."""
         return any(file.has_learned for file in self.files)
 
     @property
     def num_learned(self) -> int:
-        """Learnt tokens of all documents."""
+        """Number of tokens that count towards the loss, in all documents."""
         return sum(int(file.num_learned_before(np.array([file.num_tokens]))[0]) for file in self.files)
 
     def is_learned(
@@ -327,7 +327,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Bool[np.ndarray, " token"]:
-        """Which tokens of some runs are learnt, in the order of `gather`, which says more on runs."""
+        """Which tokens of some runs count towards the loss, in the order of `gather`, which explains runs."""
         return self._gather(np.dtype(np.bool_), TokenFile.is_learned, document_index, document_offset, length)
 
     def num_learned_of(
@@ -336,7 +336,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Int64[np.ndarray, " run"]:
-        """How many tokens of every run are learnt, without a look at each of them; runs as in `gather`."""
+        """How many tokens of every run count towards the loss, without reading each; runs as in `gather`."""
         self._check_runs(document_index, document_offset, length)
         counts = np.zeros(len(length), np.int64)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
@@ -351,14 +351,14 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> np.ndarray:
-        """What `take` gives for the places of the runs' tokens in each file's `.bin`, in the order of the runs."""
+        """The results of `take` for the places of the runs' tokens in each file's `.bin`, in the order of the runs."""
         self._check_runs(document_index, document_offset, length)
-        # Runs are gathered a file at a time, by one index array for all of its runs.
+        # One index array gathers all runs of a file.
         target = _starts(length)
         values = np.empty(int(target[-1]), dtype)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
             found = take(file, run_positions(first, length[runs]))
-            if len(runs) == len(length):  # all of one file, as mostly: no second copy
+            if len(runs) == len(length):  # the usual case of one file needs no second copy
                 return found.astype(dtype, copy=False)
             values[run_positions(target[runs], length[runs])] = found
         return values
@@ -366,7 +366,7 @@ class TokenStore:
     def _runs_of_files(
         self, document_index: Int64[np.ndarray, " run"], document_offset: Int64[np.ndarray, " run"]
     ) -> Iterator[tuple[TokenFile, Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]]:
-        """Every file that holds some of the runs, which ones, and where in its `.bin` they begin."""
+        """Every file with some of the runs, which runs, and where in its `.bin` they begin."""
         file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
         for index in np.unique(file_index):
             file, runs = self.files[index], np.flatnonzero(file_index == index)
@@ -391,7 +391,7 @@ class TokenStore:
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Where each of several runs begins when they stand one after another, and where the last ends."""
+    """Where each of several consecutive runs begins, and where the last ends."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
@@ -399,7 +399,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 def run_positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
-    # `arange` counts through all runs: a run's first position is `ends - length` there, and has to become `begin`.
+    # `arange` counts through all runs: a run's first position is `ends - length` there, and must become `begin`.
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(length.sum())
 
@@ -434,7 +434,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
-    # Offsets follow from lengths: a file in which they differ is damaged.
+    # Lengths determine offsets: a file in which they differ is damaged.
     begins = starts[:-1] * dtype.itemsize
     if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))

@@ -1,4 +1,4 @@
-"""Chats -> tokens: which of them are the answers', known exactly because each part of a chat is encoded on its own."""
+"""Chats -> tokens: each part of a chat is encoded on its own, so that the answers' tokens are known exactly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
 
 Spans = Sequence[Sequence[int]]
-"""Starts and stops of parts of a text, in characters, one behind another."""
+"""Starts and stops of consecutive parts of a text, in characters."""
 ChatSpans = tuple[Spans, Spans]
-"""Where in a text something is said, with the template's marks between; and where the answers are."""
+"""The spans of the turns, between which are the template's marks, and the spans of the answers."""
 
 
 class _Part(NamedTuple):
@@ -28,11 +28,10 @@ class _Part(NamedTuple):
 def encode_answers(
     tokenizer: Tokenizer, texts: Sequence[str], spans: Sequence[ChatSpans | None]
 ) -> tuple[list[Integer[np.ndarray, " _"]], list[list[tuple[int, int]]]]:
-    """Tokens of every text, and where in them those are that are learnt, as starts and stops.
+    """Tokens of every text, and the spans of the tokens that count towards the loss, as starts and stops.
 
-    What is said and what the template writes are encoded apart, as an answer is when a model writes it behind a prompt
-    that is tokens already. The end token is learnt where an answer ends the text. A text whose spans are None is no
-    chat: all of its tokens are learnt.
+    Turns and the template's marks are encoded apart, as when a model writes an answer after a prompt of tokens. The
+    end token counts if an answer ends the text. A text whose spans are None is not a chat: all of its tokens count.
     """
     parts = [[*_parts(text, of_text)] for text, of_text in zip(texts, spans, strict=True)]
     encoded = tokenizer.encode_parts([[part[:2] for part in of_text] for of_text in parts])
@@ -41,7 +40,7 @@ def encode_answers(
         if not is_chat:
             learned.append([(0, len(tokens))])
             continue
-        # The start token before the parts, the end token behind them.
+        # The start token comes before the parts, the end token after them.
         bounds = np.cumsum([int(tokenizer.start_id is not None), *lengths]).tolist()
         runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.is_learned]
         if of_text and of_text[-1].is_learned:
@@ -54,6 +53,6 @@ def _parts(text: str, spans: ChatSpans | None) -> Iterator[_Part]:
     """The text, cut where turns and answers begin and end; there are no empty parts."""
     turns, answers = ([*chain(*each)] for each in spans or ([(0, len(text))], []))
     for start, stop in pairwise(sorted({0, len(text), *turns, *answers})):
-        # A place is in a span if more of them begin before it, or at it, than end.
+        # A place is in a span if more spans begin at or before it than end there.
         is_said, is_learned = (bisect_right(bounds, start) % 2 == 1 for bounds in (turns, answers))
         yield _Part(text[start:stop], not is_said, is_learned)

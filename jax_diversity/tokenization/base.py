@@ -1,4 +1,4 @@
-"""What a tokenizer is, whichever library makes the ids: text -> token ids, the end token last, and back.
+"""The tokenizers' common part, for any library: text -> token ids, the end token last, and back.
 
 A document may have a start token too, as documents of Megatron and Llama have.
 """
@@ -22,7 +22,7 @@ from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 
 SETTINGS_NAME = "tokenizer.meta.json"
-# Looked for in this order: a vocabulary may hold several, and those that end nothing but documents come first.
+# The order of the search: a vocabulary may have several; tokens that end only documents come first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -42,21 +42,20 @@ class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
     Long texts are encoded in pieces, no text turns into the start or the end token, and texts may be brought into a
-    Unicode normal form first. A subclass says how pieces are encoded (`_encode`), how ids are decoded (`_decode`), how
-    its file is written (`save_file`), what decides its ids (`_identity`), and perhaps where its texts may be cut
-    (`_cut`).
+    Unicode normal form first. A subclass defines how to encode pieces (`_encode`), decode ids (`_decode`) and write
+    its file (`save_file`), which bytes determine its ids (`_identity`), and optionally where to cut texts (`_cut`).
 
     Attributes:
-        kind: the setting by which `load_saved` knows how to read the tokenizer's file.
+        kind: the setting that tells `load_saved` how to read the tokenizer's file.
         vocab_size: number of ids; all are below it.
-        end_id: the token that ends every document and stands nowhere else in it.
+        end_id: the token that ends every document and occurs nowhere else in it.
         end_token: its name in the vocabulary.
-        start_id: the token that starts every document and stands nowhere else in it; None where there is none.
+        start_id: the token that starts every document and occurs nowhere else in it; None without one.
         start_token: its name.
-        unknown_id: what text becomes that the vocabulary cannot write; None where there is no such text.
+        unknown_id: the token of text that the vocabulary cannot write; None if it can write all text.
         dtype: the type that ids are stored in.
         implementation: the library that makes the ids, with its version, such as `tokenizers 0.23.1`.
-        normalization: the normal form that texts are brought into, or `none`.
+        normalization: the texts' Unicode normal form, or `none`.
     """
 
     def __init__(
@@ -84,11 +83,11 @@ class Tokenizer:
         self._markup: dict[str, np.ndarray] = {}
         self._start = np.array([] if start_id is None else [start_id], self.dtype)
         self._end = np.array([end_id], self.dtype)
-        # Ids that text may turn into but must not; where a subclass knows better, fewer save a search in all ids.
+        # Ids that text must not become. A subclass may list fewer ids to save a search in all ids.
         self._forbidden = [token for token in (start_id, end_id) if token is not None]
 
     def with_normalization(self, form: str) -> Tokenizer:
-        """The same tokenizer, its texts brought into a normal form first by tensorflow-text; `none` changes nothing."""
+        """The same tokenizer, with texts normalised by tensorflow-text first; `none` changes nothing."""
         if form == "none":
             return self
         other = copy.copy(self)  # shares the library's tokenizer, which no call changes
@@ -98,23 +97,23 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides the ids, except the library's version."""
+        """Hash of everything that determines the ids, except the library's version."""
         form = "" if self.normalization == "none" else f"-{self.normalization}"
         start = b"" if self.start_token is None else b"\0start " + self.start_token.encode()
         return hashlib.sha256(self._identity() + start).hexdigest() + form
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `load_saved` has to know besides the tokenizer's file: the content of `tokenizer.meta.json`."""
+        """The content of `tokenizer.meta.json`: what `load_saved` needs besides the tokenizer's file."""
         names = ("kind", "end_token", "implementation", "normalization")
         start = {} if self.start_token is None else {"start_token": self.start_token}
         return {name: getattr(self, name) for name in names} | start
 
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Tokens of every text, each ending in `end_id`, and beginning with `start_id` where there is one.
+        """Tokens of every text, each ending in `end_id`, and beginning with `start_id` if there is one.
 
-        Texts longer than a piece are cut where a new word begins anyway, so that memory stays a small multiple of a
-        piece and the ids are those of the whole; each subclass states the exceptions.
+        Texts longer than a piece are cut at the beginning of a word: memory stays a small multiple of a piece, and the
+        ids are equal to the ids of the whole text. Each subclass states the exceptions.
 
         Args:
             texts: valid text (no lone surrogates).
@@ -123,22 +122,21 @@ class Tokenizer:
             One array of `dtype` for each text.
 
         Raises:
-            UserError: the start or the end token stands for other text too.
+            UserError: the start or the end token also encodes other text.
         """
         return [tokens for tokens, _ in self.encode_parts([[(text, False)] for text in texts])]
 
     def encode_parts(
         self, documents: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
-        """Tokens of documents in parts, as `encode_documents` has them, and each part's number of them.
+        """Tokens of documents in parts, as in `encode_documents`, and the number of tokens of each part.
 
-        Every part is brought into normal form and encoded on its own: no token reaches over a part's end, and what a
-        tokenizer writes before a text, such as the mark of a blank, stands before every part. Start and end tokens are
-        counted in no part.
+        Every part is normalised and encoded on its own: no token extends over a part's end, and a tokenizer's prefix of
+        a text, such as the mark of a blank, precedes every part. Start and end tokens belong to no part.
 
         Args:
-            documents: parts of text, and whether each is markup, such as a chat template's: in these alone the names
-                of special tokens are these tokens, where the tokenizer has them; the start and the end token never.
+            documents: parts of text, and whether each is markup, such as a chat template's. Only in markup do the names
+                of the tokenizer's special tokens become these tokens, except the start and the end token.
         """
         encoded = self._encode_texts([text for parts in documents for text, is_markup in parts if not is_markup])
         tokens: list[tuple[np.ndarray, list[int]]] = []
@@ -152,7 +150,7 @@ class Tokenizer:
         return tokens
 
     def _encode_markup(self, text: str) -> list[np.ndarray]:
-        if text not in self._markup:  # a template has few
+        if text not in self._markup:  # a template has few parts
             (ids,) = self._encode([text], marks=True)
             if any((ids == token).any() for token in self._forbidden):
                 ids = self._encode_halved(text, marks=True)
@@ -167,7 +165,7 @@ class Tokenizer:
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
-                # Looked for in the ids, since only the library knows which texts turn into these tokens.
+                # The search is in the ids: only the library knows which texts become these tokens.
                 if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
                 ids_of_pieces.append(ids)
@@ -176,10 +174,10 @@ class Tokenizer:
                     ids_of_pieces = []
 
     def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
-        """Text of token ids, start and end tokens left out; it stays normalised, and half a character becomes U+FFFD.
+        """Text of token ids, without start and end tokens. It stays normalised; half a character becomes U+FFFD.
 
         Raises:
-            UserError: an id that the vocabulary does not have.
+            UserError: an id is not in the vocabulary.
         """
         ids = np.asarray(ids, np.int64)
         if len(ids) and (ids.min() < 0 or ids.max() >= self.vocab_size):
@@ -188,24 +186,24 @@ class Tokenizer:
         return self._decode(ids[~np.isin(ids, [*self._start, *self._end])].tolist())
 
     def save(self, folder: Path) -> None:
-        """Write what `load_saved` makes the same tokenizer of: its file, then `tokenizer.meta.json`."""
+        """Write the files that `load_saved` reads: the tokenizer's own, then `tokenizer.meta.json`."""
         self.save_file(folder)
-        # Last: if this file is there, the whole tokenizer is.
+        # Last: this file exists only if the whole tokenizer does.
         write_json(folder / SETTINGS_NAME, self.settings)
 
-    # ---- What a subclass defines; `_cut` has a default.
+    # ---- The parts that a subclass defines; `_cut` has a default.
     def save_file(self, folder: Path) -> None:
-        """Write the tokenizer's file alone, which other readers of its format take too."""
+        """Write only the tokenizer's file, which other readers of its format accept."""
         raise NotImplementedError
 
     def _identity(self) -> bytes:
-        """The bytes that decide the ids, for the fingerprint."""
+        """The bytes that determine the ids, for the fingerprint."""
         raise NotImplementedError
 
     def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterable[np.ndarray]:
         """The ids of every piece, without start and end tokens; with `marks`, special tokens are found by their names.
 
-        A library that never makes special tokens of text leaves `marks` out of account.
+        A library that never turns text into special tokens ignores `marks`.
         """
         raise NotImplementedError
 
@@ -218,7 +216,7 @@ class Tokenizer:
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str, *, marks: bool = False) -> np.ndarray:
-        """Tokens of text that contains the letters of the start or the end token: these are cut in two."""
+        """Tokens of text that contains the name of the start or the end token: the name is cut in two."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
         found = re.finditer("|".join(map(re.escape, names)), piece)
         # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
@@ -235,7 +233,7 @@ class Tokenizer:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Type that tokens are stored in: uint16 for vocabularies below 65,500, int32 otherwise, as in Megatron."""
+    """The stored type of tokens: uint16 for vocabularies below 65,500, int32 otherwise, as in Megatron."""
     if not 1 <= vocab_size <= _MAX_VOCAB_SIZE:
         raise UserError(
             f"Expected a vocabulary of 1 to {_MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "
@@ -261,7 +259,7 @@ def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> 
 
 
 def find_start_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str | None:
-    """The `wanted` start-of-document token, refused where the vocabulary has no such token; None: documents have none.
+    """The `wanted` start-of-document token; None without one. A `UserError` if the vocabulary does not have it.
 
     Messages call the tokenizer by `name`.
     """

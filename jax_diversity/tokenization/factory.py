@@ -1,6 +1,6 @@
-"""The tokenizer that the settings ask for, and the one that a dataset's folder holds.
+"""The tokenizer of the settings, and the stored tokenizer of a dataset.
 
-The libraries are imported inside the functions: each takes time and memory, and a build needs one of them.
+The functions import the libraries: each takes time and memory, and a build needs only one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FILE_NAMES = {"file": "tokenizer.json", "sentencepiece": "tokenizer.model", "te
 def make_tokenizer(
     config: TokenizerConfig, training_texts: Iterable[str] = (), num_threads: int | None = None
 ) -> Tokenizer:
-    """The tokenizer that the settings ask for; `training_texts` are read once, and by the kind `bpe` alone.
+    """The tokenizer of the settings; `training_texts` are read once, only for the kind `bpe`.
 
-    `num_threads` encode side by side, where the library lets one choose; None takes all cores.
+    `num_threads` encode side by side if the library has this choice; None takes all cores.
     """
     if config.kind in ("bpe", "bytes"):
         from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, train_bpe
@@ -44,11 +44,11 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
     """The tokenizer that `Tokenizer.save` wrote into a folder, such as a dataset's `tokens/`.
 
     Args:
-        folder: with tokenizer.json or tokenizer.model, and tokenizer.meta.json.
+        folder: it has tokenizer.json or tokenizer.model, and tokenizer.meta.json.
         num_threads: as in `make_tokenizer`.
 
     Raises:
-        UserError: no tokenizer there, or one that cannot be read; a library that is not installed.
+        UserError: the tokenizer is absent or cannot be read; its library is not installed.
     """
     folder = Path(folder)
     settings = _read_settings(folder)
@@ -66,9 +66,9 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
 
 
 def load_unchanged(folder: str | Path) -> Tokenizer | None:
-    """The tokenizer that an unfinished build left in a folder; None where a new one has to be made."""
-    # The engine resumes a folder only with the same settings, tokenizer's file and version of `tokenizers`. It does not
-    # know the versions of the optional libraries, with which ids may change: the tokenizer's own settings record these.
+    """The tokenizer that an unfinished build left in a folder; None if a new one must be made."""
+    # The engine resumes a folder only with the same settings, tokenizer file and version of `tokenizers`. Ids may also
+    # change with the versions of the optional libraries, which only the tokenizer's own settings record.
     try:
         recorded = _read_settings(Path(folder))
         tokenizer = None if recorded is None else load_saved(folder)
@@ -78,7 +78,7 @@ def load_unchanged(folder: str | Path) -> Tokenizer | None:
 
 
 def _read_settings(folder: Path) -> dict[str, Any] | None:
-    """The content of `tokenizer.meta.json`; None where there is no such file."""
+    """The content of `tokenizer.meta.json`; None if there is no such file."""
     path = folder / SETTINGS_NAME
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))

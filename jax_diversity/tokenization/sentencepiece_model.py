@@ -1,8 +1,8 @@
-"""SentencePiece's .model files: what they say, and the two libraries that make token ids with them.
+"""SentencePiece's .model files: their content, and the two libraries that make token ids with them.
 
 The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto: field 1 the pieces (text, score, type),
 field 2 how it was trained (its field 47 the end token's name), field 3 how text is normalised (its field 3 whether
-a blank is put before it). It is read here, so that both libraries get the same bytes and the same end token.
+a blank is put before it). This module reads it, so that both libraries get the same bytes and the same end token.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.foundation.protobuf import read_fields
 from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_start_token
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
-# A BPE model holds some hundred bytes a character while it merges.
+# A BPE model uses some hundred bytes a character while it merges.
 PIECE_CHARACTERS = 2**18
-# Large enough that a call's fixed cost does not show, and small enough that every thread has some.
+# Large enough to hide a call's fixed cost, and small enough that every thread gets work.
 _CALL_CHARACTERS = 2**18
 # Types of pieces in ModelProto.
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
@@ -50,8 +51,8 @@ class SentencePieceModel:
 def read_model(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> SentencePieceModel:
     """Read a .model file.
 
-    Without an `end_token` documents end with the one that it was trained with (`eos_piece`), or else a usual name.
-    Without a `start_token` they have none.
+    Without an `end_token` documents end with the trained one (`eos_piece`), or else with a usual name. Without a
+    `start_token` they have none.
     """
     name = str(path)
     try:
@@ -62,7 +63,7 @@ def read_model(path: str | Path, end_token: str | None = None, start_token: str 
         pieces, types, trained_end, adds_blank = _parse(content)
     except ValueError as error:
         raise UserError(
-            f"{name} is no whole SentencePiece model: {error}; name a .model file that SentencePiece's trainer wrote."
+            f"{name} is not a complete SentencePiece model: {error}; name a .model file of SentencePiece's trainer."
         ) from None
     if end_token is None and trained_end in pieces:
         end_token = trained_end
@@ -79,7 +80,7 @@ def read_model(path: str | Path, end_token: str | None = None, start_token: str 
 
 
 def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
-    """Pieces, their types, the trained end token's name, whether a blank is put before texts."""
+    """Pieces, their types, the trained end token's name, whether texts get a blank before them."""
     pieces: list[str] = []
     types: list[int] = []
     parts: dict[int, dict[int, int | memoryview]] = {}
@@ -116,11 +117,11 @@ def _number(value: int | memoryview) -> int:
 
 
 class ModelTokenizer(Tokenizer):
-    """What both libraries that read .model files share.
+    """The common part of both libraries that read .model files.
 
-    Texts of more than 262,144 characters are encoded in pieces. A model that puts a blank before every text is not
-    given the blank of the cut again: the ids are then those of the whole, for all models whose tokens do not reach over
-    a blank (the trainer's default). A text without any such place gets a blank's mark at the cut.
+    Texts of more than 262,144 characters are encoded in pieces. A model that puts a blank before every text does not
+    get the blank at the cut again: the ids are then equal to the ids of the whole text, for all models whose tokens do
+    not extend over a blank (the trainer's default). A text without such a place gets a blank's mark at the cut.
     """
 
     def __init__(self, model: SentencePieceModel, kind: str, implementation: str, cut_at: str) -> None:
@@ -135,11 +136,11 @@ class ModelTokenizer(Tokenizer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The content of `tokenizer.meta.json`, with where long texts are cut."""
+        """The content of `tokenizer.meta.json`, including how long texts are cut."""
         return super().settings | {"cut_at": self.cut_at}
 
     def save_file(self, folder: Path) -> None:
-        """Write the model, a file that any reader of SentencePiece models takes."""
+        """Write the model, which any reader of SentencePiece models accepts."""
         with atomic_path(folder / "tokenizer.model") as temporary:
             temporary.write_bytes(self.model.content)
 
@@ -153,20 +154,14 @@ class ModelTokenizer(Tokenizer):
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
 
     def _unreadable(self, error: object) -> UserError:
-        return UserError(f"{self.model.name} is no SentencePiece model that can be read: {in_one_line(error)}.")
+        return UserError(f"{self.model.name} is not a readable SentencePiece model: {in_one_line(error)}.")
 
 
 class SentencePieceTokenizer(ModelTokenizer):
     """A .model file read by the sentencepiece package."""
 
     def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
-        try:
-            import sentencepiece
-        except ImportError:
-            raise UserError(
-                "Expected the sentencepiece package for tokenizer.kind=sentencepiece, found none; install it with "
-                "`pip install 'jax-diversity[sentencepiece]'`."
-            ) from None
+        sentencepiece = optional("sentencepiece", "sentencepiece")
         super().__init__(model, "sentencepiece", f"sentencepiece {sentencepiece.__version__}", cut_at)
         self._num_threads = num_threads or -1  # -1: all cores
         try:

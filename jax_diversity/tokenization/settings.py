@@ -11,7 +11,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
 
 _TOKEN_FORMATS = ("megatron", "tokens")
-"""Formats of corpora that hold tokens."""
+"""Formats of corpora of tokens."""
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
 _LARGEST_VOCABULARY = 2**24
@@ -28,7 +28,7 @@ def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
 
 
 def _only_for(kinds: tuple[str, ...], default: Any, advice: str) -> Any:
-    """A field that only some kinds of tokenizers read, and what to do where it is set with another kind."""
+    """A field that only some kinds of tokenizers use, and the advice if it is set with another kind."""
     return field(default=default, metadata={"kinds": kinds, "advice": advice})
 
 
@@ -39,7 +39,7 @@ class TokenizerConfig:
     kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
     """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or a
     vocab.json with its merges.txt; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
-    library of that name; `stored`: the corpus holds tokens already."""
+    library of that name; `stored`: the corpus consists of tokens."""
     path: str | None = _only_for(
         (*_FILE_KINDS, "stored"),
         None,
@@ -47,8 +47,8 @@ class TokenizerConfig:
         "or leave the path out",
     )
     """The tokenizer.json (kind `file`), or a `*vocab.json` with its `*merges.txt` beside it, as GPT-2 has them; or
-    the SentencePiece model; for kind `stored` a tokenizer of the first two sorts that turns tokens into text for
-    embeddings and reports, where there is one."""
+    the SentencePiece model; for kind `stored`, optionally a tokenizer of the first two sorts that turns tokens into
+    text for embeddings and reports."""
     end_token: str | None = _only_for(
         (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes bring an end token of their own"
     )
@@ -61,11 +61,11 @@ class TokenizerConfig:
     """The token that starts every document, such as `<s>`; None: documents have an end token alone. `bpe` and `bytes`
     add it to their vocabulary, a tokenizer that `path` names must have it."""
     end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
-    """The end-of-document token's id (kind `stored`); None takes what all documents end with."""
+    """The end-of-document token's id (kind `stored`); None takes the id that ends all documents."""
     vocab_size: int = _only_for(
         ("bpe",), 16_384, "leave the setting out: only a tokenizer that is trained has a size to choose"
     )
-    """Vocabulary of a trained BPE, the end token included, and the start token, where there is one."""
+    """Vocabulary of a trained BPE, including the end token and, if there is one, the start token."""
     train_bytes: int = _only_for(("bpe",), 16 * 2**20, "leave the setting out: only bpe is trained")
     """Text bytes that BPE is trained on, spread evenly over the corpus."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
@@ -78,13 +78,13 @@ class TokenizerConfig:
     """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
     sentence, which tensorflow-text finds."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes as many as there are cores, or only this one where starting
-    others would cost more than it saves. The result is the same."""
+    """Processes that tokenise side by side; 0 takes one a core, or only this one if starting others would cost
+    more than it saves. The result is the same."""
 
     def check(self, reads_files: bool = True) -> None:
-        """Refuse settings that no corpus could satisfy, with a `UserError`.
+        """Check the settings; a `UserError` if no corpus could satisfy them.
 
-        `reads_files` is False where another dataset brings the tokenizer: the files that `path` names may be gone.
+        `reads_files` is False if another dataset brings the tokenizer: the files in `path` may be gone.
         """
         at_least(1, "tokenizer", self, "train_bytes")
         at_least(0, "tokenizer", self, "num_processes")

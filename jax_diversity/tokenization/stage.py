@@ -14,6 +14,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.tokenization import workers
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
+from jax_diversity.tokenization.stored import TOKENS
 
 if TYPE_CHECKING:
     from jax_diversity.token_store.megatron import TokenStore
@@ -31,7 +32,7 @@ def tokenize(context: Context, partial: Path) -> Counts:
     paths = context.dataset.document_store.paths
     pairs = [(path, partial / f"tokens-{index:05d}") for index, path in enumerate(paths)]
     if context.config.tokenizer.kind == "stored":
-        from jax_diversity.tokenization.stored import store_given_tokens
+        from jax_diversity.tokenization.given import store_given_tokens
 
         counts, unknown_id = store_given_tokens(context, partial, pairs), None
     else:
@@ -81,7 +82,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     config: TokenizerConfig = context.config.tokenizer
     if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
-    # Files of a run that had no tokenizer yet, or another version of its library: a new tokenizer may have other ids.
+    # Files of a run without a tokenizer, or with another version of its library: a new tokenizer may have other ids.
     for leftover in partial.iterdir():
         leftover.unlink()
     if context.reference is not None:
@@ -138,12 +139,12 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")  # six digits: the manifest is read by people
+    return float(f"{value:.6g}")  # six digits, for people who read the manifest
 
 
 def _settings(config: Any) -> dict[str, Any]:
     settings = dataclasses.asdict(config.tokenizer)
-    del settings["num_processes"]  # any number of them makes the same tokens
+    del settings["num_processes"]  # any number of processes makes the same tokens
     return {"tokenizer": settings}
 
 
@@ -159,7 +160,7 @@ def _tokenizer_fingerprint(context: Context) -> str:
 
 
 def summary(counts: Counts) -> str:
-    """How many tokens of which vocabulary, and what made them."""
+    """One line: tokens, vocabulary, library."""
     text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes a token"
@@ -174,7 +175,7 @@ TOKENIZE = Stage(
     "tokenize",
     help="Train or load the tokenizer; store all tokens.",
     section="tokenizer",
-    destination="tokens",
+    destination=TOKENS,
     run=tokenize,
     summary=summary,
     settings=_settings,

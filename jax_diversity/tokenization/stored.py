@@ -1,140 +1,35 @@
-"""A corpus that came as tokens: the stored ids, every document with its end token."""
+"""The artifacts of the stage `tokenize`: the tokens in Megatron's format, and the tokenizer that made them."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from jaxtyping import Int32, Int64
-
-from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.stage import Context, Counts
-from jax_diversity.token_store.megatron import TokenStore, TokenWriter
-from jax_diversity.tokenization.base import token_dtype
-from jax_diversity.tokenization.settings import TokenizerConfig
-from jax_diversity.tokenization.workers import Pair, is_finished
-
 if TYPE_CHECKING:
-    from jax_diversity.tokenization.tokenizer_json import JsonTokenizer
+    from jax_diversity.foundation.stored import StoredStages
+    from jax_diversity.token_store.megatron import TokenStore
+    from jax_diversity.tokenization.base import Tokenizer
 
-# An end token is recognised by two signs: nearly all documents end with it, and it is rare elsewhere. A few exceptions
-# are allowed, since corpora hold documents that were cut off, or joined by the very token.
-_LEAST_SHARE_THAT_ENDS = 0.99
-_MOST_SHARE_INSIDE = 0.01
-
-TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]]
-"""Reads one file of documents, or all: their tokens end to end and their lengths, some documents at a time."""
+TOKENS = "tokens"
 
 
-def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
-    """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them."""
-    config = _of_reference(context)
-    prepared = context.counts("prepare")
-    token_lists: TokenLists = context.dataset.document_store.token_lists
-    largest_id, last_ids = 0, Counter[int]()
-    with context.progress.task("look at token ids", prepared["num_documents"], "documents") as advance:
-        for tokens, lengths in token_lists():
-            ids, times = np.unique(tokens[np.cumsum(lengths) - 1], return_counts=True)
-            last_ids.update(dict(zip(ids.tolist(), times.tolist(), strict=True)))
-            largest_id = max(largest_id, int(tokens.max()))
-            advance(len(lengths))
-    end_id, num_inside = _end_id(config, token_lists, last_ids)
-    tokenizer = _given_tokenizer(config, end_id, largest_id)
-    vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
-    dtype = token_dtype(vocab_size)
-    # The type of the tokens follows from the largest of all ids: writing begins after all have been read.
-    with context.progress.task("store tokens", prepared["num_documents"], "documents") as advance:
-        for path, prefix in pairs:
-            if not is_finished(prefix):
-                with TokenWriter(prefix, dtype) as writer:
-                    for tokens, lengths in token_lists(path):
-                        writer.add_runs(*_with_ends(tokens, lengths, end_id))
-            advance(TokenStore([prefix]).num_documents)
-    if tokenizer is not None:
-        tokenizer.save(partial)
-    return {
-        "vocab_size": vocab_size,
-        "end_id": end_id,
-        "end_token": None if tokenizer is None else tokenizer.end_token,
-        "start_id": None,
-        "start_token": None,
-        "token_dtype": str(dtype),
-        "implementation": "stored",
-        "features": fingerprint("end", end_id) if tokenizer is None else tokenizer.fingerprint,
-        "num_ends_appended": TokenStore([prefix for _, prefix in pairs]).num_tokens - prepared["num_tokens"],
-        "num_ends_inside": num_inside,
-    }
+def open_tokens(stored: StoredStages) -> TokenStore:
+    """The documents' tokens, memory-mapped."""
+    from jax_diversity.token_store.megatron import LEARNED, TokenStore
+
+    # All files of a name are fetched and checked; the store takes their common names.
+    for suffix in (".bin", LEARNED):
+        stored.files("tokenize", f"{TOKENS}/", suffix)
+    return TokenStore([path.with_suffix("") for path in stored.files("tokenize", f"{TOKENS}/", ".idx")])
 
 
-def _of_reference(context: Context) -> TokenizerConfig:
-    """The settings; end token and tokenizer are those of the dataset that `features_from` names, where it names one."""
-    config: TokenizerConfig = context.config.tokenizer
-    if (reference := context.reference) is None:
-        return config
-    path = None if config.path is None else str(reference.file("tokenize", "tokens/tokenizer.json"))
-    return dataclasses.replace(config, path=path, end_id=reference.end_id)
+def read_tokenizer(stored: StoredStages) -> Tokenizer | None:
+    """The tokenizer that made the tokens; None where the corpus came as tokens without it."""
+    from jax_diversity.tokenization.factory import load_saved
+
+    return load_saved(stored.root / TOKENS) if stored.files("tokenize", f"{TOKENS}/tokenizer.") else None
 
 
-def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
-    """The id that ends documents, and how often it stands elsewhere in them.
-
-    It is the id of the settings, or the one that nearly all documents end with. An id that stands inside many
-    documents as well, such as that of a line's end, is not taken for an end token.
-    """
-    given = config.end_id
-    if given is None and config.end_token is not None and config.path is not None:
-        from jax_diversity.tokenization.tokenizer_json import load_tokenizer
-
-        given = load_tokenizer(config.path, config.end_token).end_id
-    # Of several that are equally frequent, the smallest id.
-    end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
-    share = last_ids[end_id] / last_ids.total()
-    how = "set tokenizer.end_id to the id that ends documents; those that lack it get it appended"
-    if given is None and share < _LEAST_SHARE_THAT_ENDS:
-        raise UserError(
-            f"Expected documents that end with one token, found documents without an end token: the most frequent "
-            f"last id, {end_id}, ends {100 * share:.1f} % of them; {how}."
-        )
-    num_inside = 0
-    for tokens, lengths in token_lists():
-        found = tokens == end_id
-        num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
-    if given is None and num_inside > _MOST_SHARE_INSIDE * last_ids.total():
-        raise UserError(
-            f"Expected an end token that stands at documents' ends alone, found documents without an end token: "
-            f"{end_id}, which ends {100 * share:.1f} % of them, stands inside them {num_inside} times; {how}."
-        )
-    return end_id, num_inside
-
-
-def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> JsonTokenizer | None:
-    """The tokenizer that the settings name, its end token the documents' own."""
-    if config.path is None:
-        return None
-    from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name
-
-    end_token = token_name(config.path, end_id)
-    tokenizer = None if end_token is None else load_tokenizer(config.path, end_token)
-    if tokenizer is None or largest_id >= tokenizer.vocab_size:
-        size = "" if tokenizer is None else f" (it has {tokenizer.vocab_size})"
-        raise UserError(
-            f"Expected {config.path} to be the tokenizer that made the tokens, found token id "
-            f"{end_id if tokenizer is None else largest_id}, which it does not have{size}; name the right one in "
-            "tokenizer.path, or leave it out."
-        )
-    return tokenizer
-
-
-def _with_ends(
-    tokens: Int32[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"], end_id: int
-) -> tuple[Int32[np.ndarray, " _ended"], Int64[np.ndarray, " document"]]:
-    """Documents end to end; one that lacks the end token gets it appended."""
-    ends = np.cumsum(lengths)
-    lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` leaves those out
-    # np.insert takes places in the array as it is: one call inserts all end tokens.
-    return np.insert(tokens, ends[lacking], end_id), lengths + lacking
+def tokenizer_file(stored: StoredStages) -> Path:
+    """The path of `tokenizer.json`."""
+    return stored.file("tokenize", f"{TOKENS}/tokenizer.json")

@@ -1,7 +1,7 @@
-"""What tensorflow-text does for any tokenizer: Unicode normalisation and sentence ends.
+"""tensorflow-text for any tokenizer: Unicode normalisation and sentence ends.
 
-The library comes with all of TensorFlow, whose import takes about ten seconds and 600 MB. It is imported when it is
-first used, and it is kept from the accelerators, which belong to JAX.
+The library comes with all of TensorFlow, whose import takes about ten seconds and 600 MB. It is imported at
+its first use and cannot use the accelerators, which belong to JAX.
 """
 
 from __future__ import annotations
@@ -16,23 +16,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 from jax_diversity.tokenization.cutting import blanks
 
 
 @cache
 def import_libraries() -> tuple[Any, Any]:
     """TensorFlow and tensorflow-text, imported once; a `UserError` if one of them is not installed."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise it writes notes about itself to standard error
-    try:
-        import tensorflow
-        import tensorflow_text
-    except ImportError as error:
-        raise UserError(
-            f"Expected tensorflow-text for this tokenizer, found none ({error}); install it with "
-            "`pip install 'jax-diversity[tensorflow-text]'` (Python 3.13 or older)."
-        ) from None
-    with suppress(RuntimeError):  # other code of this process has already configured TensorFlow's devices
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise it writes log messages to standard error
+    # Python 3.13 or older: tensorflow-text has no wheels for later ones.
+    tensorflow, tensorflow_text = (optional(name, "tensorflow-text") for name in ("tensorflow", "tensorflow_text"))
+    with suppress(RuntimeError):  # other code of this process has configured TensorFlow's devices
         tensorflow.config.set_visible_devices([], "GPU")
     return tensorflow, tensorflow_text
 
@@ -55,7 +49,7 @@ def split_sentences(texts: Sequence[str]) -> list[Int64[np.ndarray, "sentence 2"
     """Where the sentences of texts begin and end, by tensorflow-text's `StateBasedSentenceBreaker`.
 
     A sentence ends after `.`, `!`, `?`, an ellipsis or their like in other scripts, with quotes and brackets that
-    close there. Blanks between sentences belong to none; abbreviations (`e.g.`) may be taken for ends.
+    close there. Blanks between sentences belong to no sentence; abbreviations (`e.g.`) may end one by mistake.
 
     Returns:
         For every text the first character of each sentence and the one after its last.
@@ -82,7 +76,7 @@ def sentence_ends(text: str, size: int) -> Iterator[str]:
     start = 0
     while len(text) - start > size:
         spans = split_sentences([text[start : start + size]])[0]
-        # The sentence before the last: the last one may go on after the piece.
+        # The sentence before the last: the last one may continue after the piece.
         length = int(spans[-2, 1]) if len(spans) > 1 else len(next(blanks(text[start:], size)))
         yield text[start : start + length]
         start += length

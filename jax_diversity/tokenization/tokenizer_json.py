@@ -1,13 +1,13 @@
 """Text -> token ids by the `tokenizers` library: a given tokenizer.json or GPT-2's pair of files, byte-level BPE
 trained here, or plain bytes.
 
-A document's tokens are the start token, if there is one, its text's, and the end token. Text is always text: the
-letters `<|endoftext|>` in a document never become the end token, and what a tokenizer.json says of truncation, padding
-or tokens to add is ignored.
+A document's tokens are the start token, if there is one, its text's, and the end token. Text stays text:
+`<|endoftext|>` in a document never becomes the end token. The truncation, padding and added tokens of a tokenizer.json
+are ignored.
 
-GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, which tokens join to which. Both are written
-in letters that stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
-line is checked: a list of merges that is cut off, or another vocabulary's, would make other tokens than the model's.
+GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, the pairs of tokens to join. In both, letters
+stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
+line is checked: a truncated list of merges, or one of another vocabulary, would make other tokens than the model's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jax_diversity.tokenization.settings import tokenizer_files
 
 END_TOKEN = "<|endoftext|>"
 _TRAIN_PIECE = 2**16
-# Tokens that no merge makes: byte-level vocabularies have some (special tokens, unused ones), a cut file leaves many.
+# Tokens that no merge makes: byte-level vocabularies have some (special and unused tokens), truncated files many.
 _MOST_TOKENS_WITHOUT_MERGE = 100
 _MOST_SHARE_WITHOUT_MERGE = 0.05
 
@@ -39,9 +39,9 @@ class JsonTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, made by `train_bpe`, `byte_tokenizer` or `load_tokenizer`.
 
     Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank that
-    stands between other characters, where byte-level BPE starts a new word anyway: the ids are the same. A
-    tokenizer that puts a mark before each text puts one at each cut, and a million characters without any such
-    place are cut after the million. `definition` is the content of a tokenizer.json.
+    stands between other characters, where byte-level BPE always starts a new word: the ids are the same. A
+    tokenizer that puts a mark before each text puts one at each cut, and a million characters without such a place
+    are cut after the million. `definition` is the content of a tokenizer.json.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class JsonTokenizer(Tokenizer):
             start_id=None if start_token is None else vocabulary[start_token],
         )
         # The library finds special tokens before it splits words. With `encode_special_tokens` it treats their
-        # letters as text; the start and the end token have to be special for that.
+        # names as text; this needs special start and end tokens.
         for token in content.get("added_tokens") or []:
             token["special"] = token["special"] or token["content"] in (start_token, end_token)
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -80,13 +80,13 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def _marking(self) -> tokenizers.Tokenizer:
-        """The same, but one that finds special tokens."""
+        """The same tokenizer, which finds special tokens."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = False
         return backend
 
     def save_file(self, folder: Path) -> None:
-        """Write the definition, which any reader of the `tokenizers` library takes."""
+        """Write the definition, which the `tokenizers` library reads."""
         write_text(folder / "tokenizer.json", self.definition)
 
     def _identity(self) -> bytes:
@@ -108,8 +108,8 @@ class JsonTokenizer(Tokenizer):
 def train_bpe(texts: Iterable[str], vocab_size: int, start_token: str | None = None) -> JsonTokenizer:
     """Byte-level BPE (GPT-2's words, no normalisation); the same texts in the same order give the same tokenizer.
 
-    The vocabulary is 256 bytes, merges (fewer where the texts have fewer to merge), the end token and the start token,
-    if there is one, as the last ids.
+    The vocabulary is 256 bytes, merges (fewer if the texts allow fewer), and last the end token and, if there is
+    one, the start token.
     """
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -123,7 +123,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, start_token: str | None = N
 
 
 def byte_tokenizer(start_token: str | None = None) -> JsonTokenizer:
-    """UTF-8 bytes as ids 0 .. 255, 256 for the end of a document, and 257 for its start, where that has a token."""
+    """UTF-8 bytes as ids 0 .. 255, 256 for the end of a document, and 257 for its start if it has a token."""
     return _with_marks(_byte_level(models.BPE(vocab=_byte_letters(), merges=[])), start_token)
 
 
@@ -140,7 +140,7 @@ def load_tokenizer(path: str | Path, end_token: str | None = None, start_token: 
 
 
 def token_name(path: str | Path, token: int) -> str | None:
-    """The token with an id, in a file that `load_tokenizer` reads; None where there is none."""
+    """The token with an id, in a file that `load_tokenizer` reads; None without one."""
     files = tokenizer_files(path)
     if len(files) == 1:
         return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
@@ -148,7 +148,7 @@ def token_name(path: str | Path, token: int) -> str | None:
 
 
 def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Iterator[str]:
-    """Pieces of the texts, about `keep_bytes` of the `total_bytes`, spread evenly over them: what BPE is trained on."""
+    """Pieces of the texts, about `keep_bytes` of the `total_bytes`, spread evenly over them, to train BPE on."""
     seen, kept = 0, 0
     for text in texts:
         for piece in lines_and_blanks(text, _TRAIN_PIECE):
@@ -166,14 +166,14 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
         if isinstance(content, dict) and isinstance(content.get("model"), dict):
             return tokenizers.Tokenizer.from_str(definition)
     except json.JSONDecodeError as error:
-        raise UserError(f"{name} is no tokenizer.json: no JSON, {error.msg} in line {error.lineno}.") from None
+        raise UserError(f"{name} is not a tokenizer.json: not JSON, {error.msg} in line {error.lineno}.") from None
     except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{name} is no tokenizer.json that can be read: {in_one_line(error)}.") from None
+        raise UserError(f"{name} is not a readable tokenizer.json: {in_one_line(error)}.") from None
     raise UserError(f"Expected a tokenizer.json in {name}, found JSON without a tokenizer's model.")
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    # With a prefix space, decoding would give back a text with a blank before it.
+    # With a prefix space, decoding would put a blank before the text.
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -181,7 +181,7 @@ def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonTokenizer:
-    """The tokenizer with an end token of its own, and a start token where one is asked for."""
+    """The tokenizer with a new end token and, if asked for, a new start token."""
     marks = [END_TOKEN] if start_token is None else [END_TOKEN, start_token]
     for mark in marks:
         if backend.token_to_id(mark) is not None:
@@ -194,7 +194,7 @@ def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonT
 
 
 def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
-    """Tell whether ids are bytes: then no library is needed to make them."""
+    """Tell whether ids are bytes, which need no library."""
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
         model.get("vocab") == _byte_letters()
@@ -206,7 +206,7 @@ def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
 
 
 def _read_pair(vocab: Path, merges: Path) -> tokenizers.Tokenizer:
-    """GPT-2's two files as the library has them."""
+    """GPT-2's two files as a tokenizer of the library."""
     vocabulary = _read_vocabulary(vocab)
     return _byte_level(models.BPE(vocab=vocabulary, merges=_read_merges(merges, vocabulary)))
 
@@ -217,11 +217,11 @@ def _read_text(path: Path, what: str) -> str:
     except OSError as error:
         raise UserError(f"Expected {what} at {path}, found: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"Expected {what} at {path}, found a file that is no UTF-8 text.") from None
+        raise UserError(f"Expected {what} at {path}, found a file that is not UTF-8 text.") from None
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letter that byte-level BPE writes for each byte: itself where it is printable, else one past 255."""
+    """The letter that byte-level BPE writes for each byte: itself if it is printable, else one above 255."""
     # GPT-2's own table. Blanks and control characters get a letter, so that no token holds white space.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -233,7 +233,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         vocabulary = json.loads(_read_text(path, "a vocabulary"))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is no vocabulary: no JSON ({error}); name a vocab.json.") from None
+        raise UserError(f"{path} is not a vocabulary: not JSON ({error}); name a vocab.json.") from None
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [None]
     if not all(type(token) is int and 0 <= token < 2**31 for token in ids) or len(set(ids)) < len(ids):
         raise UserError(

@@ -1,7 +1,7 @@
-"""Document files -> token files, one by one: in this process, or in several side by side.
+"""Document files -> token files, one by one: in this process, or in several processes side by side.
 
-Every stored document file has a token file of its own, which depends on nothing but its texts and the tokenizer. So
-any number of processes writes the same bytes, and files that were finished before a kill are kept.
+Every document file has its own token file, which depends only on its texts and the tokenizer. So any number of
+processes writes the same bytes, and files that were finished before a kill are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Pair = tuple[Path, Path]
 ReadTexts = Callable[[Path], Iterator[list[str]]]
 """Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
 ReadSpans = Callable[[Path], Iterator[Sequence[ChatSpans | None]]]
-"""Reads where the turns and answers of chats are, in lists that belong to those of texts."""
+"""Reads the spans of the chats' turns and answers, in lists parallel to the lists of texts."""
 
 _FILES_AT_A_TIME = 2
 
 
 def is_finished(prefix: Path) -> bool:
-    """Tell whether both files of a prefix are there: they get their names when they are whole."""
+    """Tell whether both files of a prefix are there: they get their names when they are complete."""
     return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
 
 
@@ -43,17 +43,16 @@ def encode_here(
     *,
     read_spans: ReadSpans | None = None,
 ) -> None:
-    """Encode files in this process, where the library's own threads take all cores.
+    """Encode files in this process: the library's own threads use all cores.
 
-    Two files are worked on at a time: while the library encodes the texts of one, those of the other are read or
-    its tokens written.
+    Two files are in work at a time: while the library encodes one, this process reads or writes the other.
     """
     lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()
 
     def tell(num_documents: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # ends this thread; the error that set the event is the one that is reported
+            raise KeyboardInterrupt  # ends this thread; the error that set the event is reported
         with lock:
             advance(num_documents)
 
@@ -77,8 +76,8 @@ def encode_in_processes(
     *,
     read_spans: ReadSpans | None = None,
 ) -> None:
-    """Encode files in worker processes, which share the cores and load the tokenizer that `folder` holds."""
-    # The libraries' own threads would multiply with the processes otherwise.
+    """Encode files in worker processes, which share the cores and load the tokenizer in `folder`."""
+    # Without this limit every process would start one thread a core.
     num_threads = max(1, num_cores() // num_processes)
     environment = {  # of the tokenizers library
         "RAYON_NUM_THREADS": str(num_threads),

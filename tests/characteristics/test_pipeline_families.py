@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +38,18 @@ def write_rich_corpus(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_bins() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jax_diversity.characteristics.stage.FIELD_BINS", 4)
+        yield
+
+
 def rich_config(corpus: Path, out: Path, families: tuple[str, ...] = FAMILIES):
     return dataclasses.replace(
         tiny_config(corpus, out),
         cluster=ClusterConfig(num_clusters=4, also=(2,), options={"max_iterations": 10}),
-        characteristics=CharacteristicsConfig(families=families, length_bins=5, field_bins=4),
+        characteristics=CharacteristicsConfig(families=families, length_bins=5),
     )
 
 
@@ -105,18 +113,20 @@ def test_a_family_that_cannot_be_is_refused_as_soon_as_documents_are_stored(
     assert set(OutputFolder(tmp_path / "out").stages) <= {"prepare"}
 
 
-def test_a_field_that_is_an_id_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_field_that_is_an_id_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_rich_corpus(tmp_path / "corpus")
     config = rich_config(corpus, tmp_path / "out", ("cluster", "url"))
-    config = dataclasses.replace(config, characteristics=dataclasses.replace(config.characteristics, max_groups=10))
+    monkeypatch.setattr("jax_diversity.characteristics.stage.MAX_GROUPS", 10)
     with pytest.raises(jd.UserError, match="'url' to put documents into groups, found 160 different values"):
         Build(config).run_all()
 
 
-def test_fields_that_make_no_groups_are_refused_before_anything_else_is_made(tmp_path: Path) -> None:
+def test_fields_that_make_no_groups_are_refused_before_anything_else_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus = write_rich_corpus(tmp_path / "corpus")
     config = rich_config(corpus, tmp_path / "out", ("cluster", "url"))
-    config = dataclasses.replace(config, characteristics=dataclasses.replace(config.characteristics, max_groups=10))
+    monkeypatch.setattr("jax_diversity.characteristics.stage.MAX_GROUPS", 10)
     with pytest.raises(jd.UserError, match="'url' to put documents into groups"):
         Build(config).run_all()
     assert set(OutputFolder(tmp_path / "out").stages) == {"prepare"}

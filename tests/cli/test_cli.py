@@ -215,7 +215,7 @@ SLIPS = [
         r"one of shuffle, corpus, spacing after --packing.document-order, found shufle; did you mean shuffle\?",
     ),
     (["--out", "x", "measure"], "Expected a verb first, as in .*found the option --out"),
-    (["build", "--config", "bad.yaml"], "bad.yaml: line 2, column 1 is no YAML: "),
+    (["build", "--config", "bad.yaml"], "bad.yaml: line 2, column 1 is not YAML: "),
     (
         ["build", "--config", "slip.yaml"],
         r"slip.yaml: Unknown setting packing.sequence_lenght; .*mean 'sequence_length'\?",
@@ -276,13 +276,22 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
         assert max(map(len, text.splitlines())) <= 80
 
 
+def test_help_lists_comparisons_after_the_methods_of_our_own(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main(["order", "--help"])
+    own, literature = capsys.readouterr().out.split("Methods, and the options")[1].split("for comparison:")
+    assert "\n  balance " in own
+    assert "\n  uniform_shuffle\n" in literature
+
+
 def test_help_names_every_method_and_its_options(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ending:
         main(["order", "--help"])
     assert ending.value.code == 0
     text = capsys.readouterr().out
-    entries = re.split(r"\n  (?=[a-z])", text.partition("Methods,")[2].partition("\n\n")[0])[1:]
-    assert [entry.split()[0] for entry in entries] == sorted(METHODS)
+    listed = text.partition("Methods,")[2].replace("\n\nMethods of the literature, for comparison:", "")
+    entries = re.split(r"\n  (?=[a-z])", listed.partition("\n\n")[0])[1:]
+    assert sorted(entry.split()[0] for entry in entries) == sorted(METHODS)
     for entry in entries:
         head, *lines = entry.split("\n")
         name, _, options = head.partition("  ")

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -167,9 +168,8 @@ def test_kinds_can_be_left_alone_and_countries_chosen() -> None:
 
 
 def test_without_the_library_telephones_must_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jax_diversity.corpus.steps import telephone
 
-    monkeypatch.setattr(telephone, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "phonenumbers", None)
     with pytest.raises(UserError, match="Expected the library phonenumbers"):
         Chain([("personal_data", {})])
     assert masks("a@b.com", placeholders={"phone": ""})[0] == "<email>"

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
@@ -207,8 +208,17 @@ def test_files_from_the_hundred_thousandth_on_follow_those_before(tiny):
     documents = dataset.documents.to_table(columns=["id"])["id"].to_pylist()
     assert [Path(name).stem for name in dataset.documents.files][-2:] == ["documents-99999", "documents-100000"]
     assert documents[-1] == "document-17"
-    tokens = [path.stem for path in dataset._files("tokenize", "tokens/", ".bin")]
+    tokens = [path.stem for path in dataset.stored.files("tokenize", "tokens/", ".bin")]
     assert tokens == ["tokens-00000", "tokens-99999", "tokens-100000"]
+
+
+def test_other_libraries_read_the_folder_of_documents(tiny_dataset: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    folder, expected = tiny_dataset / "documents", jd.open_dataset(tiny_dataset).documents.to_table()
+    assert pq.read_table(folder).equals(expected)
+    found = load_dataset("parquet", data_dir=str(folder), cache_dir=str(tmp_path), split="train")
+    assert found["text"][:] == expected["text"].to_pylist()
 
 
 @pytest.mark.parametrize(

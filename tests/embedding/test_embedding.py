@@ -140,9 +140,10 @@ def test_copies_of_one_text_span_one_direction():
     np.testing.assert_allclose(np.abs(vectors[:, 0]), 1, atol=1e-6)
 
 
-def test_the_most_frequent_terms_are_kept():
+def test_the_most_frequent_terms_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "MAX_TERMS", 2)
     texts = ["aa bb cc", "aa bb", "aa cc", "aa bb"]
-    assert fit(texts, max_terms=2).terms == ("aa", "bb")
+    assert fit(texts).terms == ("aa", "bb")
 
 
 def test_random_strings_cannot_fill_the_memory(monkeypatch):

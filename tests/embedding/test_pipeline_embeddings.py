@@ -347,11 +347,10 @@ def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, mess
         ({"method": "precomputed"}, "Method 'precomputed' needs the option 'path'"),
         ({"method": "precomputed", "options": {"path": "nowhere/*.npy"}}, r"found no file at 'nowhere/\*.npy'"),
         ({"method": "hashing", "options": {"path": "v.npy"}}, "no option 'path': expected one of dimensions"),
-        ({"options": {"dtype": "float32"}}, "'tfidf_svd' has no option 'dtype': expected one of dimensions, max_terms"),
+        ({"options": {"dtype": "float32"}}, "'tfidf_svd' has no option 'dtype': expected one of dimensions"),
         ({"method": f"{__name__}:Lengths", "options": {"length": 2}}, "the options length, found: got an unexpected"),
         ({"options": {"dimensions": 10**11}}, "dimensions to be a whole number >= 1 and <= 8192, found 100000000000"),
         ({"options": {"dimensions": 0}}, "dimensions to be a whole number >= 1 and <= 8192, found 0"),
-        ({"options": {"max_terms": 0}}, "max_terms to be a whole number >= 1, found 0"),
         ({"method": "qwen3", "options": {"path": ".", "batch_tokens": 0}}, "batch_tokens to be a whole number >= 1"),
         (
             {"method": "qwen3", "options": {"path": ".", "dtype": "float16"}},
@@ -361,7 +360,6 @@ def test_methods_that_cannot_be_are_named(config: BuildConfig, method: str, mess
         ({"seed": 2**40}, "embedding.seed from 0 to .*, found 1099511627776"),
         ({"seed": -1}, "embedding.seed from 0 to .*, found -1"),
         ({"max_tokens": 0}, "embedding.max_tokens >= 1, found 0"),
-        ({"fit_documents": 0}, "embedding.fit_documents >= 1, found 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_any_work(changes: dict[str, Any], message: str) -> None:
@@ -379,8 +377,11 @@ def test_an_own_embedder_has_options_of_its_own(config: BuildConfig) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_the_documents_to_learn_from_are_drawn_by_the_seed(config: BuildConfig, seed: int) -> None:
-    run(with_embedding(config, method=f"{__name__}:average", options={}, fit_documents=40, seed=seed))
+def test_the_documents_to_learn_from_are_drawn_by_the_seed(
+    config: BuildConfig, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jax_diversity.embedding.stage.FIT_DOCUMENTS", 40)
+    run(with_embedding(config, method=f"{__name__}:average", options={}, seed=seed))
     chosen = np.random.default_rng(seed).choice(300, 40, replace=False)
     lengths = np.array(list(map(len, beginnings_of(config))))
     mean = json.loads((Path(config.out) / "embeddings" / "embedding.npz").read_text())

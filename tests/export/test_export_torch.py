@@ -106,7 +106,7 @@ def test_without_pytorch_a_sentence_says_so(tiny: TinyDataset, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "torch", None)
     dataset = TorchDataset(tiny.root)
     assert len(dataset) == tiny.segments.num_sequences
-    with pytest.raises(UserError, match="`pip install torch`"):
+    with pytest.raises(UserError, match="pip install 'torch'"):
         _ = dataset[0]
 
 

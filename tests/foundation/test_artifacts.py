@@ -52,7 +52,7 @@ def sign(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
 READS: list[tuple[str, Callable[[jd.Dataset], object]]] = [
     ("documents/documents-00000.parquet", lambda dataset: dataset.documents),
     ("documents/documents-00001.parquet", lambda dataset: dataset.document_store),
-    ("documents/duplicate_groups.npy", lambda dataset: dataset.duplicate_groups),
+    ("duplicates/groups.npy", lambda dataset: dataset.duplicate_groups),
     ("tokens/tokens-00000.bin", lambda dataset: dataset.tokens),
     ("tokens/tokens-00000.idx", lambda dataset: dataset.tokens),
     ("tokens/tokenizer.json", lambda dataset: dataset.tokenizer),

@@ -191,7 +191,7 @@ def test_values_are_readable_before_the_writer_is_closed(tmp_path):
 
 def test_without_the_extra_nothing_is_begun(dataset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    sentence = r"Expected the extra tensorboard, .*pip install 'jax-diversity\[tensorboard\]'"
+    sentence = r"Expected the library tensorboard, .*pip install 'jax-diversity\[tensorboard\]'"
     with pytest.raises(UserError, match=sentence):
         train(dataset, CONFIG, tmp_path / "run")
     with pytest.raises(UserError, match=sentence):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from jax import export
 
 from jax_diversity import Characteristics, Objective, order
-from jax_diversity.foundation import compilation
 from jax_diversity.ordering import deviation, greedy, running
 from jax_diversity.ordering.plan import Plan
 from tests.support.ordering_cases import OBJECTIVES, DocumentTerm, excess_matrix, random_copies
@@ -113,7 +112,7 @@ def test_result_does_not_depend_on_how_rows_are_bucketed_or_repacked(monkeypatch
     monkeypatch.setattr(greedy, "_GATHERS_PER_TABLE", 10**9)
     monkeypatch.setattr(greedy, "_REPACK_ABOVE", 100)
     monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
-    compilation.forget_programs()
+    jax.clear_caches()
     np.testing.assert_array_equal(order(chars, "greedy").indices, expected)
 
 

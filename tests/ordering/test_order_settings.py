@@ -299,7 +299,7 @@ MISTAKES = {
         {"after": {"order": "mine", "position": 3}},
         "made before it (uniform_shuffle, balance), found 'mine'",
     ),
-    "more devices than there are": ({"devices": 4096}, "devices, those that JAX finds here (cpu), found 4096"),
+    "more devices than there are": ({"devices": 4096}, "devices of JAX (cpu), found 4096"),
     "a family that the objective does not weigh": (
         {"objective": "f1", "targets": {"shares": {"length": [[1] * 5]}}},
         "Targets name the family 'length'; the objective weighs cluster.",

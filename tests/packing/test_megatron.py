@@ -16,7 +16,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing.megatron import (
     MegatronIndices,
-    blend_index,
     megatron,
     megatron_indices,
     megatron_segments,
@@ -74,14 +73,6 @@ def test_the_cases_hold_a_last_epoch_of_its_own_and_one_that_is_none() -> None:
     assert apart["longer_than_an_epoch"].num_epochs == 6
 
 
-@pytest.mark.parametrize("name", CASES["blends"])
-def test_blends_are_those_of_megatron_lm(name: str) -> None:
-    blend, golden = CASES["blends"][name], np.load(GOLDENS / f"blend_{name}.npz")
-    dataset, sample = blend_index(np.array(blend["weights"]), blend["size"])
-    assert_same(dataset, golden["dataset_index"])
-    assert_same(sample, golden["sample_index"])
-
-
 def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="compares with Megatron-LM, which is no dependency")
     pytest.importorskip("megatron.core.datasets.helpers", reason="compares with Megatron-LM, which is no dependency")
@@ -104,10 +95,6 @@ def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
         built = theirs.gpt_indices(tmp_path, case)
         for name, index in golden_indices(case, lengths)._asdict().items():
             assert_same(index, built[name])
-        weights = rng.dirichlet(np.ones(rng.integers(1, 400))).tolist()
-        blended = theirs.blend_indices({"weights": weights, "size": 500})
-        for found, name in zip(blend_index(np.array(weights), 500), ("dataset_index", "sample_index"), strict=True):
-            assert_same(found, blended[name])
 
 
 LENGTHS = st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=1, max_size=25).map(
@@ -222,46 +209,3 @@ def test_what_megatron_could_not_build_is_refused(settings: dict[str, Any], what
     documents = np.array(settings.pop("documents", [0, 1]), np.int64)
     with pytest.raises(UserError, match=what):
         megatron_indices(np.array([5, 0]), documents, 2, **settings)
-
-
-@given(
-    st.lists(st.one_of(st.integers(1, 5).map(float), st.floats(1e-6, 3)), min_size=1, max_size=9),
-    st.integers(0, 150),
-)
-def test_a_blend_takes_what_lags_most(weights: list[float], num_samples: int) -> None:
-    shares = (np.array(weights) / np.sum(weights)).tolist()
-    counts, slow = [0] * len(shares), []
-    for step in range(num_samples):
-        lags = [share * max(step, 1) - count for share, count in zip(shares, counts, strict=True)]
-        most = lags.index(max(lags))
-        slow.append((most, counts[most]))
-        counts[most] += 1
-    dataset, sample = blend_index(np.array(weights), num_samples)
-    assert list(zip(dataset.tolist(), sample.tolist(), strict=True)) == slow
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=9))
-def test_a_blend_of_everything_takes_each_sample_once(sizes: list[int]) -> None:
-    dataset, sample = blend_index(np.array(sizes))
-    pairs = sorted(zip(dataset.tolist(), sample.tolist(), strict=True))
-    assert pairs == [(index, place) for index, size in enumerate(sizes) for place in range(size)]
-
-
-def test_a_blend_of_very_many_datasets_numbers_them_all() -> None:
-    dataset, sample = blend_index(np.arange(40_000, 0, -1.0), 500)
-    assert dataset.dtype == np.int32
-    assert dataset.tolist() == list(range(500))
-    assert not sample.any()
-
-
-@pytest.mark.parametrize("weights", [[], [1.0, 0.0], [1.0, -1.0], [np.nan], [np.inf, 1.0]])
-def test_weights_that_weigh_nothing_are_refused(weights: list[float]) -> None:
-    with pytest.raises(UserError, match="finite and above zero"):
-        blend_index(np.array(weights), 5)
-
-
-def test_numbers_of_samples_are_whole() -> None:
-    with pytest.raises(UserError, match="whole numbers of samples"):
-        blend_index(np.array([1.5, 2.0]))
-    with pytest.raises(UserError, match="num_samples to be a whole number >= 0"):
-        blend_index(np.array([1.5, 2.0]), -1)

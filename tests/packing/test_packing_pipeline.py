@@ -152,8 +152,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
         ("megatron", {"num_epochs": 0}, "num_epochs to be a whole number >= 1, found 0"),
         ("megatron", {"num_samples": 0}, "num_samples to be a whole number >= 1, found 0"),
         ("nearest", {"num_neighbors": 0}, "num_neighbors to be a whole number >= 1, found 0"),
-        ("nearest", {"num_candidates": -4}, "num_candidates to be a whole number >= 1, found -4"),
-        ("spread", {"num_candidates": 9}, "Method 'spread' has no option 'num_candidates'"),
+        ("spread", {"num_neighbors": 9}, "Method 'spread' has no option 'num_neighbors'"),
     ],
 )
 def test_bad_options_are_told_in_one_sentence(method: str, options: dict[str, Any], sentence: str) -> None:
@@ -170,7 +169,7 @@ def test_bad_options_are_told_in_one_sentence(method: str, options: dict[str, An
         ("pad", {"atom_size": 8}),
         ("megatron", {"num_samples": 5, "last_sequence": "pad"}),
         ("partial_shuffle", {"num_rows": 64, "num_epochs": 3}),
-        ("nearest", {"num_neighbors": 3, "num_candidates": 10}),
+        ("nearest", {"num_neighbors": 3}),
     ],
 )
 def test_good_settings_pass_before_there_are_documents(method: str, options: dict[str, Any]) -> None:

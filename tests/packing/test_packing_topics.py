@@ -255,10 +255,13 @@ def test_cells_find_most_of_the_neighbours() -> None:
 
 
 @pytest.mark.parametrize("num_candidates", [100, 4000])
-def test_nearest_is_the_same_for_any_threads_blocks_and_kinds_of_file(num_candidates: int, tmp_path: Path) -> None:
+def test_nearest_is_the_same_for_any_threads_blocks_and_kinds_of_file(
+    num_candidates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths, _, vectors, order = topics_corpus(2000)
     np.save(tmp_path / "vectors.npy", vectors)
-    arguments = {"method": "nearest", "document_order": order, "num_candidates": num_candidates}
+    arguments = {"method": "nearest", "document_order": order}
+    monkeypatch.setattr("jax_diversity.packing.nearest.CANDIDATES", num_candidates)
     first = pack(lengths, 256, vectors=vectors, **arguments)
     with threadpool_limits(1), pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbors, "_QUERIES", 37)
@@ -269,11 +272,12 @@ def test_nearest_is_the_same_for_any_threads_blocks_and_kinds_of_file(num_candid
 
 
 @pytest.mark.parametrize("vectors", [np.ones((6000, 4)), np.zeros((6000, 4)), np.full((6000, 4), 1e38)])
-def test_copies_of_one_text_stand_together_in_their_order(vectors: np.ndarray) -> None:
+def test_copies_of_one_text_stand_together_in_their_order(vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jax_diversity.packing.nearest.CANDIDATES", 50)
     order = np.random.default_rng(0).permutation(6000)
     vectors = vectors.astype(np.float32)
     vectors[17] = [0, 0, 1, 0]
-    packed = pack(np.ones(6000, int), 8, method="nearest", document_order=order, vectors=vectors, num_candidates=50)
+    packed = pack(np.ones(6000, int), 8, method="nearest", document_order=order, vectors=vectors)
     assert [d for d in documents_of(packed) if d != 17] == [d for d in order.tolist() if d != 17]
 
 
@@ -324,7 +328,6 @@ def test_the_largest_values_of_a_row_are_found(width: int, num: int, most: int, 
             {"vectors": np.ones((3, 1)), "num_neighbors": 0},
             "Expected num_neighbors to be a whole number",
         ),
-        ("nearest", {"vectors": np.ones((3, 1)), "num_candidates": 0}, "Expected num_candidates to be a whole"),
     ],
 )
 def test_bad_input_is_told_in_one_sentence(method: str, arguments: dict, message: str) -> None:
@@ -344,12 +347,12 @@ def test_vectors_without_features_are_refused() -> None:
 
 
 @pytest.mark.parametrize("method", TOPICS)
-def test_the_methods_are_registered_and_tell_their_progress(method: str) -> None:
+def test_the_methods_are_registered_and_tell_their_progress(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert method in METHODS
     lengths, clusters, vectors, order = topics_corpus(500)
     lengths[::7] = 0
     done: list[int] = []
-    options = {"num_candidates": 50} if method == "nearest" else {}
+    monkeypatch.setattr("jax_diversity.packing.nearest.CANDIDATES", 50)
     pack(
         lengths,
         64,
@@ -358,6 +361,5 @@ def test_the_methods_are_registered_and_tell_their_progress(method: str) -> None
         clusters=clusters,
         vectors=vectors,
         advance=done.append,
-        **options,
     )
     assert sum(done) == (0 if method == "same_cluster" else 400)

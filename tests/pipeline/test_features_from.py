@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,18 @@ def write_rich_corpus(folder: Path, num_documents: int, seed: int, scale: float 
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_bins() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jax_diversity.characteristics.stage.FIELD_BINS", 4)
+        yield
+
+
 def reference_config(corpus: Path, out: Path) -> BuildConfig:
     return dataclasses.replace(
         tiny_config(corpus, out),
         cluster=ClusterConfig(num_clusters=4, also=(2,), options={"max_iterations": 10}),
-        characteristics=CharacteristicsConfig(families=FAMILIES, length_bins=5, field_bins=4),
+        characteristics=CharacteristicsConfig(families=FAMILIES, length_bins=5),
         orders=(OrderConfig(method="uniform_shuffle"),),
     )
 
@@ -297,15 +304,17 @@ def test_settings_that_contradict_are_refused(what: str, folder: Path, tmp_path:
     assert not (tmp_path / "new").exists()
 
 
-def test_settings_that_agree_or_concern_the_new_documents_are_taken(folder: Path, tmp_path: Path) -> None:
+def test_settings_that_agree_or_concern_the_new_documents_are_taken(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     same = reference_config(folder / "other", tmp_path / "new")
     config = dataclasses.replace(
         same,
         features_from=str(folder / "reference"),
         tokenizer=dataclasses.replace(same.tokenizer, num_processes=1),
         cluster=dataclasses.replace(same.cluster, label_field="kind"),
-        characteristics=dataclasses.replace(same.characteristics, max_groups=2),
     )
+    monkeypatch.setattr("jax_diversity.characteristics.stage.MAX_GROUPS", 2)
     run(config)
     new = jd.open_dataset(tmp_path / "new")
     assert new.counts("cluster")["label_field"] == "kind"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -12,9 +11,6 @@ import numpy as np
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records.settings import RecordsConfig
-from jax_diversity.records.stage import WRITE
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
 from tests.support.tiny_dataset import ListStore, pack
@@ -94,18 +90,3 @@ def test_writers_killed_at_random_moments(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 5
-
-
-def test_the_number_of_writers_is_no_part_of_the_fingerprint():
-    config = BuildConfig()
-    other = dataclasses.replace(config, records=RecordsConfig(num_writers=7))
-    assert WRITE.settings(config) == WRITE.settings(other)
-    smaller = dataclasses.replace(config, records=RecordsConfig(sequences_per_file=7))
-    assert WRITE.settings(config) != WRITE.settings(smaller)
-
-
-def test_a_negative_number_of_writers_is_refused():
-    config = BuildConfig(records=RecordsConfig(num_writers=-1))
-    config = dataclasses.replace(config, corpus=dataclasses.replace(config.corpus, paths=("texts/*.jsonl",)))
-    with pytest.raises(UserError, match=r"records\.num_writers >= 0, found -1"):
-        config.check()

@@ -19,7 +19,6 @@ _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "num_rows": st.integers(1, 4),
     "num_epochs": st.integers(1, 3),
     "num_neighbors": st.integers(1, 4),
-    "num_candidates": st.integers(1, 8),
 }
 
 

@@ -143,7 +143,7 @@ def test_vocabularies_that_are_no_json(pair: Path, tmp_path: Path, content: byte
         (lambda text: text[: text.rindex(" ")], r"merges\.txt:\d+: expected two tokens"),
         (lambda text: "Ġ qqqq\n" + text, r"merges\.txt:1: expected two tokens .* found 'Ġ qqqq'"),
         (lambda text: "z q\n" + text, r"merges\.txt:1: .* join to a third, found 'z q'"),
-        (lambda text: text.encode() + b"\xff \xfe", r"merges\.txt, found a file that is no UTF-8 text"),
+        (lambda text: text.encode() + b"\xff \xfe", r"merges\.txt, found a file that is not UTF-8 text"),
     ],
 )
 def test_merges_that_are_none(pair: Path, tmp_path: Path, merges: Callable[[str], str | bytes], what: str) -> None:

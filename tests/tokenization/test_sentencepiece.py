@@ -214,7 +214,7 @@ def test_a_part_of_a_model_is_refused(folder: Path, data: st.DataObject) -> None
     size = data.draw(st.integers(0, len(content) - 1))
     path = folder / "part.model"
     path.write_bytes(content[:size])
-    with pytest.raises(UserError, match=r"part\.model is no whole SentencePiece model: .*; name a \.model file"):
+    with pytest.raises(UserError, match=r"part\.model is not a complete SentencePiece model: .*; name a \.model file"):
         read_model(path)
 
 
@@ -222,7 +222,7 @@ def test_a_part_of_a_model_is_refused(folder: Path, data: st.DataObject) -> None
 @settings(max_examples=60)
 def test_garbage_is_refused(folder: Path, content: bytes) -> None:
     (folder / "garbage.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"garbage\.model is no whole SentencePiece model"):
+    with pytest.raises(UserError, match=r"garbage\.model is not a complete SentencePiece model"):
         read_model(folder / "garbage.model")
 
 
@@ -252,7 +252,7 @@ def test_what_the_library_refuses_is_named(tmp_path: Path) -> None:
     )
     (tmp_path / "t.model").write_bytes(model)
     assert read_model(tmp_path / "t.model").pieces == ("</s>", "a")
-    with pytest.raises(UserError, match=r"t\.model is no SentencePiece model that can be read"):
+    with pytest.raises(UserError, match=r"t\.model is not a readable SentencePiece model"):
         tokenizer_of(tmp_path / "t.model")
 
 
@@ -275,5 +275,5 @@ def test_a_missing_package_names_the_extra(folder: Path, monkeypatch: pytest.Mon
 )
 def test_fields_of_another_type_are_refused(tmp_path: Path, fields: bytes) -> None:
     (tmp_path / "t.model").write_bytes(b"\x0a\x08\x0a\x04</s>\x18\x03" + fields + b"\x12\x00\x1a\x00")
-    with pytest.raises(UserError, match=r"t\.model is no whole SentencePiece model: .* stands where .* expected"):
+    with pytest.raises(UserError, match=r"t\.model is not a complete SentencePiece model: .* stands where .* expected"):
         read_model(tmp_path / "t.model")

@@ -114,7 +114,7 @@ def test_pieces_and_calls_give_the_ids_of_the_whole(folder: Path, monkeypatch: p
 def test_what_the_library_refuses_is_named(tmp_path: Path) -> None:
     pieces = b"\x0a\x08\x0a\x04</s>\x18\x03\x0a\x05\x0a\x01a\x18\x01"  # without an unknown piece
     (tmp_path / "t.model").write_bytes(pieces + b"\x12\x00\x1a\x00")
-    with pytest.raises(UserError, match=r"t\.model is no SentencePiece model that can be read"):
+    with pytest.raises(UserError, match=r"t\.model is not a readable SentencePiece model"):
         make_tokenizer(config(tmp_path / "t.model"))
 
 

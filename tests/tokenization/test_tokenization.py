@@ -326,14 +326,14 @@ def test_prefixing_tokenizers_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"[]", "without a tokenizer's model"),
         (b'{"model": 3}', "without a tokenizer's model"),
-        (b'{"model": {"type": "Nonsense"}}', "cannot|can be read"),
-        (b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', "can be read"),
-        (b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}', "can be read"),
-        (b'{"version": "9", "model": {"type": "BPE", "vocab": {}, "merges": []}}', "can be read"),
-        (b"\xff\xfe\x00", "no UTF-8"),
+        (b'{"model": {"type": "Nonsense"}}', "cannot|not a readable"),
+        (b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', "not a readable"),
+        (b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}', "not a readable"),
+        (b'{"version": "9", "model": {"type": "BPE", "vocab": {}, "merges": []}}', "not a readable"),
+        (b"\xff\xfe\x00", "not UTF-8"),
     ],
 )
 def test_files_that_are_no_tokenizers_are_refused(tmp_path: Path, content: bytes, what: str) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
 """Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
@@ -38,7 +39,6 @@ _NAMES: dict[TextFormat, re.Pattern] = {
     "jsonl": re.compile(r"\.(?:jsonl|ndjson|json)$", re.IGNORECASE),
     "parquet": re.compile(r"\.(?:parquet|pq)$", re.IGNORECASE),
 }
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
         matches = filesystem.glob(path) if _MAGIC.search(path) else [path]
         matches = [match for match in matches if filesystem.isfile(match)]
     except ImportError as error:
-        what = f"pip install 'jax-diversity[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
-        raise UserError(f"Reading {protocol}:// needs a package that is not installed: {what}.") from None
+        raise missing_driver(protocol, error) from None
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions for refused access and lost connections

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 
 _MAGIC, _VERSIONS = 793712314, (11, 12)
 _SUPERVISED = 3
@@ -24,12 +24,7 @@ class FastText:
     """A model that tells languages."""
 
     def __init__(self, path: str) -> None:
-        if find_spec("fasttext") is None:
-            raise UserError(
-                "The option 'model' of the step language needs the library fasttext; pip install fasttext-predict."
-            )
-        import fasttext  # type: ignore[import-not-found]
-
+        fasttext = optional("fasttext", None, install="fasttext-predict")
         self.labels = labels(Path(path).expanduser())
         self._model: Any = fasttext.load_model(str(Path(path).expanduser())).f
 

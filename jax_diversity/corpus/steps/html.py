@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.foundation.checks import one_of
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import in_one_line
+from jax_diversity.foundation.libraries import optional
 
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _MOST_CHARACTERS = 2_000_000
@@ -34,10 +34,7 @@ class Html(Step):
 
     def __post_init__(self) -> None:
         one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
-        if find_spec(self.extractor) is None:
-            raise UserError(
-                f"The step html needs the library {self.extractor}; pip install 'jax-diversity[preparation]'."
-            )
+        optional(self.extractor, "preparation")
         self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
 
     def identity(self) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
 from jax_diversity.foundation.errors import UserError, did_you_mean
+from jax_diversity.foundation.libraries import optional
 
 _CHARACTERS = 4000
 """Characters from the start of a text that are read."""
@@ -67,10 +67,7 @@ def _by_fasttext(path: str, num_wanted: int) -> tuple[Ranked, list[str]]:
 
 
 def _by_langid(is_ranked: bool) -> tuple[Ranked, list[str]]:
-    if find_spec("py3langid") is None:
-        raise UserError(
-            "Expected the library py3langid for the step language; pip install 'jax-diversity[preparation]'."
-        )
+    optional("py3langid", "preparation")
     if is_ranked:
         return _identifier().rank, _identifier().labels
     return lambda text: [_identifier().classify(text)], []

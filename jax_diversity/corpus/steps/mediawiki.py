@@ -13,12 +13,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
@@ -112,10 +111,7 @@ class Mediawiki(Step):
     always: bool = False
 
     def __post_init__(self) -> None:
-        if find_spec("mwparserfromhell") is None:
-            raise UserError(
-                "The step mediawiki needs the library mwparserfromhell; pip install 'jax-diversity[preparation]'."
-            )
+        optional("mwparserfromhell", "preparation")
         self._languages = frozenset(map(str.lower, self.languages))
 
     def identity(self) -> str:

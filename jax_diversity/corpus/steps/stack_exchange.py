@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, entries
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-stack-exchange"
 # The paper names no sites. These had the 28 largest archives of posts, comments and votes in June 2017 on archive.org,
@@ -43,10 +42,7 @@ class StackExchange(Step):
     always: bool = False
 
     def __post_init__(self) -> None:
-        if find_spec("resiliparse") is None:
-            raise UserError(
-                "The step stack_exchange needs the library resiliparse; pip install 'jax-diversity[preparation]'."
-            )
+        optional("resiliparse", "preparation")
         self._sites = frozenset(map(str.lower, self.sites))
 
     def identity(self) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 
 from jax_diversity.corpus.steps.base import Span
 from jax_diversity.corpus.steps.replacing import Find, before
 from jax_diversity.foundation.errors import UserError, did_you_mean
+from jax_diversity.foundation.libraries import optional
 
 _INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ().\u00a0/-]{6,24}(?<=\d)")
 # Groups of digits, in no longer row of numbers; a run without a break is a number of anything.
@@ -39,13 +39,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
     Raises:
         UserError: the library phonenumbers is absent, or does not know a region.
     """
-    if find_spec("phonenumbers") is None:
-        raise UserError(
-            "Expected the library phonenumbers for telephone numbers; pip install 'jax-diversity[preparation]', or "
-            "leave them alone with the option phone ''."
-        )
-    import phonenumbers
-
+    phonenumbers = optional("phonenumbers", "preparation")
     known = phonenumbers.SUPPORTED_REGIONS
     for region in regions:
         if region not in known:

@@ -1,0 +1,95 @@
+"""The artifacts of the stage `characterize`: a matrix of counts a family, their groups, and the documents' tables."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.foundation.artifacts import read_array, read_json
+from jax_diversity.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from jax_diversity.foundation.stored import StoredStages
+
+CHARACTERISTICS = "characteristics"
+GROUPS = "groups.json"
+TOTALS = "totals.json"
+BINS = "bins.json"
+DOCUMENTS = "documents.parquet"
+CODES = "codes.parquet"
+SEQUENCE_DOCUMENTS = "sequence_documents.npy"
+SEQUENCE_COPIES = "sequence_copies.npy"
+SEQUENCE_TURNS = "sequence_turns.npy"
+
+
+def counts_name(family: str) -> str:
+    """The file with the sequences' token counts in a family's groups."""
+    return f"{family}.npz"
+
+
+def read_counts(stored: StoredStages, family: str) -> csr_array:
+    """The sequences' token counts in a family's groups; an absent or damaged file is a `UserError`."""
+    from scipy.sparse import load_npz
+
+    path = _file(stored, counts_name(family))
+    try:
+        return load_npz(path)
+    except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} does not hold counts ({error}); run `jax-diversity characterize` again.") from None
+
+
+def read_sequence_array(stored: StoredStages, name: str) -> Int64[np.ndarray, "sequence ..."]:
+    """One of the arrays with a row a sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
+    return read_array(_file(stored, name), "characterize")
+
+
+def read_groups(stored: StoredStages) -> dict[str, tuple[str, ...]]:
+    """Every stored family's groups by name."""
+    return {family: tuple(names) for family, names in _read_json(stored, GROUPS).items()}
+
+
+def read_totals(stored: StoredStages) -> dict[str, Int64[np.ndarray, " group"]]:
+    """The training sequences' tokens in every stored family's groups."""
+    return {family: np.array(totals, np.int64) for family, totals in _read_json(stored, TOTALS).items()}
+
+
+def read_bins(stored: StoredStages) -> dict[str, Any]:
+    """The bounds of the families of numbers, as plain values."""
+    return _read_json(stored, BINS)
+
+
+def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The families that orderings balance; a `UserError` if one is not among the known."""
+    names = stored.counts("characterize")["families"]
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    if unknown:  # a manifest that was not written by a build
+        raise UserError(
+            f"Expected families among {', '.join(known)} in {stored.root / 'manifest.json'}, found "
+            f"{unknown[0]!r}; restore the file or run `jax-diversity characterize` again."
+        )
+    return tuple(names)
+
+
+def documents_file(stored: StoredStages) -> Path:
+    """The path of the table that describes every document in a row: id, tokens, source, language ..."""
+    return _file(stored, DOCUMENTS)
+
+
+def codes_file(stored: StoredStages) -> Path:
+    """The path of the table with every document's group in every family."""
+    return _file(stored, CODES)
+
+
+def _read_json(stored: StoredStages, name: str) -> dict[str, Any]:
+    return read_json(_file(stored, name), "characterize")
+
+
+def _file(stored: StoredStages, name: str) -> Path:
+    return stored.file("characterize", f"{CHARACTERISTICS}/{name}")

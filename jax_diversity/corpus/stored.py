@@ -1,0 +1,51 @@
+"""The artifacts of the stage `prepare`: documents, the groups of equal texts, and the account of preparation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.foundation.artifacts import read_array, read_json
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+    from jax_diversity.corpus.store import DocumentStore
+    from jax_diversity.foundation.stored import StoredStages
+
+DOCUMENTS = "documents"
+"""The folder of the documents: Parquet files alone, so that every reader of such a folder can read it."""
+DUPLICATE_GROUPS = "duplicates/groups.npy"
+PREPARATION = "preparation"
+
+
+def read_documents(stored: StoredStages) -> pyarrow.dataset.Dataset:
+    """The documents in their stored order."""
+    import pyarrow.dataset
+
+    return pyarrow.dataset.dataset([str(path) for path in _document_files(stored)], format="parquet")
+
+
+def open_document_store(stored: StoredStages) -> DocumentStore:
+    """The documents' files, to be read in small batches or by columns."""
+    from jax_diversity.corpus.store import DocumentStore
+
+    return DocumentStore(tuple(_document_files(stored)))
+
+
+def read_duplicate_groups(stored: StoredStages) -> Int64[np.ndarray, " document"]:
+    """Equal numbers for documents of one text, memory-mapped."""
+    return read_array(stored.file("prepare", DUPLICATE_GROUPS), "prepare", mmap=True)
+
+
+def read_preparation(stored: StoredStages, name: str) -> Any:
+    """One of the JSON files of preparation, such as `funnel`; None where no steps were listed."""
+    path = f"{PREPARATION}/{name}.json"
+    return read_json(stored.file("prepare", path), "prepare") if stored.names("prepare", path) else None
+
+
+def _document_files(stored: StoredStages) -> list[Path]:
+    return stored.files("prepare", f"{DOCUMENTS}/", ".parquet")

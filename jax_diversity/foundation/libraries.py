@@ -1,0 +1,42 @@
+"""Libraries that one of the package's extras installs, or that the user installs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from jax_diversity.foundation.errors import UserError, in_one_line
+
+_DRIVERS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+"""Protocols of object stores, and the extras with their drivers."""
+
+
+def optional(name: str, extra: str | None, *, install: str | None = None) -> Any:
+    """Import a module of a library that may not be installed.
+
+    Args:
+        name: the module.
+        extra: the extra of this package that installs it; None if the user installs the library.
+        install: what pip calls the library, if not by the module's name.
+
+    Raises:
+        UserError: the library is not installed, or cannot be imported.
+
+    Example:
+        >>> ray = optional("ray", "ray")
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        library = name.partition(".")[0]
+        raise UserError(
+            f"Expected the library {library}, found none that can be imported ({in_one_line(error)}); "
+            f"pip install '{f'jax-diversity[{extra}]' if extra else install or library}'."
+        ) from None
+
+
+def missing_driver(protocol: str, error: ImportError) -> UserError:
+    """The error of an object store whose driver is not installed, which fsspec reports by `error`."""
+    extra = _DRIVERS.get(protocol)
+    what = f"pip install 'jax-diversity[{extra}]'" if extra else in_one_line(error)
+    return UserError(f"Expected a driver for {protocol}://, found none that is installed; {what}.")

@@ -1,0 +1,35 @@
+"""The artifacts of the stages `measure/NAME`: how an ordering was made and measured, as JSON beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jax_diversity.foundation.stored import StoredStages
+
+ORDERINGS = "orderings"
+_STAGE = "measure/"
+
+
+def measured_orderings(stored: StoredStages) -> list[str]:
+    """The names of the orderings that were measured, sorted."""
+    return sorted(stage.removeprefix(_STAGE) for stage in stored.stages if stage.startswith(_STAGE))
+
+
+def figures_name(name: str) -> str:
+    """The file with an ordering's figures."""
+    return f"{name}.json"
+
+
+def figures_file(stored: StoredStages, name: str) -> Path:
+    """The path of an ordering's figures."""
+    return stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{figures_name(name)}")
+
+
+def fetch_figures(stored: StoredStages, name: str) -> bool:
+    """Have an ordering's figures beside its .npy, unchecked; False if it was not measured."""
+    is_measured = f"{_STAGE}{name}" in stored.stages
+    if is_measured:
+        stored.fetch(f"{ORDERINGS}/{figures_name(name)}")
+    return is_measured

@@ -1,0 +1,66 @@
+"""The artifacts of the stage `pack`: segments, documents' appearances, and Megatron's order of the sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.foundation.artifacts import read_array
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.schema import Segments
+
+if TYPE_CHECKING:
+    from jax_diversity.foundation.stored import StoredStages
+
+SEQUENCES = "sequences"
+SEGMENTS = "segments.parquet"
+VALIDATION = "validation.parquet"
+APPEARANCES = "appearances.npy"
+SHUFFLE_INDEX = "shuffle_index.npy"
+
+
+def read_segments(stored: StoredStages) -> Segments:
+    """The packing of the training sequences; a damaged file is a `UserError`."""
+    return _read_segments(segments_file(stored), stored, "num_sequences")
+
+
+def read_validation_segments(stored: StoredStages) -> Segments:
+    """The packing of the validation sequences; a damaged file is a `UserError`."""
+    return _read_segments(stored.file("pack", f"{SEQUENCES}/{VALIDATION}"), stored, "num_validation_sequences")
+
+
+def segments_file(stored: StoredStages) -> Path:
+    """The path of the training sequences' segments."""
+    return stored.file("pack", f"{SEQUENCES}/{SEGMENTS}")
+
+
+def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | None:
+    """How often every document was packed for training, by its weight; None without weights."""
+    if "num_appearances" not in stored.counts("pack"):
+        return None
+    return read_array(stored.file("pack", f"{SEQUENCES}/{APPEARANCES}"), "pack")
+
+
+def stored_length(stored: StoredStages) -> int:
+    """Tokens of a stored sequence: what a model sees, and the overlap with the next sequence."""
+    return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
+
+
+def _read_segments(path: Path, stored: StoredStages, count: str) -> Segments:
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path, columns=list(Segments.COLUMNS))
+        columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
+    except (pyarrow.ArrowException, OSError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} does not hold segments ({reason}); run `jax-diversity pack` again.") from None
+    return Segments(
+        **columns,
+        num_sequences=stored.number("pack", count),
+        sequence_length=stored_length(stored),
+        overlap=stored.number("pack", "overlap"),
+    )

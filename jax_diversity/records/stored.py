@@ -1,0 +1,59 @@
+"""The artifacts of the stage `write`: the records of the training and the validation sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from jax_diversity.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    from jax_diversity.foundation.stored import StoredStages
+    from jax_diversity.records.reading import RecordReader
+
+RECORDS = "records"
+
+
+def layout_ordering(stored: StoredStages) -> str | None:
+    """The ordering in which the training records are stored; None if they are stored as packed."""
+    counts = stored.counts("write")
+    return counts["ordering"] if counts["layout"] == "ordered" else None
+
+
+def open_records(
+    stored: StoredStages,
+    part: Literal["train", "validation"],
+    *,
+    sequence_length: int,
+    overlap: int,
+    layout: Path | None,
+    memory_map: bool,
+) -> RecordReader:
+    """A reader of one part's records; its arguments are those of `RecordReader`."""
+    from jax_diversity.records.reading import RecordReader
+
+    counts = stored.counts("write")
+    paths, fetch = stored.files_to_fetch("write", f"{RECORDS}/{part}-", ".array_record")
+    per_file = counts["records"][part]
+    if counts["dtype"] not in ("uint16", "int32"):
+        raise UserError(
+            f"Expected records of uint16 or int32 tokens in {stored.root / 'manifest.json'}, found "
+            f"{counts['dtype']!r}; restore the file or run `jax-diversity write` again."
+        )
+    if len(paths) != len(per_file):
+        raise UserError(
+            f"Expected {len(per_file)} files of {part} records in {stored.root}, found {len(paths)}; "
+            "run `jax-diversity write` again."
+        )
+    return RecordReader(
+        [path.absolute() for path in paths],  # a process that unpickles it may have another working folder
+        per_file,
+        sequence_length=sequence_length,
+        dtype=counts["dtype"],
+        identity=counts["identity"],
+        overlap=overlap,
+        marks_learned=counts.get("marks_learned", False),
+        layout=None if layout is None else layout.absolute(),
+        fetch=fetch,
+        memory_map=memory_map,
+    )
