@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -97,7 +97,7 @@ def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
     return Loader(run, StreamedSource(run, **settings.of_arrays), settings)
 
 
-_OWN: dict[str, Any] = {"shuffle_buffer": 0, "seed": 0, "read_ahead_files": 2, "cache_folder": None}
+_OWN = {each.name: each.default for each in fields(StreamOptions) if each.name not in LoaderSettings.__annotations__}
 
 
 @dataclass(frozen=True)

@@ -346,7 +346,7 @@ def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tupl
     if not isinstance(cache_folder, str | Path | None):
         raise UserError(f"Expected cache_folder to be a folder's path, found {cache_folder!r}.")
     is_one = isinstance(datasets, str | Path | Dataset)
-    if not is_one and not isinstance(datasets, Iterable):
+    if not is_one and (not isinstance(datasets, Iterable) or isinstance(datasets, Mapping)):
         raise UserError(f"Expected a dataset, its folder or address, or several of them, found {datasets!r}.")
     given = (datasets,) if is_one else tuple(datasets)
     for each in given:

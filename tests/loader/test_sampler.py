@@ -95,6 +95,25 @@ def test_a_data_loader_resumes_and_refuses_another_order(tiny: TinyDataset) -> N
     assert repr(sampler) != repr(other)  # what Grain compares in a checkpoint
 
 
+def test_a_data_loader_follows_a_stored_run(tmp_path) -> None:
+    web, code = (write_tiny_dataset(tmp_path / name, seed=seed).root for seed, name in enumerate(("web", "code")))
+    run = jd.create_schedule(tmp_path / "run", [web, code], weights=[3, 1], num_positions=40)
+    loader = grain.DataLoader(
+        data_source=SequenceSource(run),  # type: ignore[arg-type]
+        sampler=OrderSampler(run, global_batch_size=8, num_epochs=2),
+        operations=[grain.transforms.Batch(8, drop_remainder=True)],
+        shard_options=grain.sharding.NoSharding(),
+    )
+    for batch, expected in zip(loader, jd.make_loader(run, global_batch_size=8, num_epochs=2), strict=True):
+        assert batch.keys() == expected.keys()
+        for field, rows in expected.items():
+            np.testing.assert_array_equal(batch[field], rows)
+    longer = write_tiny_dataset(tmp_path / "longer", sequence_length=24).root
+    run = jd.extend_schedule(run, datasets=longer, weights=[0, 0, 1], num_positions=8)
+    with pytest.raises(UserError, match="sequences of one length, found the lengths 16, 24"):
+        OrderSampler(run, global_batch_size=8)
+
+
 def test_rows_are_the_sequences(tiny: TinyDataset) -> None:
     rows = pickle.loads(pickle.dumps(SequenceSource(tiny.root, ("inputs", "targets"))))
     assert len(rows) == tiny.segments.num_sequences

@@ -21,6 +21,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+import jax_diversity as jd
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
