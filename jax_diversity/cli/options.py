@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
-import inspect
 import io
 import itertools
 import json
 import sys
-import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -23,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
+from jax_diversity.foundation.signatures import field_texts
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -330,7 +328,7 @@ def list_options(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
 
     Fields of `settings` may be dataclasses, or tuples of them; `prefix` is their section, such as `packing.`.
     """
-    kinds, texts = typing.get_type_hints(type(settings)), _field_texts(type(settings))
+    kinds, texts = typing.get_type_hints(type(settings)), field_texts(type(settings))
     for each in dataclasses.fields(settings):
         held = getattr(settings, each.name)
         parts = {f".{index}": part for index, part in enumerate(held)} if isinstance(held, tuple) else {"": held}
@@ -449,7 +447,7 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
             return None
-        kinds, texts, fields = typing.get_type_hints(info.type), _field_texts(info.type), []
+        kinds, texts, fields = typing.get_type_hints(info.type), field_texts(info.type), []
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
@@ -471,14 +469,3 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
 
     return registry
-
-
-def _field_texts(kind: type) -> dict[str, str]:
-    """The docstrings behind a dataclass's fields, each as one line."""
-    texts: dict[str, str] = {}
-    for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
-        body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        for declared, text in itertools.pairwise(body.body):
-            if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
-    return texts

@@ -1,4 +1,4 @@
-"""The ids that have been read, in a few bytes each."""
+"""A compact set of ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 
 
 class IdRegistry:
-    """A set of ids that keeps 8-byte hashes in one table: 16 to 32 bytes an id.
+    """A set of ids as 8-byte hashes in one table: 16 to 32 bytes an id.
 
     Two different ids share a hash with a chance of about n² / 4e19: one in 370,000 at ten million ids.
     """
@@ -18,7 +18,7 @@ class IdRegistry:
         self._next_number: dict[int, int] = {}
 
     def add(self, id: str) -> bool:
-        """Enter an id; False if it was there already."""
+        """Add an id; False if it is known already."""
         if 2 * (self._num_ids + 1) > len(self._slots):
             self._grow()
         value = _hash(id)
@@ -30,7 +30,7 @@ class IdRegistry:
         return True
 
     def add_renamed(self, id: str) -> str:
-        """Enter `id#2`, or the next number that is free, and return it."""
+        """Add `id#2`, or the id with the next free number, and return it."""
         key = _hash(id)
         number = self._next_number.get(key, 2)
         while not self.add(f"{id}#{number}"):
@@ -38,11 +38,11 @@ class IdRegistry:
         self._next_number[key] = number + 1
         return f"{id}#{number}"
 
-    # Open addressing (Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm L): a value is in the
-    # slot that its last bits name, or in one of the next, before the first free slot. At most half of the slots are
-    # taken, so that a search looks at two or three. A `set` of Python's integers would take some 90 bytes an id.
+    # Open addressing (Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm L): the last bits of a
+    # value give its slot; if it is taken, the next free slot is used. At most half of the slots are taken, so that a
+    # search reads two or three. A `set` of Python integers would take some 90 bytes an id.
     def _find(self, value: int) -> int:
-        """The slot that holds `value`, or the free one where it belongs."""
+        """The slot of `value`, or the free slot where it belongs."""
         slots, last = self._slots, len(self._slots) - 1
         slot = value & last
         while slots[slot] and slots[slot] != value:
@@ -50,7 +50,7 @@ class IdRegistry:
         return slot
 
     def _grow(self) -> None:
-        values = self._slots  # every value has another slot in a table of another size
+        values = self._slots  # the slots depend on the size of the table
         self._slots = array("Q", bytes(8 * 2 * len(values)))
         for value in values:
             if value:

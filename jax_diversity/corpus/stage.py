@@ -10,12 +10,12 @@ from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
-# Counts of records that are no documents.
+# Counts of records that gave no document.
 _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8")
 
 
 def prepare(context: Context, partial: Path) -> Counts:
-    """Read the corpus and store its documents, and which of them are copies of one text."""
+    """Read the corpus, store its documents, and group copies of one text."""
     from jax_diversity.corpus.readers.chat import with_learned_spans
     from jax_diversity.corpus.readers.reading import input_size, read_documents
     from jax_diversity.corpus.readers.records import ReadReport
@@ -33,7 +33,7 @@ def prepare(context: Context, partial: Path) -> Counts:
         if config.format == "chat":
             documents = with_learned_spans(documents, config, chats)
         stored = write_documents(documents, folder, config.file_bytes)
-    # Stored, so that no other stage needs the hashes of all texts.
+    # Stored here, so that other stages do not read the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
     (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
     write_array(partial / DUPLICATE_GROUPS, groups)
@@ -42,12 +42,12 @@ def prepare(context: Context, partial: Path) -> Counts:
 
 
 def summary(counts: Counts) -> str:
-    """What was read."""
+    """A sentence on the documents that were read."""
     text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
     if unknown := counts.get("num_chats_without_turns"):
-        text += f"; in {unknown:,} edited chats the turns are not certain: their answers are not learnt"
+        text += f"; the turns of {unknown:,} edited chats are not certain: their answers are not learnt"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text

@@ -1,9 +1,9 @@
 """Documents as Parquet files: written in a stream, read in small batches or by columns.
 
-Files are `documents-00000.parquet` ... of about the same number of text bytes each, with the columns `id`, `text`,
-`source`, `language`, `title` (these two may be null), `metadata` (a JSON object, keys sorted) and `text_hash`
-(BLAKE2b of the text, 16 bytes: equal texts are exact duplicates). Of a corpus that came as tokens they have one
-column more, `tokens`, whose little-endian int32 bytes are hashed in place of the text.
+The files `documents-00000.parquet` ... hold about equal numbers of text bytes, with the columns `id`, `text`, `source`,
+`language`, `title` (these two may be null), `metadata` (a JSON object, keys sorted) and `text_hash` (BLAKE2b of the
+text, 16 bytes: equal texts are exact duplicates). A corpus of tokens has the further column `tokens`, whose
+little-endian int32 bytes are hashed in place of the text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_FIELDS = 10_000
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """What was stored: how many files, whether every document has a text, how many documents have a metadata field."""
+    """The stored files: their number, whether every document has a text, and documents by metadata field."""
 
     num_files: int
     has_text: bool
@@ -57,7 +57,7 @@ class StoredCorpus:
 
 
 def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
-    """Store documents in order; at most some 4 MB of text (or one document) is held at a time.
+    """Store documents in order, with at most some 4 MB of text (or one document) in memory.
 
     A file takes `file_bytes` bytes of text; a document that is longer has a file of its own.
     """
@@ -72,11 +72,11 @@ def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int
 
 
 class _Writer:
-    """The file that is being written, and the rows of its next row group."""
+    """The current file and the rows of its next row group."""
 
     def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
         self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
-        # `open_file` holds the file's temporary path and its writer: if an error ends its block, the file is removed.
+        # `open_file` holds the temporary path and the writer: after an error the file is removed.
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
@@ -87,15 +87,15 @@ class _Writer:
         encoded = document.text.encode()
         size, hashed = len(encoded), encoded
         if isinstance(document, TokenDocument):
-            self._schema = _TOKEN_SCHEMA  # a corpus has texts or tokens, not some of each
+            self._schema = _TOKEN_SCHEMA  # a corpus has either texts or tokens
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
-        # Before the document, not after it: no file or group is larger than asked for, except by a single document.
+        # Before the document, not after it: no file or group exceeds its size by more than a single document.
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
             self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
-        # Sorted keys: the stored bytes depend on the fields alone, not on the order in which a record names them.
+        # Sorted keys: the stored bytes do not depend on the order of a record's fields.
         metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
         text_hash = hashlib.blake2b(hashed, digest_size=16).digest()
         row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
@@ -104,7 +104,7 @@ class _Writer:
         self.has_text &= bool(encoded)
         self._group_bytes += size
         self._file_bytes += size
-        # Now, not with the next document: that one may be large, and would be read while this group is in memory.
+        # Now, not with the next document, which may be large and would be read while this group is in memory.
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
@@ -125,7 +125,7 @@ class _Writer:
                 temporary,
                 self._schema,
                 compression="zstd",
-                # Other columns hold different values in every row: a dictionary and statistics of them only take room.
+                # Values of other columns differ in every row: dictionaries and statistics would only take space.
                 use_dictionary=["source", "language"],  # type: ignore[arg-type]
                 write_statistics=False,
             )
@@ -145,9 +145,9 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
 
 @dataclass(frozen=True)
 class DocumentStore:
-    """Stored documents in their order; as small as its paths, so that it can be sent to worker processes.
+    """Stored documents in their order; it holds only paths and can be sent to worker processes.
 
-    All that reads raises `UserError` where a file is absent or damaged; with a `path` it reads that file alone.
+    Reading raises `UserError` if a file is absent or damaged. Methods with a `path` read that file alone.
     """
 
     paths: tuple[Path, ...]
@@ -163,7 +163,7 @@ class DocumentStore:
 
     @cached_property
     def first_documents(self) -> Int64[np.ndarray, " file_and_end"]:
-        """The index of every file's first document, and at the end the number of all documents."""
+        """The index of every file's first document, and at the end the number of documents."""
         counts = []
         for path in self.paths:
             with _stored_file(path) as table:
@@ -172,19 +172,19 @@ class DocumentStore:
 
     @property
     def num_documents(self) -> int:
-        """Documents in all files."""
+        """The number of documents in all files."""
         return int(self.first_documents[-1])
 
     def texts(self, path: Path | None = None, max_characters: int | None = None) -> Iterator[list[str]]:
         """The texts, or their first characters, in lists of at most 1,000 documents and some 4 MB (or one document)."""
         for group in self._groups("text", path):
             texts = group["text"]
-            if max_characters is not None:  # cut by Arrow, before the texts are objects of Python
+            if max_characters is not None:  # cut by Arrow, before the texts become Python objects
                 texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
             yield texts.to_pylist()
 
     def chat_spans(self, path: Path | None = None) -> Iterator[list[tuple[list, list] | None]]:
-        """Where each chat's turns and its answers are in the text, in characters; None for documents that are none.
+        """The places of each chat's turns and answers in characters; None for documents that are not chats.
 
         The lists have the documents of those of `texts`.
         """
@@ -206,7 +206,7 @@ class DocumentStore:
                 yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
-        """Some columns of all documents in order, as Arrow holds them: meant for the light ones."""
+        """Columns of all documents in order as Arrow tables, for small columns."""
         tables = []
         for each in self.paths if path is None else (path,):
             with _stored_file(each) as table:
@@ -219,13 +219,13 @@ class DocumentStore:
             yield from self.columns(["id"], path)["id"].to_pylist()
 
     def metadata(self, names: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-        """Some metadata fields, a stored group of at most 1,000 documents at a time; None where one is lacking."""
+        """Metadata fields, in stored groups of at most 1,000 documents; None for a missing field."""
         for group in self._groups("metadata"):
             records = [json.loads(text) for text in group["metadata"].to_pylist()]
             yield {name: [record.get(name) for record in records] for name in names}
 
     def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Some columns of some documents, whose indices ascend; only the stored groups that hold any are read."""
+        """Columns of documents with ascending indices; only their stored groups are read."""
         rows: list[dict[str, Any]] = []
         start = 0
         for path in self.paths:
@@ -233,7 +233,7 @@ class DocumentStore:
                 for index in range(table.num_row_groups):
                     stop = start + table.metadata.row_group(index).num_rows
                     low, high = np.searchsorted(indices, (start, stop))
-                    if low < high:  # other groups are not read
+                    if low < high:  # skip other groups
                         group = table.read_row_group(index, columns=list(names))
                         rows += group.take(pa.array(indices[low:high] - start)).to_pylist()
                     start = stop
@@ -245,15 +245,15 @@ class DocumentStore:
         Args:
             fields: metadata fields that mark copies: documents of one value are copies too, directly or through others.
         """
-        # A hash as two big-endian integers: they sort as its bytes do, and without an object of Python for each. An
-        # Arrow chunk may be a part of a larger buffer, where it begins at its offset.
+        # A hash as two big-endian integers, which sort like its bytes, without Python objects. An Arrow chunk may be a
+        # part of a larger buffer, at its offset.
         halves = np.concatenate(
             [
                 np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
                 for chunk in self.columns(["text_hash"])["text_hash"].chunks
             ]
         )
-        order = np.lexsort((halves[:, 1], halves[:, 0]))  # the last key is the first to decide
+        order = np.lexsort((halves[:, 1], halves[:, 0]))  # the last key decides first
         is_new = np.diff(halves[order], axis=0, prepend=halves[order[:1]]).any(axis=1)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.cumsum(is_new)
@@ -262,7 +262,7 @@ class DocumentStore:
         return groups
 
     def _marks(self, fields: Sequence[str]) -> Iterator[Int64[np.ndarray, " document"]]:
-        """The numbers in metadata fields, -1 for none."""
+        """The numbers in metadata fields; -1 for a missing number."""
         values: dict[str, list[int]] = {name: [] for name in fields}
         for group in self.metadata(fields):
             for name in fields:
@@ -271,7 +271,7 @@ class DocumentStore:
             yield np.array(values[name], np.int64)
 
     def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
-        """One column, a stored group of at most 1,000 documents at a time; a column that is not stored is left out."""
+        """A column, in stored groups of at most 1,000 documents; empty if the column is not stored."""
         for each in self.paths if path is None else (path,):
             with _stored_file(each) as table:
                 for index in range(table.num_row_groups):
@@ -281,11 +281,11 @@ class DocumentStore:
 def _joined(
     groups: Int64[np.ndarray, " document"], marks: Sequence[Int64[np.ndarray, " document"]]
 ) -> Int64[np.ndarray, " document"]:
-    """Groups of which any marks join the documents, numbered by their lowest group."""
+    """Join groups of documents with a common mark; a joined group has the lowest number."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    # A graph of groups and marks, in which every marked document joins its group with its mark.
+    # A graph of groups and marks: every marked document connects its group with its mark.
     one, other, num_nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], int(groups.max(initial=-1)) + 1
     num_groups = num_nodes
     for mark in marks:

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.text.terms import MARKS, UNSPACED
+from jax_diversity.text.scripts import MARKS, UNSPACED
 
 NUM_BUCKETS = 2**16
 """Buckets that terms are hashed to. Two documents of 100 terms share one by chance in one of seven pairs: far less

@@ -123,16 +123,16 @@ def test_files_are_read_once_and_in_sorted_order(tmp_path: Path) -> None:
 
 def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -> None:
     bad = {
-        b'{"text": "cut': "no JSON",
+        b'{"text": "cut': "not JSON",
         b"[1, 2]": "expected a JSON object, found list",
-        b'{"text": "\xff"}': "no valid UTF-8",
-        b'{"text": "half \\ud800 a pair"}': "no valid UTF-8",
-        b'{"text": "x", "title": "\\uDFFF"}': "no valid UTF-8",
+        b'{"text": "\xff"}': "invalid UTF-8",
+        b'{"text": "half \\ud800 a pair"}': "invalid UTF-8",
+        b'{"text": "x", "title": "\\uDFFF"}': "invalid UTF-8",
         b'{"other": 1}': "no field 'text' among other",
-        b'{"text": 5}': "holds int, no string",
-        b'{"text": null}': "holds null, no string",
-        b'{"text": ' + b"9" * 5000 + b"}": "no JSON that can be read",
-        b"[" * 200_000: "no JSON",
+        b'{"text": 5}': "holds int, expected a string",
+        b'{"text": null}': "holds null, expected a string",
+        b'{"text": ' + b"9" * 5000 + b"}": "unreadable JSON",
+        b"[" * 200_000: "unreadable JSON",
     }
     content = (
         b'{"text": "first"}\n' + b"\n".join(bad) + b'\n{"text": "  \\n"}\n{"text": ""}\n{"text": "last \\ud834\\udd1e"}'
@@ -149,7 +149,7 @@ def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -
 
 def test_strict_stops_at_the_first_broken_line(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", lines({"text": "a"}) + b"{broken\n" + lines({"text": "b"}))
-    with pytest.raises(UserError, match=f"{path}:2: no JSON"):
+    with pytest.raises(UserError, match=f"{path}:2: not JSON"):
         read(path, strict=True)
 
 
@@ -329,7 +329,7 @@ def test_parquet_rows_become_documents_with_plain_metadata(tmp_path: Path) -> No
         "map": {"k": 1},
     }
     json.dumps(documents[1].metadata, allow_nan=False)
-    assert report.problems == ["x.parquet:2: field 'text' holds null, no string"]
+    assert report.problems == ["x.parquet:2: field 'text' holds null, expected a string"]
     assert report.num_empty_documents == 1
 
 
@@ -340,7 +340,7 @@ def test_a_parquet_row_of_invalid_utf8_is_counted_alone(tmp_path: Path) -> None:
     documents, report = read(tmp_path / "x.parquet")
     assert [document.id for document in documents] == ["x.parquet:1", "x.parquet:3"]
     assert report.num_invalid_utf8 == 1
-    assert report.problems[0].startswith("x.parquet:2: no valid UTF-8")
+    assert report.problems[0].startswith("x.parquet:2: invalid UTF-8")
 
 
 def test_a_time_that_python_cannot_hold_breaks_its_row_alone(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_text_file_is_a_document(tmp_path: Path) -> None:
         Document("pkg/a.py", "print(1)\r\n", "pkg", "code:python", "pkg/a.py"),
     ]
     assert (report.num_empty_documents, report.num_invalid_utf8) == (1, 1)
-    assert report.problems[0].startswith("bad.txt: no valid UTF-8")
+    assert report.problems[0].startswith("bad.txt: invalid UTF-8")
 
 
 def test_a_file_name_that_is_no_utf8_can_be_stored(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def test_fields_are_chosen(tmp_path: Path) -> None:
         ("a.txt", b" \n\n ", "the file is empty"),
         ("a.jsonl", b'{"n": 1}', "found none"),
         ("a.jsonl", b'{"q": "two plus two"}', "of at least 8 words in .* found none of more than 3"),
-        ("a.jsonl", b"no json", "a.jsonl:1: no JSON"),
+        ("a.jsonl", b"no json", "a.jsonl:1: not JSON"),
         ("a.jsonl", b"[1]", "a.jsonl:1: expected a JSON object, found list"),
         ("a.jsonl.gz", b"no gzip", "damaged or not what its name says"),
         ("a.txt", b"\xff\xfe\x00", "damaged or not what its name says"),

@@ -125,7 +125,7 @@ def test_broken_files_are_counted(install: Install) -> None:
     documents, report = read()
     assert list(documents) == ["a/source/a/half.py"]
     assert (report.num_invalid_utf8, report.num_broken_records) == (3, 2)
-    assert any(problem.startswith("a/source/a/latin.py: no valid UTF-8") for problem in report.problems)
+    assert any(problem.startswith("a/source/a/latin.py: invalid UTF-8") for problem in report.problems)
     with pytest.raises(UserError, match="unreadable"):
         read(strict=True)
 

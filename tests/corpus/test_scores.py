@@ -20,6 +20,7 @@ import pytest
 
 from jax_diversity import open_dataset
 from jax_diversity.cli.main import main
+from jax_diversity.cli.options import parse_options
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.passes.settings import StepConfig
 from jax_diversity.corpus.readers.named import read_texts
@@ -27,7 +28,8 @@ from jax_diversity.corpus.steps import perplexity, quality
 from jax_diversity.corpus.steps.fasttext_model import labels
 from jax_diversity.corpus.steps.kneser_ney import NgramModel, train
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.pipeline.settings import PreparationConfig
+from jax_diversity.foundation.settings import read_settings
+from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
 from jax_diversity.text.words import cut_unspaced, plain_word
 
@@ -90,10 +92,10 @@ def test_texts_come_in_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             "a.jsonl:2: no field 'text' among txt; the option 'good' needs",
         ),
         ("a.jsonl", b'["a"]\n', "a.jsonl:1: expected a JSON object, found list"),
-        ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: no valid UTF-8"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: invalid UTF-8"),
         ("a.jsonl.gz", b"no gzip", "damaged or not what its name says .Not a gzipped file"),
         ("a.txt.zst", b"no zstd", "damaged or not what its name says"),
-        ("a.txt", b"\xff\xfe", "a.txt: no valid UTF-8"),
+        ("a.txt", b"\xff\xfe", "a.txt: invalid UTF-8"),
         ("a.parquet", b"PAR1", "damaged or not what its name says"),
         ("b.txt", b"", "name files, found none at .*a.txt"),
     ],
@@ -561,6 +563,21 @@ def test_options_of_a_recipes_steps(reference: str) -> None:
 def test_options_of_no_step(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         PreparationConfig(steps=(StepConfig("words"),), options=options).check()
+
+
+def test_lists_and_mappings_from_the_command_line_and_from_yaml(tmp_path: Path, reference: str) -> None:
+    words = ["--preparation.recipe", "ccnet", "--preparation.options", "perplexity.reference", reference]
+    words += ["perplexity.thirds", "[head, middle]", "perplexity.most", "9e3", "language.languages", "de"]
+    given = parse_options(BuildConfig(), "prepare", words, "").preparation
+    (tmp_path / "same.yaml").write_text(
+        "preparation: {recipe: ccnet, options: {perplexity.thirds: [head, middle], perplexity.most: 9000.0, "
+        f"language.languages: [de], perplexity.reference: [{reference}]}}}}"
+    )
+    read = read_settings(tmp_path / "same.yaml", BuildConfig())
+    assert given.made_of() == read.preparation.made_of()
+    # The file's options are the defaults of the command line's.
+    again = parse_options(read, "prepare", [], "").preparation
+    assert again.made_of() == given.made_of()
 
 
 def test_a_recipe_says_which_files_it_needs() -> None:

@@ -183,7 +183,7 @@ def test_broken_pages_are_counted_and_the_others_read(tmp_path: Path) -> None:
     documents, report = read(path)
     assert [document.text for document in documents] == ["one"]
     assert (report.num_broken_records, report.num_invalid_utf8, report.num_empty_documents) == (3, 1, 1)
-    assert report.problems[0].startswith("dewiki-20240101-pages-articles.xml:2: no XML: mismatched tag")
+    assert report.problems[0].startswith("dewiki-20240101-pages-articles.xml:2: not XML: mismatched tag")
     assert "undefined entity" in report.problems[1]
     with pytest.raises(UserError, match="mismatched tag"):
         read(path, strict=True)
@@ -512,7 +512,7 @@ def test_broken_rows_are_counted_and_the_others_read(tmp_path: Path) -> None:
     assert (report.num_broken_records, report.num_invalid_utf8) == (8, 1)
     told = "\n".join(report.problems)
     assert "Posts.xml:10: answer 20 to question 99, which the file does not hold" in told
-    for what in ("undefined entity", "without ParentId", "without Id", "whose numbers are none", "expected one row"):
+    for what in ("undefined entity", "without ParentId", "without Id", "with invalid numbers", "expected one row"):
         assert what in told
 
 

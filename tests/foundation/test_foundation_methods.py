@@ -37,6 +37,32 @@ def shuffle(
     """
     return documents
 '''
+CLASSES = '''
+from __future__ import annotations
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+def entries(**values: float | str) -> Any:
+    return field(default_factory=lambda: dict(values))
+
+@dataclass
+class TwoWords:
+    """Keep some documents.
+
+    More on it.
+    """
+
+    kind: ClassVar[str] = "a constant"
+    files: tuple[str, ...]
+    names: tuple[str, ...] = ("a", "b")
+    thresholds: Mapping[str, float] = entries(least=3, most=0.5)
+    weights: Mapping[str, float] = entries()
+    marks: Mapping[str, str] = entries(one="<one>")
+
+    def __post_init__(self) -> None:
+        self.number = len(self.names)
+'''
 LIGHT = '''
 def plain(documents: list[str], seed: int = 0, reverse: bool = False) -> list[str]:
     """Leave the documents as they are."""
@@ -51,19 +77,20 @@ def methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Methods:
     (folder / "__init__.py").touch()
     (folder / "parts.py").write_text(SOURCE)
     (folder / "plain.py").write_text(LIGHT)
+    (folder / "classes.py").write_text(CLASSES)
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.startswith("toy_methods")]:
         monkeypatch.delitem(sys.modules, name)
-    modules = {"shuffle": "parts", "plain": "plain"}
+    modules = {"shuffle": "parts", "plain": "plain", "two_words": "classes"}
     return Methods("toy method", "toy_methods", modules, contract=frozenset({"documents", "seed"}))
 
 
 def test_a_method_is_found_by_name_and_imported_then(methods: Methods) -> None:
-    assert dict(methods) == {"shuffle": "parts", "plain": "plain"}
+    assert dict(methods) == {"shuffle": "parts", "plain": "plain", "two_words": "classes"}
     assert "toy_methods.plain" not in sys.modules
     assert methods.find("plain")(["a", "b"], reverse=True) == ["b", "a"]
     assert methods.options("plain") == {"reverse": False}
-    with pytest.raises(UserError, match=r"Unknown toy method 'shufle': expected one of plain, shuffle; did you mean"):
+    with pytest.raises(UserError, match=r"Unknown toy method 'shufle': expected one of plain, .*; did you mean"):
         methods.find("shufle")
     with pytest.raises(ModuleNotFoundError):
         methods.find("shuffle")
@@ -76,6 +103,42 @@ def test_a_method_is_described_without_being_imported(methods: Methods) -> None:
     assert methods.takes("shuffle", "seed")
     assert methods.takes("shuffle", "mesh")
     assert not methods.takes("plain", "size")
+
+
+def test_a_method_may_be_a_class_of_fields(methods: Methods) -> None:
+    sentence, options = methods.describe("two_words")
+    assert sentence == "Keep some documents."
+    assert options == {
+        **{"files": None, "names": "[a, b]", "thresholds": "{least: 3, most: 0.5}", "weights": "{}"},
+        "marks": "{one: <one>}",
+    }
+    assert "toy_methods.classes" not in sys.modules
+    complete = methods.complete("two_words", {"files": "a.jsonl", "thresholds": "{most: 1}", "weights": {0.5: 2}})
+    assert complete == {
+        **{"files": ("a.jsonl",), "names": ("a", "b"), "thresholds": {"least": 3, "most": 1}},
+        **{"weights": {"0.5": 2}, "marks": {"one": "<one>"}},
+    }
+    assert methods.find("two_words")(**complete).number == 2
+    assert methods.complete("two_words", {"files": ["a", "b"], "names": "[c, 'd e']"})["names"] == ("c", "d e")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r"needs the option 'files' \(a list of texts\)"),
+        ({"files": [3]}, "'files' to be a list of texts, found"),
+        ({"files": "[3]"}, "'files' to be a list of texts, found"),
+        ({"files": "[a"}, "line 1, column 3 is no YAML"),
+        ({"files": ["a"], "thresholds": ["a"]}, "'thresholds' to be names with a number each"),
+        ({"files": ["a"], "thresholds": {"most": "much"}}, "'thresholds' to be names with a number each"),
+        ({"files": ["a"], "thresholds": {"most": float("nan")}}, "'thresholds' to be names with a number each"),
+        ({"files": ["a"], "thresholds": {"mots": 1}}, "Unknown name 'mots' .* of least, most; did you mean 'most'"),
+        ({"files": ["a"], "marks": {"one": 1}}, "'marks' to be names with a text each"),
+    ],
+)
+def test_lists_and_mappings_that_do_not_fit(methods: Methods, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        methods.complete("two_words", options)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The account of one step: what went in and came out of it, and some documents to look at."""
+"""The account of one step: documents in and out, and examples to look at."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jax_diversity.foundation.errors import shortened
 
 _FIGURES = ("documents_in", "words_in", "bytes_in", "documents_out", "words_out", "bytes_out")
 _Place = tuple[str, str]
-"""A source and a language; documents without one are of the language ``""``."""
+"""Source and language; documents without a language have ``""``."""
 _EXAMPLES = 10
 _EXCERPT = 2000
-"""Characters that are shown of a text."""
+"""Characters of a text that are shown."""
 _COMPARED_LINES = 300
 _SHOWN_LINES = 40
 _LINE = 300
 
 
 class Account:
-    """Counts of one step by source and language; of the documents that it removes or edits, some are kept to look at.
+    """Counts of one step by source and language, with examples of removed and edited documents.
 
-    Which ones is decided by hashes of their ids, so that it does not depend on how the work was divided.
+    Hashes of the ids choose the examples, so that the choice does not depend on the division of the work.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Account:
         self._removed: dict[_Place, Counter[str]] = {}
         self.found = Counter[str]()
         self.num_edited = 0
-        self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # by rule; edited ones by ""
+        self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # by rule; edited documents by ""
 
     def add(self, candidate: Candidate, before: str) -> None:
-        """Count a document that has passed the step, which had the text `before` when it came there."""
+        """Count a document after the step; `before` was its text before the step."""
         place = candidate.document.source, candidate.language or ""
         figures = self._figures.get(place)
         if figures is None:
@@ -78,7 +78,7 @@ class Account:
         del known[_EXAMPLES:]
 
     def merge(self, other: Account) -> None:
-        """Add what another part of the corpus gave."""
+        """Add the account of another part of the corpus."""
         for place, figures in other._figures.items():
             known = self._figures.get(place, [0] * len(_FIGURES))
             self._figures[place] = [old + new for old, new in zip(known, figures, strict=True)]
@@ -93,7 +93,7 @@ class Account:
             del known[_EXAMPLES:]
 
     def total(self) -> dict[str, Any]:
-        """Figures of all documents, those that were removed, by rule, and what was found and edited."""
+        """Figures of all documents, removed documents by rule, finds by kind, and the number of edited documents."""
         figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)
         removed = sum(self._removed.values(), Counter[str]())
         return {
@@ -114,11 +114,11 @@ class Account:
         return {key: {name: total[name] for name in (*_FIGURES, "removed")} for key, total in totals.items()}
 
     def removed_examples(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Documents that were removed, by rule."""
+        """Examples of removed documents by rule."""
         return {rule: [each for _, each in known] for rule, known in sorted(self._examples.items()) if rule}
 
     def edited_examples(self) -> list[dict[str, Any]]:
-        """Documents that were edited: lines that stayed (a space), went (-) and came (+)."""
+        """Examples of edited documents, as lines that were kept (a space), removed (-) or added (+)."""
         return [each for _, each in self._examples.get("", [])]
 
 

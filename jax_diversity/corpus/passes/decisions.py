@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
         pa.field("duplicate_of", pa.string()),
     ]
 )
-"""`step` .. `threshold` are null for documents that are kept; `measured` is by `step.rule`."""
+"""`step` .. `threshold` are null for kept documents; `measured` is by `step.rule`."""
 _GROUP_ROWS = 10_000
 _FILE_ROWS = 1_000_000
 
@@ -40,7 +40,7 @@ class _Write(Protocol):
 
 @contextmanager
 def decisions_writer(folder: Path) -> Iterator[_Write]:
-    """A function that stores the decision on one document; some ten thousand are held in memory."""
+    """A function that stores the decision on one document; up to ten thousand rows are in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple] = []
     num_rows = 0

@@ -1,4 +1,4 @@
-"""ArrayRecord files of token ids: records of `tf.train.Example`, decoded without TensorFlow, or of bare arrays.
+"""ArrayRecord files of token ids: records of `tf.train.Example`, decoded without TensorFlow, or arrays.
 
 An Example is a protocol buffer: a map from names to lists of bytes, floats or 64-bit integers
 (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto).
@@ -26,7 +26,7 @@ _Feature = Int64[np.ndarray, " value"] | list[float] | list[bytes]
 
 
 def read_array_records(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
-    """A reader: the documents of the records, about 8 MB at a time; each counts as an equal part of the file."""
+    """Read the documents of the records, about 8 MB at a time; for progress all records have equal size."""
     return TOKENS.documents(file, config, _records(file, config, advance))
 
 
@@ -37,8 +37,8 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
     with reading_faults(file):
         size = os.stat(path).st_size
     try:
-        # Without read-ahead and threads: they would hold several chunks of the file, and only one is read at a time.
-        # As bytes: the library takes any name of a file only so.
+        # Read-ahead and threads would hold several chunks of the file; one chunk is read at a time.
+        # The library takes every file name only as bytes.
         reader = array_record_module.ArrayRecordReader(os.fsencode(path), "readahead_buffer_size:0,max_parallelism:0")
         num_records = reader.num_records()
         step = int(min(max(_READ_BYTES * num_records // max(size, 1), 1), _READ_RECORDS))
@@ -46,11 +46,11 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
             end = min(begin + step, num_records)
             for row, record in enumerate(reader.read(begin, end), begin + 1):  # rows are counted from 1
                 yield Place(file, row), _fields(record, config)
-            # The difference of two rounded parts: all of them add up to the file's size exactly.
+            # Differences of rounded parts add up to the exact file size.
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:
         what = str(error).partition("\n")[0]
-        raise UserError(f"{file.address} is no ArrayRecord file, or a damaged one ({what}); fetch it again.") from None
+        raise UserError(f"{file.address} is not an ArrayRecord file, or is damaged ({what}); fetch it again.") from None
     if size and not num_records:
         raise UserError(f"Expected records in {file.address}, found none; its writer may not have been closed.")
 
@@ -67,7 +67,7 @@ def _fields(record: bytes, config: CorpusConfig) -> dict[str, Any] | Problem:
 
 
 def _plain(values: _Feature) -> Any:
-    """A feature as other formats hold it: a list of one value as that value, bytes as text where they are UTF-8."""
+    """A feature as in other formats: a list of one value as the value, UTF-8 bytes as text."""
     plain = values.tolist() if isinstance(values, np.ndarray) else [_text(value) for value in values]
     return plain[0] if len(plain) == 1 else plain
 
@@ -80,7 +80,7 @@ def _text(value: float | bytes) -> Any:
 
 
 def decode_example(record: bytes) -> dict[str, _Feature]:
-    """The features of one Example: integers as an array, floats and bytes as lists; ValueError if it is none."""
+    """The features of one Example: integers as an array, floats and bytes as lists; ValueError for other bytes."""
     features: dict[str, _Feature] = {}
     for _, content in _parts(record, (1,), "it has"):
         for _, entry in _parts(content, (1,), "its features have"):
@@ -93,10 +93,10 @@ def decode_example(record: bytes) -> dict[str, _Feature]:
 
 
 def _parts(message: bytes | memoryview, numbers: tuple[int, ...], owner: str) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message whose fields are all texts or messages with these numbers."""
+    """The fields of a message that contains only texts or messages with these numbers."""
     for number, kind, value in read_fields(message):
         if number not in numbers or kind != BYTES or isinstance(value, int):
-            raise ValueError(f"no tf.train.Example: {owner} a field {number}")
+            raise ValueError(f"not a tf.train.Example: {owner} a field {number}")
         yield number, value
 
 
@@ -104,7 +104,7 @@ def _bytes_list(content: memoryview) -> list[bytes]:
     return [bytes(value) for _, kind, value in read_fields(content) if kind == BYTES]
 
 
-# Writers may pack a list of numbers into one field, or write each number as a field of its own; readers take both.
+# Writers may pack a list of numbers into one field or write a field for each number; readers accept both.
 def _float_list(content: memoryview) -> list[float]:
     parts = [
         np.frombuffer(value, "<f4")

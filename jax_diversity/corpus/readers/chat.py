@@ -1,11 +1,12 @@
-"""Records that hold the turns of a chat, or an instruction and its answer -> documents that know where the answers are.
+"""Records with the turns of a chat, or with an instruction and its answer -> documents with the places of the answers.
 
-The fields that hold the turns are found in each record: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such
-as `instruction` and `output` (Alpaca). What is said is text; of a list of parts only those of text count.
+Each record may have other fields for its turns: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such as
+`instruction` and `output` (Alpaca). Contents are text; in a list of parts only text parts count.
 
-Where the answers are is known in characters, which an edit of the text makes void. So `with_learned_spans` compares
-every text with the one that was read, after the steps of preparation: in an edited one the turns are found again by
-what the template writes between them, or the document has no answers that are learnt, and is counted.
+The places of the answers are counted in characters, so that an edit of the text invalidates them. After the steps of
+preparation `with_learned_spans` compares every text with the text that was read. In an edited text it finds the turns
+again by the template's own text between them; otherwise no answer of the document is learnt, and the document is
+counted.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.schema import Document
 
 _READ = "turns_as_read"
-"""The metadata field of a chat on its way through preparation: the turns' places in the text that was read, the numbers
-of those that are learnt, a hash of the text, and whether what is said has nothing that looks like the template's."""
+"""The metadata field of a chat during preparation: the places of the turns in the text as read, the numbers of the
+learnt turns, a hash of the text, and whether the content contains no template markers."""
 _LISTS = ("messages", "conversations", "conversation")
 _PAIRS = (
     ("instruction", "output"),
@@ -47,7 +48,7 @@ _ROLE_OF = {
 
 
 class _BrokenError(Exception):
-    """A record's turns are not what they should be."""
+    """The turns of a record are broken."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.what)
@@ -55,7 +56,7 @@ class _BrokenError(Exception):
 
 
 def chat_form(config: CorpusConfig) -> RecordForm:
-    """Records that hold turns, written by the template of the settings."""
+    """Records with turns, written with the template of the settings."""
     return _ChatForm("format", "turns", partial(_make_chat, load_template(config.chat_template)))
 
 
@@ -75,21 +76,21 @@ class _ChatForm(RecordForm):
 def with_learned_spans(
     documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]
 ) -> Iterator[Document]:
-    """Chats as they are stored: where turns and answers are, in the metadata; other documents stay as they are.
+    """Add the places of turns and answers to the metadata of chats; other documents stay unchanged.
 
-    `counts` gets the number of chats, and of those in whose edited texts the turns could not be found again.
+    `counts` gets the number of chats, and the number of edited chats whose turns could not be found again.
     """
     template = load_template(config.chat_template)
     counts |= {"num_chats": 0, "num_chats_without_turns": 0}
     for document in documents:
         read = document.metadata.get(_READ)
-        if read is None:  # no chat: a module of the Python environment
+        if read is None:  # not a chat, such as a module of the Python environment
             yield document
             continue
         turns = _current_turns(document, read, template)
         counts["num_chats"] += 1
         counts["num_chats_without_turns"] += turns is None
-        said, learned = [(0, len(document.text))], []  # of an edited chat whose turns are not certain
+        said, learned = [(0, len(document.text))], []  # for an edited chat whose turns are not certain
         if turns is not None:
             said = [turn[:2] for turn in turns]
             learned = [(turns[number][0], turns[number][2]) for number in read["learned"]]
@@ -100,12 +101,13 @@ def with_learned_spans(
 def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
     if _text_mark(document.text) == read["text"]:
         return read["turns"]
-    # Of two places that look alike a step may have removed the template's own: then the other would be found.
+    # If the content contains template markers, a step may have removed the template's own, and the others would be
+    # found.
     return template.find(document.text, document.metadata["roles"]) if read["is_clear"] else None
 
 
 def _text_mark(text: str) -> str:
-    # A step may have left half a surrogate pair, which is found where the document is stored.
+    # A step may have left a lone surrogate, which is reported when the document is stored.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -134,7 +136,7 @@ def _make_chat(
 
 
 def _take_turns(fields: dict[str, Any]) -> list[Turn]:
-    """The turns, whose fields are removed from the record."""
+    """Remove the fields of the turns from the record and return the turns."""
     for name in _LISTS:
         if isinstance(fields.get(name), list):
             turns = _turns(fields.pop(name), name)
@@ -172,7 +174,7 @@ def _turns(entries: list[Any], name: str) -> list[Turn]:
 
 def _turn(entry: Any, name: str) -> Turn:
     if not isinstance(entry, Mapping):
-        raise _broken(f"{name} is {_kind(entry)}, no object")
+        raise _broken(f"{name} is {_kind(entry)}, expected an object")
     speaker = entry.get("role", entry.get("from"))
     role = _ROLE_OF.get(speaker.strip().lower()) if isinstance(speaker, str) else None
     if role is None:
@@ -187,33 +189,34 @@ def _turn(entry: Any, name: str) -> Turn:
 
 
 def _content(content: Any, name: str) -> str:
-    """What is said: a text, or the parts of text in a list."""
+    """The content of a turn: a text, or the text parts of a list."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise _BrokenError(Problem("num_text_not_string", f"{name} holds {_kind(content)}, no text"))
+        raise _BrokenError(Problem("num_text_not_string", f"{name} holds {_kind(content)}, expected a text"))
     parts = []
     for part in content:
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             parts.append(text)
         elif not isinstance(part, Mapping) or part.get("type") == "text":
-            raise _BrokenError(Problem("num_text_not_string", f"{name} has a part that holds {_kind(text)}, no text"))
+            what = f"{name} has a part that holds {_kind(text)}, expected a text"
+            raise _BrokenError(Problem("num_text_not_string", what))
     return "".join(parts)
 
 
 def _calls(entry: Mapping[str, Any], name: str) -> list[str]:
-    """Calls of tools, each a line of JSON with name and arguments."""
+    """Tool calls, each a line of JSON with name and arguments."""
     calls = entry.get("tool_calls") or ([{"function": entry["function_call"]}] if entry.get("function_call") else [])
     if not isinstance(calls, list):
-        raise _broken(f"tool_calls of {name} are {_kind(calls)}, no list")
+        raise _broken(f"tool_calls of {name} are {_kind(calls)}, expected a list")
     lines = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise _broken(f"{name} has a tool call without a name")
         arguments = function.get("arguments")
-        with suppress(ValueError, RecursionError):  # most write them as a text of JSON
+        with suppress(ValueError, RecursionError):  # most writers encode them as JSON text
             arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         try:
             lines.append(json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False))

@@ -1,8 +1,8 @@
-"""Templates: the turns of a chat -> one text, and where in the text the answers are.
+"""Templates: the turns of a chat -> one text, and the places of the answers in it.
 
-A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. `{content}` is what is
-said, the turn ends at `{end}`, and what comes after it stands between this turn and the next. Patterns are never
-evaluated, and nothing is looked for in what is said: a turn cannot change how the others are written.
+A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. `{content}` is the
+content, the turn ends at `{end}`, and the text after it separates this turn from the next. Patterns are never
+evaluated, and contents are never searched: a turn cannot change how other turns are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 class Turn(NamedTuple):
-    """What one side says; `is_learned` is False for an answer that is not to be learnt."""
+    """One turn; `is_learned` is False for an answer without loss."""
 
     role: str
     content: str
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
 
 class TurnSpan(NamedTuple):
-    """Where a turn is in a text, in characters: what is said from `start` to `stop`, what ends the turn up to `end`."""
+    """The place of a turn in characters: content from `start` to `stop`, then the turn's ending up to `end`."""
 
     start: int
     stop: int
@@ -52,7 +52,7 @@ class TurnSpan(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """What stands before a turn's content, what ends the turn, and what divides it from the next."""
+    """The text before a turn's content, the turn's ending, and the text between this turn and the next."""
 
     before: str
     end: str
@@ -61,17 +61,17 @@ class _Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template; `load_template` makes it."""
+    """A template, made by `load_template`."""
 
     patterns: Mapping[str, _Pattern]
 
     @property
     def identity(self) -> str:
-        """What decides the texts."""
+        """The patterns as text, for fingerprints."""
         return json.dumps({role: list(pattern) for role, pattern in self.patterns.items()}, sort_keys=True)
 
     def render(self, turns: Sequence[Turn]) -> tuple[str, list[TurnSpan]]:
-        """The text of some turns, and where in it each turn is.
+        """The text of turns, and the place of each turn in it.
 
         Raises:
             KeyError: the template has no pattern for a role.
@@ -95,15 +95,15 @@ class ChatTemplate:
         return "".join(parts), spans
 
     def find(self, text: str, roles: Sequence[str]) -> list[TurnSpan] | None:
-        """Where the turns of some roles are in an edited text; None where that is not certain.
+        """The places of turns in an edited text, by their roles; None if they are not certain.
 
-        What the template writes between the contents must be there, in its order, and at one place only: the first
-        places from the left must be the first ones from the right.
+        The template's text between the contents must occur in order and unambiguously: a search from the left and a
+        search from the right must find the same places.
         """
         patterns = [self.patterns[role] for role in roles]
         marks = [one.end + one.between + other.before for one, other in pairwise(patterns)]
         before, end = patterns[0].before, patterns[-1].end
-        end = end if text.endswith(end) else end.rstrip()  # steps remove blanks at a text's end
+        end = end if text.endswith(end) else end.rstrip()  # steps remove spaces at the end of a text
         first, last = len(before), len(text) - len(end)
         if not (text.startswith(before) and text.endswith(end) and first <= last and all(marks)):
             return None
@@ -124,10 +124,10 @@ class ChatTemplate:
 
 
 def load_template(name: str) -> ChatTemplate:
-    """A built-in template by name, or one from a YAML or JSON file that has a pattern for every role.
+    """A built-in template by name, or a template from a YAML or JSON file with a pattern for every role.
 
     Raises:
-        UserError: neither a known name nor a file, or a file that holds no template.
+        UserError: neither a known name nor a file, or a file without a template.
     """
     if name in BUILT_IN:
         return ChatTemplate({role: _pattern(text) for role, text in BUILT_IN[name].items()})
@@ -144,7 +144,7 @@ def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
         if len(content) > _MOST_BYTES:
             raise UserError(f"Expected a template of at most {_MOST_BYTES} bytes at {path}, found a longer file.")
         patterns = parse_yaml(content.decode("utf-8-sig"))
-    except (OSError, ValueError) as error:  # a path with a zero byte, a file that is no UTF-8
+    except (OSError, ValueError) as error:  # a path with a zero byte, a file that is not UTF-8
         if isinstance(error, UserError):
             raise
         raise UserError(f"Expected corpus.chat_template to be {known}, found {str(path)!r}: {error}.") from None

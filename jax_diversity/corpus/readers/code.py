@@ -1,4 +1,4 @@
-"""Source code: one document a file, with the licence that holds for it."""
+"""Source code: one document a file, with its licence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LONGEST_RECORD = 2**26  # of the files of an installed package
 
 
 class Licences:
-    """The licences of the files of trees, by what their folders hold. Every folder is looked at once."""
+    """The licences of files, from their folders. Every folder is read once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, tuple[bool, str | None]] = {}
         self._installed: dict[str, dict[str, str | None]] = {}
 
     def of(self, file: InputFile) -> str | None:
-        """The SPDX expression for a file by the nearest folder that tells, up to the fixed folder of its glob."""
+        """The SPDX expression of the nearest folder with a licence, up to the fixed folder of the file's glob."""
         tree = _Tree(file)
         folder = posixpath.dirname(file.address)
         for _ in range(file.name.count("/") + 1):
@@ -52,10 +52,10 @@ class Licences:
 
 
 def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
-    """A reader: the file as one document, as `read_text` does it, with its licence in the field `licence`.
+    """Read the file as one document, as in `read_text`, with its licence in the field `licence`.
 
-    That is the licence which the file's first comments name, otherwise that of the nearest folder: of its licence
-    files, otherwise of its description of a package. Where none is found, there is no field.
+    The licence comes from the file's first comments, otherwise from the licence files of the nearest folder, otherwise
+    from its package description. Without a licence there is no such field.
     """
     for place, found in read_text(file, advance):
         if isinstance(found, Document):
@@ -65,7 +65,7 @@ def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
 
 
 class _Tree:
-    """Folders and files beside a file, on its file system."""
+    """The folders above a file, on its file system."""
 
     def __init__(self, file: InputFile) -> None:
         self._filesystem = file.filesystem
@@ -82,11 +82,11 @@ class _Tree:
         try:
             with InputFile(posixpath.join(folder, name), name, self._filesystem).open() as stored:
                 return stored.read(most_bytes).decode("utf-8", "replace")
-        except (OSError, UserError):  # a folder of that name, or no right to read it
+        except (OSError, UserError):  # a folder of this name, or no permission to read it
             return ""
 
     def licence_in(self, folder: str) -> tuple[bool, str | None]:
-        """Whether a folder tells a licence at all, and which one where it is known."""
+        """Whether a folder names a licence, and its identifier if it is known."""
         names = self._names(folder)
         files = [name for name in names if _LICENCE_FILE.match(name)]
         texts = self._texts(folder, files)
@@ -110,7 +110,7 @@ class _Tree:
         return {name: text for name in named if (text := self._read(folder, name))}
 
     def licences_of_installed(self, folder: str) -> dict[str, str | None]:
-        """Of a folder of installed Python packages: the licence by file, as the packages' records list them."""
+        """The licences of a folder of installed Python packages by file, from the packages' records."""
         found: dict[str, str | None] = {}
         for name in self._names(folder):
             if name.endswith(".dist-info"):
@@ -124,7 +124,7 @@ class _Tree:
 
 def _of_texts(texts: dict[str, str]) -> str | None:
     found = {name: licence_of_text(text) for name, text in texts.items()}
-    # Where there are COPYING and COPYING.LESSER, the first is what the second refers to.
+    # COPYING.LESSER refers to COPYING if both exist.
     plain = [name for name in sorted(found, key=lambda name: ".lesser" not in name.lower()) if _PLAIN.match(name)]
     known = sorted({licence for licence in found.values() if licence})
     if first := next(filter(None, (found[name] for name in plain)), None):

@@ -1,4 +1,4 @@
-"""Which files a corpus consists of, and how their bytes are read: local or remote, plain, .gz, .bz2 or .zst."""
+"""The files of a corpus and their bytes: local or remote, plain, .gz, .bz2 or .zst."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
-"""Longest line or file of text: what one string of an Arrow column can hold, with room to spare."""
+"""Longest line or text file; a string of an Arrow column can hold a little more."""
 
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
@@ -43,11 +43,10 @@ _NAMES: dict[TextFormat, re.Pattern] = {
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of a corpus; `filesystem` is the fsspec file system of a remote one.
+    """One file of a corpus; `filesystem` is the fsspec file system of a remote file.
 
-    `name` is the part of the address that is the same in every copy of the corpus: what is below the fixed folders of
-    the glob that found it, or the base name. If two files of a corpus would share a name, all files are named from the
-    folder on that they have in common.
+    `name` is the part of the address that is equal in every copy of the corpus: the path below the fixed folders of the
+    glob, or the base name. If two files of a corpus would share a name, all names are paths below the common folder.
     """
 
     address: str
@@ -62,13 +61,13 @@ class InputFile:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, which is the source of files that hold one document each."""
+        """The name of its folder, which is the source of files with one document each."""
         path = os.path.abspath(self.address) if self.filesystem is None else self.address.partition("://")[2]
         return valid_name(PurePosixPath(path).parent.name) or self.stem
 
     @property
     def format(self) -> TextFormat:
-        """The format by the name; text for unknown ones."""
+        """The format by the name; text for unknown names."""
         base = PurePosixPath(without_compression(self.name)).name
         for name, pattern in _NAMES.items():
             if pattern.search(base):
@@ -90,11 +89,11 @@ class InputFile:
         """Number of stored bytes."""
         if self.filesystem is None:
             return os.stat(self.address).st_size
-        return int(self.filesystem.size(self.address) or 0)  # None from servers that do not tell it
+        return int(self.filesystem.size(self.address) or 0)  # some servers give None
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """The stored bytes and, decompressed by the file's ending, its content; faults are `UserError`s."""
+        """The stored bytes, and the content, decompressed by the file's ending; faults are `UserError`s."""
         if self.name.endswith(".7z"):
             raise UserError(
                 f"Expected a plain file, .gz, .bz2 or .zst, found the 7z archive {self.address}; unpack it with "
@@ -102,16 +101,16 @@ class InputFile:
             )
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):  # the decompressors accept a file of no bytes as one without content
+                if not stored.read(1):  # the decompressors accept an empty file
                     raise EOFError("no bytes")
                 stored.seek(0)
-            # A buffer in C gives the lines: GzipFile and pyarrow's stream would run Python code for each of them.
+            # A buffer in C splits lines; GzipFile and pyarrow's stream would run Python code for each line.
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
             elif self.name.endswith((".bz2", ".zst")):
-                # pyarrow's streams raise where a frame is cut off, or where what follows one is none. That of the
-                # package zstandard just ends, and Python's own for bz2 leaves out what follows.
+                # pyarrow's streams raise for a truncated frame and for trailing bytes. The stream of the package
+                # zstandard just ends, and Python's stream for bz2 ignores trailing bytes.
                 kind = "bz2" if self.name.endswith(".bz2") else "zstd"
                 with pa.CompressedInputStream(pa.PythonFile(stored, "r"), kind) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)
@@ -126,7 +125,7 @@ def reading_faults(file: InputFile) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
-    # UnicodeDecodeError: of names in a Parquet file's own description; records that are no UTF-8 are counted apart.
+    # UnicodeDecodeError: names in a Parquet file's schema; records that are not UTF-8 are counted separately.
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
@@ -144,7 +143,7 @@ def local_path(file: InputFile) -> Path:
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
-    """All files that `config.paths` names, each once, sorted by their addresses."""
+    """All files of `config.paths`, each once, sorted by address."""
     found: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
@@ -171,7 +170,7 @@ def _is_number(word: str) -> bool:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files, with names that differ from one another, since ids of documents are made of names."""
+    """The files with different names, because ids of documents contain names."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -190,7 +189,7 @@ def find_local(pattern: str) -> list[InputFile]:
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # left out of names: the same files in another folder have the same names
+    root = _fixed_folder(path)  # not part of names: the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -207,7 +206,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
         raise missing_driver(protocol, error) from None
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
-    except Exception as error:  # every driver has its own exceptions for refused access and lost connections
+    except Exception as error:  # every driver has its own exceptions
         raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
     root = _fixed_folder(path)
     return [
@@ -217,7 +216,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
 
 
 def _fixed_folder(pattern: str) -> str:
-    """The folders of a path, or of a glob before its first wildcard."""
+    """The folder of a path, or of a glob before its first wildcard."""
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 

@@ -18,7 +18,7 @@ _LINES_PER_STEP = 64
 
 
 def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A reader: the documents of the lines; blank lines are left out."""
+    """Read the documents of the lines; blank lines are left out."""
     return form.documents(file, config, read_objects(file, advance))
 
 
@@ -26,7 +26,7 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
     """The lines as JSON objects; blank lines are left out."""
     number, position, num_lines, num_objects = 0, 0, 0, 0
     with file.stream() as (stored, content):
-        # With a limit for `readline`: a file without line ends would be read into memory whole.
+        # `readline` has a limit: a file without line ends would be read into memory as a whole.
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
             number += 1
             if len(line) > MAX_DOCUMENT_BYTES:
@@ -40,7 +40,7 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
                 position = stored.tell()
             if not line.isspace():
                 record = _parse(line)
-                del line  # it may have 1 GB, and its text is copied several times until the document is stored
+                del line  # it may have 1 GB, and its text is copied several times before the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)
                 yield Place(file, number), record
@@ -57,14 +57,14 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
         record = json.loads(line.decode("utf-8"))
         if not isinstance(record, dict):
             return Problem("num_broken_records", f"expected a JSON object, found {type(record).__name__}")
-        # JSON may spell one half of a surrogate pair as \\ud800. Python reads it, but it cannot be stored as UTF-8.
-        # Only lines with such an escape are encoded to find out, since that copies the whole record.
+        # JSON may contain a lone surrogate such as \\ud800, which cannot be stored as UTF-8. Only lines with such an
+        # escape are encoded as a check, because encoding copies the whole record.
         if _SURROGATE.search(line):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
         return record
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         return Problem.of_unicode(error)
     except json.JSONDecodeError as error:
-        return Problem("num_broken_records", f"no JSON: {error.msg} at character {error.colno}")
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets nested as deep
-        return Problem("num_broken_records", f"no JSON that can be read: {error}")
+        return Problem("num_broken_records", f"not JSON: {error.msg} at character {error.colno}")
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of nested brackets
+        return Problem("num_broken_records", f"unreadable JSON: {error}")

@@ -1,6 +1,6 @@
 r"""LaTeX as arXiv ships it: plain files, archives of a paper, archives of papers. Every paper is one document.
 
-Archives are read from beginning to end, as a stream. Nothing is unpacked to disk; names in them are names alone.
+Archives are read as a stream from beginning to end. Nothing is unpacked to disk; names in archives are never paths.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from jax_diversity.schema import Document
 
 MEDIA_TYPE = "text/x-tex"
 MAX_UNPACKED_BYTES = 2**28
-"""Of a paper with its figures; what unpacks to more is no paper."""
+"""Largest size of a paper with its figures."""
 MAX_TEXT_BYTES = 2**25
-"""Of a paper's LaTeX, with the files that it takes in."""
+"""Largest size of a paper's LaTeX with its included files."""
 
 _MAIN_ENDINGS = (".tex", ".ltx", ".latex")
 _TEXT_ENDINGS = (*_MAIN_ENDINGS, ".bbl", ".tikz", ".pgf")
@@ -35,23 +35,23 @@ _GZIP = b"\x1f\x8b"
 _HAS_CLASS = re.compile(r"^[^%\n]*\\document(?:class|style)\b", re.MULTILINE)
 _BEGIN, _CLOSE = r"\begin{document}", r"\end{document}"
 _END = re.compile(r"^[^%\n]*?\\endinput\b", re.MULTILINE)
-# What is escaped and what is a comment comes first, so that a command there is none.
+# Escapes and comments come first, so that commands inside them do not match.
 _INPUT = re.compile(
     r"\\[\\%]|%[^\n]*|\\(?:input|include|subfile|subfileinclude)(?![a-zA-Z@])\s*(?:\{([^{}\n]*)\}|([^\s{}\\%]+))"
     r"|\\(?:sub)?(?:import|includefrom|inputfrom)\*?\s*\{([^{}\n]*)\}\s*\{([^{}\n]*)\}"
 )
 _MOST_LEVELS = 16
 _MOST_MAINS = 32
-_PART_COST = 4096  # characters that every part counts at least, so that empty ones come to an end too
+_PART_COST = 4096  # characters that every part counts at least, so that inclusion of empty files ends too
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _TITLE = re.compile(r"\\title\s*(?:\[[^\]]{0,300}\])?\s*\{(.{0,500})", re.DOTALL)
 
 
 def read_latex(file: InputFile, advance: Advance) -> Found:
-    r"""A reader: a .tex file, plain or compressed, an archive (.tar, .tar.gz, .gz) of one paper, or one of many papers.
+    r"""Read a .tex file, plain or compressed, or an archive (.tar, .tar.gz, .gz) of one paper or of many papers.
 
-    What a file is, its content tells. The text of a paper is its main file, with the files that `\input` and the like
-    name put in place. Papers without LaTeX (a PDF alone) are counted as records without text.
+    The content decides the file type. The text of a paper is its main file with its included files (`\input` and
+    similar commands). Papers without LaTeX (a PDF alone) are counted as records without text.
     """
     position = 0
     with file.stream() as (stored, content):
@@ -71,11 +71,11 @@ class _Readable(Protocol):
 
 
 class _TooLargeError(Exception):
-    """A paper is larger than any paper is."""
+    """A paper exceeds the limits."""
 
 
 class _Bounded:
-    """Content that is read no further than a limit. Its first bytes tell what it is."""
+    """Content that is read up to a limit. Its first bytes decide the type."""
 
     def __init__(self, content: _Readable) -> None:
         self._content, self._block, self._block_start = content, b"", 0
@@ -83,11 +83,11 @@ class _Bounded:
         self.renew()
 
     def renew(self) -> None:
-        """Allow as many bytes again."""
+        """Reset the limit."""
         self._left = MAX_UNPACKED_BYTES
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes, fewer at the end alone."""
+        """The next `size` bytes; fewer only at the end."""
         self._block_start += len(self._block)
         self._block, self._ahead = self._ahead[:size], self._ahead[size:]
         if len(self._block) < size:
@@ -98,7 +98,7 @@ class _Bounded:
         return self._block
 
     def is_archive(self) -> bool:
-        """Tell whether it begins as an archive does."""
+        """Tell whether the content begins as an archive."""
         try:
             tarfile.TarInfo.frombuf(self.head, "utf-8", "replace")
         except tarfile.HeaderError:
@@ -110,18 +110,18 @@ class _Bounded:
         with tarfile.open(fileobj=cast(Any, self), mode="r|", encoding="utf-8", errors="replace") as opened:
             archive: Any = opened
             while (member := archive.next()) is not None:
-                archive.members.clear()  # else it would remember millions of empty ones
+                archive.members.clear()  # otherwise it would remember millions of empty files
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is not None:
                     yield valid_name(member.name), content
-            # An empty block ends an archive; tarfile takes any damaged one for the end.
+            # An empty block ends an archive; tarfile also ends at a damaged block.
             start = archive.offset - self._block_start
             if start < 0 or self._block[start : start + tarfile.BLOCKSIZE] != bytes(tarfile.BLOCKSIZE):
                 raise EOFError("an archive without its end")
 
 
 def _unpacked(content: _Readable) -> _Bounded:
-    """The content, decompressed once where it is compressed."""
+    """The content, decompressed once if it is compressed."""
     bounded = _Bounded(content)
     if bounded.head.startswith(_GZIP):
         return _Bounded(cast(Any, gzip.GzipFile(fileobj=cast(Any, bounded))))
@@ -129,7 +129,7 @@ def _unpacked(content: _Readable) -> _Bounded:
 
 
 def _papers(file: InputFile, content: _Bounded) -> Found:
-    """The papers of a file: it is one, or an archive of one, or of many."""
+    """The papers of a file: one, or those of an archive."""
     place, texts, without_text, num_papers = Place(file, None), _Texts(file.folder), list[Place](), 0
     try:
         if not content.is_archive():
@@ -153,7 +153,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
     except _TooLargeError as error:
         yield place, Problem("num_broken_records", str(error))
         return
-    if document is not None:  # then the others are its figures
+    if document is not None:  # then the other files are its figures
         yield place, document
     elif without_text or not num_papers:
         for inner in without_text or [place]:
@@ -161,7 +161,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
 
 
 def _paper_within(place: Place, source: str, content: _Readable) -> Document | Problem | None:
-    """A paper of an archive of papers; None where it has no LaTeX."""
+    """A paper of an archive of papers; None without LaTeX."""
     texts = _Texts(source)
     try:
         unpacked = _unpacked(content)
@@ -179,14 +179,14 @@ def _paper_within(place: Place, source: str, content: _Readable) -> Document | P
 
 
 class _Texts(dict[str, str]):
-    """The files of LaTeX of one paper, by name."""
+    """The LaTeX files of one paper by name."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self._source, self._left = source, MAX_TEXT_BYTES
 
     def add(self, name: str, content: _Readable) -> None:
-        """Read a file; what is something else, such as PostScript, is left out."""
+        """Read a file; other types, such as PostScript, are left out."""
         stored = content.read(self._left + 1)
         self._take(len(stored))
         if stored.startswith(_OTHERS) or b"\0" in stored:
@@ -198,7 +198,7 @@ class _Texts(dict[str, str]):
         self[posixpath.normpath(name)] = text.replace("\r\n", "\n").replace("\r", "\n")
 
     def document(self, place: Place) -> Document | None:
-        """The paper, None where no file is LaTeX: of several with a class the one that is longest with its parts."""
+        """The paper, None without LaTeX. The main file is the longest file with a class, its parts included."""
         names = [name for name in self if name.lower().endswith(_MAIN_ENDINGS)] or list(self)[:1]
         names = [name for name in names if _HAS_CLASS.search(self[name])] or names
         found = ""
@@ -219,11 +219,11 @@ class _Texts(dict[str, str]):
         )
 
     def _with_parts(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
-        """The text of a file, with the files that it takes in put in place; none of them within itself."""
+        """The text of a file with its included files; a file is never included within itself."""
         text, last = self[name], 0
         if end := _END.search(text):
             text = text[: end.end() - len(r"\endinput")]
-        if above and _BEGIN in text:  # a part that can also be set by itself
+        if above and _BEGIN in text:  # a part that can also be typeset alone
             text = text.partition(_BEGIN)[2].rpartition(_CLOSE)[0]
         above = (*above, name)
         for match in _INPUT.finditer(text):
@@ -237,7 +237,7 @@ class _Texts(dict[str, str]):
             yield "\n"
 
     def _find(self, match: re.Match, above: tuple[str, ...]) -> str | None:
-        """The file that a command takes in; None for any other match and for files that are not in the archive."""
+        """The file that a command includes; None for other matches and for files outside the archive."""
         braced, bare, folder, within = match.groups()
         target = (braced or bare or posixpath.join(folder or "", within or "")).strip().strip('"')
         if not target or len(above) >= _MOST_LEVELS:
@@ -260,7 +260,7 @@ class _Texts(dict[str, str]):
 
 
 def _title(text: str) -> str | None:
-    """What is between the braces of the title, in one line, without its notes."""
+    """The title, in one line, without its notes."""
     match = _TITLE.search(text)
     if match is None:
         return None

@@ -1,8 +1,8 @@
 """Dumps of MediaWiki: XML with one page after another, read page by page.
 
-A page is cut out at its tags and parsed alone: memory is that of one page, and a page that is broken does not cost the
-ones behind it. Wiki text is escaped in a dump, so that these tags are nowhere in it. Entities cannot grow: only what
-stands before the first page could declare any, and a document type there is refused.
+A page is cut out at its tags and parsed alone: one page is in memory, and a broken page does not affect later pages.
+Wiki text is escaped in a dump, so that it never contains these tags. Entities cannot expand: only the text before the
+first page could declare them, and a document type there is refused.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 class _Wiki(NamedTuple):
-    """What a dump says of itself."""
+    """The description of a wiki in its dump."""
 
     name: str
     language: str | None
     pages: str | None
-    """What the addresses of pages begin with."""
+    """The beginning of the pages' addresses."""
 
 
 def read_mediawiki(file: InputFile, advance: Advance) -> Found:
-    """A reader: the pages of the main namespace, with the wiki text of the last revision that the dump has.
+    """Read the pages of the main namespace, with the wiki text of the last revision in the dump.
 
-    Redirects and pages of other namespaces are left out. A page that is no XML or no UTF-8 is a `Problem`.
+    Redirects and pages of other namespaces are left out. A page that is not XML or not UTF-8 is a `Problem`.
 
     Raises:
-        UserError: a dump that is cut off, a file that is none, or one that declares a document type.
+        UserError: a truncated dump, another file, or a dump that declares a document type.
     """
     wiki = None
     for number, part in enumerate(_parts(file, advance), 1):
         begin = part.find(_BEGIN)
         wiki = wiki or _read_head(file, part[: max(begin, 0) or len(part)])
-        if not part.endswith(_END):  # what follows the last page
+        if not part.endswith(_END):  # after the last page
             if b"</mediawiki>" not in part:
                 raise UserError(f"{file.address} is cut off: it has no </mediawiki> at its end; fetch it again.")
             return
@@ -61,7 +61,7 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
 
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
-    """The content, cut behind every page."""
+    """The content in parts, each up to the end of a page."""
     buffer, position = bytearray(), 0
     with file.stream() as (stored, content):
         while piece := content.read(_PIECE_BYTES):
@@ -93,7 +93,7 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
             )
         if not _ROOT.match(text):
             raise _no_dump(file, quoted(text[:60]))
-        # A string is parsed whatever encoding its declaration names.
+        # In a string the parser ignores the declared encoding.
         root = ElementTree.fromstring(text if "</mediawiki>" in text else f"{text}</mediawiki>")
     except (UnicodeDecodeError, ElementTree.ParseError) as error:
         raise _no_dump(file, in_one_line(error)) from None

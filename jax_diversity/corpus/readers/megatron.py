@@ -13,9 +13,9 @@ from jax_diversity.token_store.megatron import TokenFile
 
 
 def read_megatron(file: InputFile, advance: Advance) -> Found:
-    """A reader: the documents of an `.idx` and its `.bin`; none for the `.bin`, which is a file of the corpus too.
+    """Read the documents of an `.idx` and its `.bin`; the `.bin` alone, also a file of the corpus, gives none.
 
-    Their source is the prefix's base name, their ids are prefix and number: `web_text_document:17`.
+    The source is the base name of the prefix, the id is prefix and number: `web_text_document:17`.
     """
     path = local_path(file)
     if path.suffix == ".bin":
@@ -25,7 +25,7 @@ def read_megatron(file: InputFile, advance: Advance) -> Found:
         return
     prefix = path.with_suffix("")
     store = TokenFile(prefix)
-    # Places and ids name the prefix, as Megatron's users do, not one of the two files.
+    # Places and ids use the prefix, as Megatron does, not one of the two files.
     named = dataclasses.replace(file, address=str(prefix), name=file.name.removesuffix(".idx"))
     for index in range(store.num_documents):
         place = Place(named, index + 1)

@@ -1,4 +1,4 @@
-"""Parquet files: one record a row, read by small batches."""
+"""Parquet files: one record a row, read in small batches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 
-# Rows become objects of Python a batch at a time; a row group may be larger than memory.
+# Rows become Python objects one batch at a time; a row group may be larger than memory.
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 1000
 
 
 def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """A reader: the documents of the rows, about 8 MB at a time; each row counts as an equal part of the file."""
+    """Read the documents of the rows, about 8 MB at a time; for progress all rows have equal size."""
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
         column, columns = form.field(config), table.schema_arrow.names
@@ -36,12 +36,12 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
                 row += 1
                 place = Place(file, row)
                 yield place, record if isinstance(record, Problem) else form.document(record, place, config)
-            # The difference of two rounded parts: all of them add up to the file's size exactly.
+            # Differences of rounded parts add up to the exact file size.
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Rows a batch; the batches of the row group with the longest rows hold about `_BATCH_BYTES`."""
+    """Rows of a batch, such that the longest rows fill about `_BATCH_BYTES`."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     longest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
     return int(min(max(_BATCH_BYTES // max(longest, 1.0), 1), _BATCH_ROWS))
@@ -49,11 +49,11 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
     batch = _without_nanoseconds(batch)
-    try:  # "lossy": of equal keys in a map the last one is kept, as in JSON
+    try:  # "lossy" keeps the last of equal keys of a map, as JSON does
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
     except (ValueError, OverflowError, RecursionError, pa.ArrowException):
-        pass  # Arrow converts all of a batch or nothing: convert row by row to find those that are broken
+        pass  # Arrow converts a whole batch or fails: convert row by row to find the broken rows
     for index in range(len(batch)):
         try:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
@@ -64,7 +64,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
 
 
 def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:
-    """The column of token ids, and the others except for lists of numbers, such as attention masks and positions."""
+    """The column of token ids and all other columns, except lists of numbers such as attention masks."""
     entries = {field.name: _entry_type(field.type) for field in schema}
     entry = entries[column]
     if entry is None or not (pa.types.is_integer(entry) or pa.types.is_null(entry)):
@@ -76,7 +76,7 @@ def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[s
 
 
 def _entry_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a list's entries; None for any other type."""
+    """The type of a list's entries; None if the type is not a list."""
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return kind.value_type if is_list else None
 
@@ -86,11 +86,11 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Problem]:
-    """A batch's rows as plain Python, their token ids as arrays; a list that is null or holds a null is None."""
+    """The rows of a batch as plain Python, token ids as arrays; a list that is null or contains null is None."""
     lists = batch.column(column)
     entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
     lists = lists.cast(pa.large_list(entry))
-    # The ids of all rows are one array, and each row gets a view of it: no object of Python is made for a token.
+    # Each row gets a view of one array of ids, without a Python object for each token.
     offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
     absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
     ids = lists.values.fill_null(0).to_numpy()
@@ -98,7 +98,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
     records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
     for index, record in enumerate(records):
         begin, end = int(offsets[index]), int(offsets[index + 1])
-        # A row holds a null if the number of nulls before its end is not the number before its begin.
+        # A row contains a null if the numbers of nulls before its begin and its end differ.
         broken = nulls[index] or np.searchsorted(absent, begin) != np.searchsorted(absent, end)
         if isinstance(record, dict):
             record[column] = None if broken else ids[begin:end]
@@ -106,7 +106,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with times in microseconds where they are in nanoseconds, which Python's times cannot hold."""
+    """The batch with times of nanoseconds converted to microseconds, the finest unit in Python."""
     schema = pa.schema([field.with_type(_python_type(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
 

@@ -1,8 +1,8 @@
-"""The installed Python packages as a corpus that every machine has.
+"""The installed Python packages as a corpus that exists on every machine.
 
-Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences.
-If only a part is wanted, it is chosen by a hash of the documents' ids: the same packages give the same part on every
-machine, every package has its share, and only the chosen files are read.
+Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences. A
+part is chosen by a hash of the documents' ids: the same packages give the same part on every machine, every package has
+its share, and only the chosen files are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_CHARACTERS = 200
 MAX_FILE_BYTES = 400_000
 _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
-# The share of docstrings in source by size, measured over some 600 modules: to estimate sizes without reading files.
+# Share of docstrings in source by size, measured on some 600 modules; it estimates sizes without reading files.
 _DOCSTRING_SHARE = 0.2
 
 
@@ -50,7 +50,7 @@ class Package:
     @cached_property
     def files(self) -> list[tuple[str, int]]:
         """Installed files below site-packages with their sizes in bytes, sorted by path."""
-        # RECORD holds the sizes, so that no file is looked at. Paths outside of site-packages begin with `..`.
+        # RECORD holds the sizes, so that no file is read. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
             rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
@@ -62,8 +62,8 @@ class Package:
 
     @cached_property
     def readme(self) -> str:
-        """The long description; empty where there is none."""
-        payload = self.message.get_payload()  # newer metadata have the description there, older ones in a field
+        """The long description; empty if there is none."""
+        payload = self.message.get_payload()  # newer metadata hold the description there, older metadata in a field
         text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
         return "" if text.strip() == "UNKNOWN" else text
 
@@ -75,8 +75,8 @@ class Package:
         return {"version": self.version, "summary": self.message.get("Summary"), "topics": topics}
 
 
-class Candidate(NamedTuple):
-    """A document that could be read, and about how long it is."""
+class PackageText(NamedTuple):
+    """A document that may be chosen, with its estimated length."""
 
     package: Package
     kind: Literal["source", "docstrings", "readme", "licence"]
@@ -85,14 +85,14 @@ class Candidate(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The same wherever the package is installed."""
+        """The id, equal on every machine."""
         return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
 
 
 def find_packages() -> list[Package]:
-    """Installed distributions, sorted by name; the first on the path where several versions are."""
+    """Installed distributions, sorted by name; the first on the path if there are several versions."""
     found: dict[str, Package] = {}
-    # Read once as `message`: the property `metadata` parses the file each time it is asked for.
+    # Read once as `message`: the property `metadata` parses the file at every access.
     for distribution in importlib.metadata.distributions():
         try:
             message: Any = distribution.metadata
@@ -101,16 +101,17 @@ def find_packages() -> list[Package]:
         if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
             continue
         name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
-        # Files of this package and of editable installs change from one build to the next.
+        # Files of this package and of editable installs change between builds.
         if name != "jax-diversity" and not _is_editable(distribution):
             found.setdefault(name, Package(distribution, message, name))
     return [found[name] for name in sorted(found)]
 
 
-def select_documents(max_bytes: int | None) -> list[Candidate]:
+def select_documents(max_bytes: int | None) -> list[PackageText]:
     """The documents to read, sorted by package, kind and path.
 
-    With `max_bytes`: one of every package, then more by the hash of their ids until their estimated sizes reach it.
+    With `max_bytes`: one document of every package, then more by the hash of their ids until the estimated sizes reach
+    it.
     """
     candidates = [candidate for package in find_packages() for candidate in _candidates(package)]
     if max_bytes is not None:
@@ -119,7 +120,7 @@ def select_documents(max_bytes: int | None) -> list[Candidate]:
 
 
 def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
-    """The documents of about `max_bytes` of text, or all; `advance` is told the estimated text bytes that are done."""
+    """Read documents of about `max_bytes` of text, or all; `advance` gets the estimated text bytes."""
     for candidate in select_documents(max_bytes):
         path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
         place = Place(InputFile(str(path), candidate.id), None)
@@ -129,33 +130,33 @@ def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
                 yield place, _document(candidate, text)
         except UnicodeDecodeError as error:
             yield place, Problem.of_unicode(error)
-        except OSError as error:  # listed, but no longer there
+        except OSError as error:  # listed, but deleted
             yield place, Problem("num_broken_records", f"unreadable: {error.strerror}")
         advance(candidate.text_bytes)
 
 
-def _candidates(package: Package) -> Iterator[Candidate]:
+def _candidates(package: Package) -> Iterator[PackageText]:
     readme_bytes = len(package.readme.encode("utf-8", "replace"))
     if readme_bytes >= MIN_CHARACTERS:
-        yield Candidate(package, "readme", "", readme_bytes)
+        yield PackageText(package, "readme", "", readme_bytes)
     for path, size in package.files:
         parts = PurePosixPath(path).parts
         if not MIN_CHARACTERS <= size <= MAX_FILE_BYTES or _SKIPPED_FOLDERS.intersection(parts[:-1]):
             continue
         if parts[0].endswith((".dist-info", ".egg-info")):
             if parts[-1].upper().startswith(_LICENCE_NAMES):
-                yield Candidate(package, "licence", path, size)
+                yield PackageText(package, "licence", path, size)
         elif path.endswith(".py"):
-            yield Candidate(package, "source", path, size)
-            yield Candidate(package, "docstrings", path, int(size * _DOCSTRING_SHARE))
+            yield PackageText(package, "source", path, size)
+            yield PackageText(package, "docstrings", path, int(size * _DOCSTRING_SHARE))
 
 
-def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
-    # By a hash, not by a random draw: with one more package or one less, the others' documents are chosen as before.
+def _choose(candidates: list[PackageText], max_bytes: int) -> list[PackageText]:
+    # A hash, not a random draw: another package does not change the choice among the other packages.
     by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
     firsts = {candidate.package.name: candidate for candidate in reversed(by_hash)}
     chosen, total = [], 0
-    # Sorting is stable: the first of every package come before all others, both in the order of their hashes.
+    # The sort is stable: the first document of every package comes before all others, each in the order of the hashes.
     for candidate in sorted(by_hash, key=lambda candidate: candidate is not firsts[candidate.package.name]):
         if total >= max_bytes:
             break
@@ -164,7 +165,7 @@ def _choose(candidates: list[Candidate], max_bytes: int) -> list[Candidate]:
     return chosen
 
 
-def _text(candidate: Candidate, path: Path) -> str:
+def _text(candidate: PackageText, path: Path) -> str:
     if candidate.kind == "readme":
         return candidate.package.readme
     text = path.read_bytes().decode("utf-8-sig")
@@ -172,10 +173,10 @@ def _text(candidate: Candidate, path: Path) -> str:
 
 
 def _docstrings(source: str, module: str) -> str:
-    """A module's docstrings, each under its dotted name; empty where the source is not valid in this Python."""
+    """The docstrings of a module, each after its dotted name; empty if the source is not valid in this Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes, in other people's source
+            warnings.simplefilter("ignore")  # invalid escapes in other people's source
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
@@ -187,14 +188,14 @@ def _walk_docstrings(
 ) -> Iterator[tuple[str, str]]:
     if docstring := ast.get_docstring(node):
         yield name, docstring
-    # Functions inside functions are no interface.
+    # Functions inside functions are not an interface.
     for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
         named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if named and not child.name.startswith("_"):
             yield from _walk_docstrings(child, f"{name}.{child.name}")
 
 
-def _document(candidate: Candidate, text: str) -> Document:
+def _document(candidate: PackageText, text: str) -> Document:
     package, path = candidate.package, candidate.path
     titles = {"readme": f"{package.name} README", "licence": f"{package.name} {PurePosixPath(path).name}"}
     return Document(
@@ -214,5 +215,5 @@ def _module_name(path: str) -> str:
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
     try:  # PEP 610
         return bool(json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
-    except (ValueError, AttributeError):  # no JSON, or no objects in it
+    except (ValueError, AttributeError):  # not JSON, or JSON without objects
         return False

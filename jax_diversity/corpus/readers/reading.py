@@ -1,7 +1,7 @@
-"""Files, or the installed Python packages -> documents, one after another, never all in memory.
+"""Files or the installed Python packages -> documents, one at a time in memory.
 
-Every format has a reader, `read_FORMAT`. It tells `advance` the stored bytes it has read, and raises `UserError` for a
-file that is damaged or not what its name says. A broken record is a `Problem`; what happens to it is decided here.
+Every format has a reader, `read_FORMAT`. It reports the stored bytes to `advance`, and raises `UserError` for a file
+that is damaged or not what its name says. A broken record is a `Problem`, which is counted or raised here.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
     "stack_exchange": read_stack_exchange,
     "warc": read_warc,
 }
-"""The readers of files that have no fields to name."""
-_TOKEN_BYTES = 4  # of a token that came with its document, as it is stored
+"""The readers of files without configurable fields."""
+_TOKEN_BYTES = 4  # of a stored token
 _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 
 
 def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
     """Read a corpus: files sorted by address, their documents in order, then the Python environment's.
 
-    `report` is new; it counts. `advance` is told the stored bytes read, which sum up to about `input_size(config)`.
+    `report` is new and gets the counts. `advance` gets the stored bytes, which sum up to about `input_size(config)`.
     """
     yield from _documents(_read_sources(config, report, advance), config, report)
 
@@ -56,9 +56,9 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 def sample_documents(
     config: CorpusConfig, number: int, report: ReadReport, advance: Advance = ignore
 ) -> Iterator[Document]:
-    """The first documents of each file, as many of all files: about `number` together, never more.
+    """The first documents of each file, equally many of each: at most `number` together.
 
-    Of more files than that, some at even distances are read. Arguments otherwise as for `read_documents`.
+    Of more files than `number`, files at even distances are read. Other arguments as in `read_documents`.
     """
     files = find_files(config)
     num_sources = len(files) + (PYTHON_ENVIRONMENT in config.paths)
@@ -81,10 +81,10 @@ def sample_documents(
 
 
 def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
-    """The documents of what was read, each with an id of its own; the others are counted."""
+    """The documents with unique ids; other records are counted."""
     ids = IdRegistry()
-    # `_read_sources` compares `max_bytes` with what this loop has counted. The counts are up to date there: a generator
-    # runs only when its next value is asked for.
+    # `_read_sources` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
+    # runs only when the next value is requested.
     for place, found in readings:
         try:
             text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
@@ -114,7 +114,7 @@ def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Ite
 
 
 def input_size(config: CorpusConfig) -> int:
-    """About how many stored bytes `read_documents` reports to its `advance`: the total of a progress bar."""
+    """About the number of stored bytes that `read_documents` reports, for a progress bar."""
     size = sum(file.size() for file in find_files(config))
     if PYTHON_ENVIRONMENT in config.paths:
         size += sum(candidate.text_bytes for candidate in select_documents(config.max_bytes))
@@ -125,10 +125,10 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
     """Hash of the input files' names, sizes and contents, and of the Python environment's packages and version.
 
     Folders and settings are left out: the same files elsewhere have the same fingerprint, and the caller adds the
-    settings. A remote file's content is known by the tag its store gives it (ETag, checksum, generation). `cache` is a
-    small JSON file that remembers content hashes by path, size and time of change.
+    settings. The tag of its store (ETag, checksum, generation) stands for the content of a remote file. `cache` is a
+    small JSON file of content hashes by path, size and time of change.
     """
-    memory = HashMemory(cache)  # hashing takes as long as reading: only files that have changed are read again
+    memory = HashMemory(cache)  # hashing takes as long as reading: only changed files are read again
     files, licences = [], Licences()
     for file in find_files(config):
         with reading_faults(file):
@@ -151,12 +151,12 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
     for file in find_files(config):
         for place, found in _read_file(file, config, licences, advance):
             read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
-            # Only a document is checked: records that are skipped do not count towards the limit.
+            # Only documents are checked: skipped records do not count towards the limit.
             if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
                 return
             yield place, found
     if PYTHON_ENVIRONMENT in config.paths:
-        # The packages' documents are chosen by hash before any is read, so their share of the limit is passed on.
+        # The packages' documents are chosen by hash before reading; they get the rest of the limit.
         remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
         yield from read_python_environment(remaining, advance)
 
@@ -198,20 +198,20 @@ def _is_empty(document: Document) -> bool:
 def _with_other_id(
     document: Document, place: Place, ids: IdRegistry, config: CorpusConfig, report: ReadReport
 ) -> Document:
-    """A document whose id has come before, with a number after it; a `UserError` if ids are not to be renamed."""
+    """A document with a repeated id, renamed with a number; a `UserError` if the settings do not allow this."""
     if config.duplicate_ids == "rename":
         report.num_renamed_ids += 1
         return dataclasses.replace(document, id=ids.add_renamed(document.id))
-    # Only hashes of ids are kept, so the first place is found by reading again, which is slow, but happens once: the
-    # build ends with this error.
+    # Only hashes of ids are kept. Reading again finds the first place; this is slow, but the build ends with this
+    # error.
     readings = _read_sources(dataclasses.replace(config, max_bytes=None), ReadReport(), ignore)
     first = next(
         at for at, other in readings if isinstance(other, Document) and other.id == document.id and not _is_empty(other)
     )
-    if first == place:  # no duplicate: two ids with one hash
+    if first == place:  # not a duplicate: two ids with one hash
         return document
     raise UserError(
-        f"Expected every document to have an id of its own, found {document.id!r} at {first} and again at {place}; "
+        f"Expected every document to have its own id, found {document.id!r} at {first} and again at {place}; "
         "set corpus.duplicate_ids=rename, or name another field in corpus.id_field."
     )
 

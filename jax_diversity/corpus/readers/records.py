@@ -1,4 +1,4 @@
-"""Records with named fields (lines of JSON, rows, examples) -> documents of text or of token ids, or what is wrong."""
+"""Records with named fields (JSON lines, rows, examples) -> documents of text or token ids, or a problem."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from jax_diversity.schema import Document
 
 MAX_PROBLEMS = 20
 TURN_SPANS = "turn_spans"
-"""The metadata field of a stored chat: where in its text something is said, as pairs of start and stop in characters.
+"""The metadata field of a stored chat: the places of contents in its text, as pairs of start and stop in characters.
 
-What is between them was written by the template.
+The template has written the text between them.
 """
 LEARNED_SPANS = "learned_spans"
-"""The metadata field of a stored chat: where the answers are, with what ends them, as pairs of the same kind."""
+"""The metadata field of a stored chat: the places of the answers with their endings, as pairs of the same kind."""
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100
 _MOST_LEVELS = 64
-"""Levels to which a record's fields may be nested: Python's readers and writers of JSON end at some hundreds."""
+"""Largest depth of nested fields; Python's reader and writer of JSON allow some hundreds of levels."""
 
 
 class Place(NamedTuple):
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The place without the corpus's own folder: the same on every machine."""
+        """The place without the folder of the corpus, equal on every machine."""
         return self.file.name if self.line is None else f"{self.file.name}:{self.line}"
 
     def __str__(self) -> str:
@@ -48,36 +48,36 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a record gives no document: the count of `ReadReport` that it belongs to, and a sentence."""
+    """The reason why a record gives no document: a count of `ReadReport`, and a sentence."""
 
     kind: Literal["num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8"]
     what: str
 
     @classmethod
     def of_unicode(cls, error: UnicodeDecodeError | UnicodeEncodeError) -> Problem:
-        """The problem of bytes that are no UTF-8, or of a string that cannot be written as UTF-8."""
+        """The problem of bytes that are not UTF-8, or of a string that cannot be encoded as UTF-8."""
         unit = "byte" if isinstance(error, UnicodeDecodeError) else "character"
-        return cls("num_invalid_utf8", f"no valid UTF-8: {error.reason} at {unit} {error.start + 1}")
+        return cls("num_invalid_utf8", f"invalid UTF-8: {error.reason} at {unit} {error.start + 1}")
 
     @classmethod
     def of_xml(cls, content: bytes, error: ParseError) -> Problem:
-        """The problem of bytes that are no XML."""
+        """The problem of bytes that are not XML."""
         try:
             content.decode("utf-8")
         except UnicodeDecodeError as no_utf8:
             return cls.of_unicode(no_utf8)
-        return cls("num_broken_records", f"no XML: {in_one_line(error)}")
+        return cls("num_broken_records", f"not XML: {in_one_line(error)}")
 
 
 @dataclass
 class ReadReport:
-    """Counts that grow while a corpus is read; a record that is skipped is counted in exactly one of the kinds."""
+    """Counts that grow while a corpus is read; a skipped record is counted in exactly one of them."""
 
     num_documents: int = 0
     text_bytes: int = 0
-    num_tokens: int = 0  # that came with the documents; 0 for a corpus of texts
+    num_tokens: int = 0  # stored tokens; 0 for a corpus of texts
     num_empty_documents: int = 0  # blank texts and records without a token included
-    num_broken_records: int = 0  # no JSON object, rows that cannot be read, token ids that are missing or invalid
+    num_broken_records: int = 0  # not a JSON object, unreadable rows, missing or invalid token ids
     num_without_text: int = 0
     num_text_not_string: int = 0
     num_invalid_utf8: int = 0  # lone surrogates ("\ud800" in JSON) included
@@ -86,32 +86,32 @@ class ReadReport:
 
     @property
     def num_problems(self) -> int:
-        """Records skipped because something is wrong with them."""
+        """The number of skipped broken records."""
         return self.num_broken_records + self.num_without_text + self.num_text_not_string + self.num_invalid_utf8
 
     def skip(self, place: Place, problem: Problem) -> None:
-        """Count a record that is skipped."""
+        """Count a skipped record."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(shortened(f"{place.name}: {problem.what}"))
 
 
 Found = Iterator[tuple[Place, Document | Problem]]
-"""What every reader of a file gives, in the file's order: its documents, and the records that are none."""
+"""The result of a reader: documents and problems, in the order of the file."""
 Records = Iterator[tuple[Place, dict[str, Any] | Problem]]
-"""A file's records by their fields' names, and what could not be read as a record."""
+"""The records of a file by field names, and problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDocument(Document):
-    """A document that comes as token ids; its text is empty unless the corpus holds that as well."""
+    """A document of token ids; its text is empty unless the corpus also holds the text."""
 
     tokens: Int32[np.ndarray, " token"] = field(default_factory=lambda: np.zeros(0, np.int32), compare=False)
 
 
 @dataclass(frozen=True)
 class RecordForm:
-    """The field that every record needs (a setting of `CorpusConfig` names it), and how a record becomes a document."""
+    """The required field of a record, named by a setting of `CorpusConfig`, and the conversion to a document."""
 
     setting: str
     content: str
@@ -122,7 +122,7 @@ class RecordForm:
         return getattr(config, self.setting)
 
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
-        """Whether a record with these fields has the one that is needed."""
+        """Whether the required field is among these fields."""
         return self.field(config) in fields
 
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
@@ -133,7 +133,7 @@ class RecordForm:
             return Problem("num_broken_records", f"fields nested more than {_MOST_LEVELS} levels deep")
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
-        """The error of a file in which no record has the field."""
+        """The error for a file in which no record has the field."""
         found = ", ".join(sorted(fields)) or "no fields"
         return UserError(
             f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {found}; "
@@ -150,7 +150,7 @@ class RecordForm:
                 continue
             num_records += 1
             num_with_field += self.is_in(record, config)
-            # For the message, if no record has the field; records may have different fields.
+            # For the error message; records may have different fields.
             if not num_with_field and len(fields_found) < _MOST_FIELDS:
                 fields_found.update(dict.fromkeys(record))
             yield place, self.document(record, place, config)
@@ -158,14 +158,14 @@ class RecordForm:
             raise self.missing(file, config, fields_found)
 
 
-# Both remove the fields that they know from the record: the others are the metadata.
+# Both functions remove the fields that they read; the other fields become the metadata.
 def _make_document(fields: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
     if config.text_field not in fields:
         return Problem("num_without_text", _no_field(config.text_field, fields))
     text = fields.pop(config.text_field)
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
-        return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, no string")
+        return Problem("num_text_not_string", f"field {config.text_field!r} holds {kind}, expected a string")
     return Document(text=text, **labels(fields, place, config))
 
 
@@ -177,23 +177,23 @@ def _make_token_document(fields: dict[str, Any], place: Place, config: CorpusCon
     except ValueError as error:
         return Problem("num_broken_records", f"field {config.tokens_field!r}: {error}")
     text = fields.pop(config.text_field, None)
-    # Attention masks, positions and the like are as long as the tokens, and would take most of the metadata's space.
+    # Attention masks, positions and similar lists would take most of the space of the metadata.
     fields = {name: value for name, value in fields.items() if not _are_numbers(value)}
     return TokenDocument(text=text if isinstance(text, str) else "", tokens=tokens, **labels(fields, place, config))
 
 
 TEXT = RecordForm("text_field", "the text", _make_document)
-"""Records that hold a text."""
+"""Records of texts."""
 TOKENS = RecordForm("tokens_field", "token ids", _make_token_document)
-"""Records that hold token ids."""
+"""Records of token ids."""
 
 
 def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
-    """Token ids from a list of Python's integers or an integer array; a ValueError says what is wrong with them."""
+    """Token ids from a list of Python integers or an integer array; a ValueError for other values."""
     if isinstance(values, list | tuple):
-        if not set(map(type, values)) <= {int}:  # `True` is an int to isinstance, but no token
+        if not set(map(type, values)) <= {int}:  # `True` is an int for isinstance, but not a token
             bad = next(value for value in values if type(value) is not int)
-            raise ValueError(f"token ids hold {bad!r}, no whole number")
+            raise ValueError(f"token ids hold {bad!r}, expected whole numbers")
         try:
             values = np.array(values, np.int64)
         except OverflowError:
@@ -201,7 +201,7 @@ def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
             raise ValueError(_out_of_range(bad)) from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         raise ValueError(f"expected a list of token ids, found {'null' if values is None else repr(values)[:40]}")
-    if len(values):  # the least and the largest id are enough: no array of comparisons is made
+    if len(values):  # the smallest and the largest id suffice, without an array of comparisons
         for bad in (int(values.min()), int(values.max())):
             if not 0 <= bad <= _LARGEST_ID:
                 raise ValueError(_out_of_range(bad))
@@ -224,7 +224,7 @@ def _are_numbers(value: Any) -> bool:
 
 
 def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
-    """A document's id, source, language and title, taken from `fields`, and its metadata: all other fields."""
+    """Id, source, language and title of a document, removed from `fields`, and all other fields as metadata."""
     return {
         "id": _take_label(fields, config.id_field) or place.name,
         "source": _take_label(fields, config.source_field) or place.file.stem,
@@ -235,7 +235,7 @@ def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[s
 
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
-    """Remove and return a field that holds a word or a whole number; any other value stays, as metadata."""
+    """Remove and return a field with a word or a whole number; other values stay as metadata."""
     value = fields.get(name) if name is not None else None
     if name is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         return None
@@ -243,11 +243,11 @@ def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
 
 
 class _TooDeepError(Exception):
-    """A value is nested too deeply."""
+    """The value exceeds the largest depth."""
 
 
 def _plain_value(value: Any, levels: int = _MOST_LEVELS) -> Any:
-    """A value as JSON can hold it: NaN and infinities as null, decimals and other unknown types as their text."""
+    """A value for JSON: NaN and infinities as null, decimals and unknown types as text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

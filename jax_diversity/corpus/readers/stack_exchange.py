@@ -1,10 +1,11 @@
 """Posts.xml of Stack Exchange: a question with its answers is one document.
 
-Answers stand anywhere behind their question. Posts are sorted by question, then by score, as databases sort what does
-not fit into memory: runs of 64 MB are sorted and written to a temporary file, then merged. So the dump is read once, in
-memory that hardly grows with it, and its texts take room on disk once more, in the folder that TMPDIR names.
+Answers may appear anywhere after their question. Posts are sorted by question, then by score, with an external sort:
+runs of 64 MB are sorted, written to a temporary file and merged. The dump is read once, in nearly constant memory, and
+its texts are copied to disk once, into the folder that TMPDIR names. SQLite's sort gives the same order, but takes a
+third more time and twice the disk space.
 
-A dump has one row a line, and each is parsed alone: a broken row does not cost the others, and none can declare
+A dump has one row a line, and each row is parsed alone: a broken row does not affect other rows, and no row can declare
 entities.
 """
 
@@ -30,13 +31,13 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _RUN_BYTES = 64 * 2**20
-_POST_BYTES = 500  # what Python takes for a post besides its text
-_BLOCK_POSTS = 32  # of each run that are in memory while runs are merged
+_POST_BYTES = 500  # memory of a post besides its text
+_BLOCK_POSTS = 32  # posts of each run in memory during the merge
 _LINES_PER_STEP = 64
 _QUESTION, _ANSWER = "1", "2"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*(?:<posts>)?\s*(?P<end></posts>|<posts\s*/>)?")
-# Posts that no one wrote: dumps have them since July 2025.
+# Synthetic posts in dumps since July 2025.
 _MADE_UP = (1_000_000_001, 1_000_000_010)
 
 
@@ -44,7 +45,7 @@ class _Post(NamedTuple):
     """A question or an answer."""
 
     order: tuple[int, bool, int, int]
-    """The question's number, whether it is an answer, minus its score, its own number: the order of the documents."""
+    """Number of the question, whether the post is an answer, minus its score, its own number: the sort key."""
     line: int
     body: str
     title: str
@@ -53,14 +54,14 @@ class _Post(NamedTuple):
 
 
 def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
-    """A reader: the questions by number, each with its answers, highest score first, equal ones by number.
+    """Read the questions by number, each with its answers, by score (highest first) and number.
 
     The text is HTML: the title as `<h1>`, the question's body, then every answer as `<article data-score="3">`. Posts
-    of other kinds, such as those about tags, are left out. A row that is no XML, or an answer whose question the file
-    does not hold, is a `Problem`. The source is the site: the name of the file's folder.
+    of other kinds, such as tag descriptions, are left out. A row that is not XML and an answer whose question is absent
+    are `Problem`s. The source is the site: the name of the file's folder.
 
     Raises:
-        UserError: a file that is cut off or that holds no rows, or a disk without room for its posts.
+        UserError: a truncated file, a file without rows, or a disk without room for the posts.
     """
     site = _site(file)
     with tempfile.TemporaryFile(prefix="jax-diversity-") as spool:
@@ -115,7 +116,7 @@ def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | P
 
 
 def _parse(line: bytes, number: int) -> _Post | Problem | None:
-    """The post of a row; None for one that is neither question nor answer."""
+    """The post of a row; None if it is neither a question nor an answer."""
     try:
         row = ElementTree.fromstring(line).attrib
     except ElementTree.ParseError as error:
@@ -128,13 +129,13 @@ def _parse(line: bytes, number: int) -> _Post | Problem | None:
     except KeyError as error:
         return Problem("num_broken_records", f"a row without {error.args[0]}")
     except ValueError as error:
-        return Problem("num_broken_records", f"a row whose numbers are none: {in_one_line(error)}")
+        return Problem("num_broken_records", f"a row with invalid numbers: {in_one_line(error)}")
     texts = (row.get(name, "") for name in ("Body", "Title", "Tags", "ContentLicense"))
     return _Post((question, kind != _QUESTION, -score, own), number, *texts)
 
 
 class _SortedPosts:
-    """Posts that are sorted on disk."""
+    """Posts, sorted on disk."""
 
     def __init__(self, spool: IO[bytes]) -> None:
         self._spool = spool
@@ -143,14 +144,14 @@ class _SortedPosts:
         self._ends: list[int] = []
 
     def add(self, post: _Post) -> None:
-        """Take one more."""
+        """Add a post."""
         self._run.append(post)
         self._run_bytes += _POST_BYTES + len(post.body)
         if self._run_bytes > _RUN_BYTES:
             self._write()
 
     def merged(self) -> Iterator[_Post]:
-        """All of them, in their order."""
+        """All posts in their order."""
         self._write()
         return heapq.merge(*map(self._read, (0, *self._ends), self._ends), key=attrgetter("order"))
 
@@ -198,7 +199,7 @@ def _document(site: str, question: _Post, answers: list[_Post]) -> Document:
 
 
 def _site(file: InputFile) -> str:
-    """Of `stats.stackexchange.com/Posts.xml` the folder; of `stats.stackexchange.com-Posts.xml` what is before it."""
+    """The site: the folder of `SITE/Posts.xml`, or the beginning of the name of `SITE-Posts.xml`."""
     path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
     before = re.sub(r"-?posts\.xml$", "", PurePosixPath(without_compression(path)).name, flags=re.IGNORECASE)
     return valid_name(before.removesuffix(".xml") or PurePosixPath(path).parent.name) or file.stem

@@ -1,4 +1,4 @@
-"""Text and source files: one document a file, or one from each line that a pattern matches to the next."""
+"""Text and source files: one document a file, or one from each match of a pattern to the next."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
 def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> Found:
-    """A reader: the file as one document, or, with a pattern, a document from each line that it is found in.
+    """Read the file as one document, or, with a pattern, as documents that begin with each matching line.
 
-    What stands before the first such line is a document, too; blank lines at a document's ends are dropped. A
-    document's id is the file's name below the glob's fixed folders, with a number where the file has several; its title
-    is the name. Its language is `code:python` and the like for the endings of programming languages.
+    Text before the first matching line is a document, too; blank lines at the ends of documents are dropped. The id is
+    the file's name below the fixed folders of the glob, with a number if the file has several documents; the title is
+    the name. Files with endings of programming languages have languages such as `code:python`.
     """
     place = Place(file, None)
     with file.stream() as (stored, content):
@@ -39,7 +39,7 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> F
         return
     language = _programming_language(file.name)
     code = f"code:{language}" if language else None
-    # The source is the file's folder: with a source for each file, every document would be a group of its own.
+    # The source is the folder: with one source for each file, every document would be a separate group.
     if begins is None:
         yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
         return
@@ -61,7 +61,7 @@ def _parts(text: str, begins: str) -> Iterator[str]:
 
 
 def is_source(name: str) -> bool:
-    """Tell whether a file is source code by its ending."""
+    """Tell whether a file has the ending of source code."""
     return _programming_language(name) is not None
 
 

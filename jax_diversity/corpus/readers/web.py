@@ -1,8 +1,8 @@
-"""Web pages: archives of crawls (WARC) and HTML files, as they were sent; nothing is extracted here.
+"""Web pages: archives of crawls (WARC) and HTML files, unchanged; a step extracts the text.
 
-A WARC file (ISO 28500) is one record after another: lines of headers, an empty line, a block of as many bytes as the
-header Content-Length says. The block of a `response` is what a server answered by HTTP. The records are read here, not
-by FastWARC, which takes a file that is cut off for one that ends.
+A WARC file (ISO 28500) is a sequence of records: header lines, an empty line, and a block of Content-Length bytes. The
+block of a `response` is a server's HTTP answer. The records are read here and not by FastWARC, which does not notice a
+truncated file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 MAX_PAGE_BYTES = 100 * 2**20
-"""Longest page: a record of some kilobytes can grow to any size when it is decompressed."""
+"""Longest page; a small record can decompress to any size."""
 _MOST_HEADERS = 1000
 _LONGEST_LINE = 2**16
 _PIECE_BYTES = 2**20
 _HTML = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([\w.:+-]+)""", re.IGNORECASE)
 _DECLARED_IN = 2048
-"""Characters in which a page says its encoding: HTML wants it within the first 1,024 bytes."""
+"""Characters that are searched for a page's encoding; HTML requires it within the first 1,024 bytes."""
 _TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _TITLE_IN = 2**16
 _CUT_OFF = (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError)
@@ -46,10 +46,10 @@ class _Record(NamedTuple):
 
 
 def read_warc(file: InputFile, advance: Advance) -> Found:
-    """A reader: the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
+    """Read the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
 
-    Records of other kinds, responses other than 200 and other types are no documents. A record that is broken or too
-    long is a `Problem`. So is the place where a file is cut off or damaged: what was read before it is kept.
+    Other kinds of records, other statuses than 200 and other types are left out. A record that is broken or too long is
+    a `Problem`, and so is the place where a file is truncated or damaged; documents before it are kept.
 
     Raises:
         UserError: a file without any record.
@@ -80,7 +80,7 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
 
 
 class _Pieces(io.RawIOBase):
-    """The bytes of a file as they are decompressed: a buffer would lose what it holds where the file is damaged."""
+    """The decompressed bytes of a file, with the fault of a damaged file: a buffer would lose its content."""
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._content = content.raw if isinstance(content.raw, gzip.GzipFile) else content
@@ -99,7 +99,7 @@ class _Pieces(io.RawIOBase):
 
 
 def read_html(file: InputFile, advance: Advance) -> Found:
-    """A reader: the file as one page."""
+    """Read the file as one page."""
     place = Place(file, None)
     with file.stream() as (stored, content):
         whole = content.read(MAX_PAGE_BYTES + 1)
@@ -112,13 +112,13 @@ def read_html(file: InputFile, advance: Advance) -> Found:
 
 
 def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
-    """The records of a file; behind one that is broken the next one is looked for."""
+    """The records of a file; after a broken record the next one is searched."""
     was_found = False
     while line := content.readline(_LONGEST_LINE):
         if not line.strip():
             continue
         if not line.startswith(b"WARC/"):
-            # Of the lines between two records only the first is reported; a file without records is no WARC file.
+            # Only the first line between two records is reported; a file without records is not a WARC file.
             if was_found:
                 yield Problem("num_broken_records", "expected a WARC record, found other bytes")
                 was_found = False
@@ -187,18 +187,18 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
 
 
 def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The body as it was before the server cut and compressed it; a ValueError says what is wrong.
+    """The body before chunking and compression by the server; a ValueError for a damaged body.
 
-    Crawls such as Common Crawl's store it so already, and rename the headers.
+    Common Crawl and other crawls store it so already and rename the headers.
     """
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = _joined(body)
     encoding = headers.get("content-encoding", "").lower()
-    if encoding in ("", "identity") or body.lstrip()[:1] == b"<":  # or the crawler has left the header alone
+    if encoding in ("", "identity") or body.lstrip()[:1] == b"<":  # the crawler may have decoded it and kept the header
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise ValueError(f"a page compressed by {encoding!r}, which is not known here")
-    for window in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # with a header of either kind, or without
+    for window in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # with a header of gzip or zlib, or without one
         try:
             stream = zlib.decompressobj(window)
             text = stream.decompress(body, MAX_PAGE_BYTES)
@@ -213,7 +213,7 @@ def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _joined(body: bytes) -> bytes:
-    """The pieces of a chunked body; the body itself where it has none."""
+    """The pieces of a chunked body; the body itself if it is not chunked."""
     pieces, rest = [], io.BytesIO(body)
     while True:
         size = rest.readline(_LONGEST_LINE).partition(b";")[0].strip()
@@ -224,7 +224,7 @@ def _joined(body: bytes) -> bytes:
 
 
 def decoded(page: bytes, declared: str | None) -> str:
-    """A page as text: by its byte order mark, as UTF-8, as what is declared, or as what it looks like.
+    """Decode a page by its byte order mark, as UTF-8, by the declared encoding, or by detection.
 
     Args:
         page: the bytes. What cannot be decoded is replaced.
@@ -234,7 +234,7 @@ def decoded(page: bytes, declared: str | None) -> str:
         if page.startswith(mark):
             return _as_text(page[len(mark) :], name)
     try:
-        # Other encodings are hardly ever valid UTF-8 by chance, but for those that write all in ASCII.
+        # Text in other encodings is rarely valid UTF-8 by chance, except in encodings that use ASCII bytes only.
         text = page.decode("utf-8")
         if "\x1b" not in text:
             return text.replace("\0", "")
@@ -252,14 +252,14 @@ def decoded(page: bytes, declared: str | None) -> str:
 
 
 def _as_text(page: bytes, encoding: str) -> str:
-    # Latin 1 means Windows-1252 on the web (WHATWG).
+    # On the web Latin 1 means Windows-1252 (WHATWG).
     if encoding.lower().replace("_", "-") in ("iso-8859-1", "latin-1", "latin1", "ascii", "us-ascii"):
         encoding = "windows-1252"
     try:
         text = page.decode(encoding, "replace")
-    except (LookupError, ValueError):  # an unknown name, or one that is no encoding of text
+    except (LookupError, ValueError):  # an unknown name, or not an encoding of text
         text = page.decode(_detected(page), "replace")
-    # Some encodings give halves of surrogate pairs, which cannot be stored.
+    # Some encodings give lone surrogates, which cannot be stored.
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
 
 

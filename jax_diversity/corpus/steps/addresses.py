@@ -17,10 +17,6 @@ from jax_diversity.corpus.readers.named import find_named, hash_named, read_cont
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.foundation.errors import UserError
 
-SOURCES = (
-    *("wikipedia.org", "wiktionary.org", "wikisource.org", "arxiv.org"),
-    *("stackexchange.com", "stackoverflow.com", "github.com"),
-)
 _STRONG_WORDS = "porn pornos xxx hentai milf camgirl camgirls blowjob gangbang bukkake upskirt xvideos xhamster redtube"
 _WEAK_WORDS = (
     "sex sexy sexcam sexcams adult adults nude nudes naked erotic erotica escort escorts fetish bdsm webcam cams hot "
@@ -44,7 +40,15 @@ class Addresses(Step):
     """
 
     blocked: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = SOURCES
+    left_out: tuple[str, ...] = (
+        "wikipedia.org",
+        "wiktionary.org",
+        "wikisource.org",
+        "arxiv.org",
+        "stackexchange.com",
+        "stackoverflow.com",
+        "github.com",
+    )
 
     def __post_init__(self) -> None:
         files = tuple(file.address for file in find_named("blocked", self.blocked)) if self.blocked else ()
