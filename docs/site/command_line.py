@@ -13,7 +13,7 @@ from jax_diversity.cli.options import list_options
 
 BAR = "\\|"
 WORDS = {int: "whole number", float: "number", str: "text", bool: "switch"}
-RUN = "of a run, with --schedule"
+RUN = "of a run, with --out RUN"
 LISTS = {int: "whole numbers", float: "numbers", str: "words"}
 
 

@@ -61,11 +61,11 @@ _REFUSALS = {
     ),
     errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter one."),
 }
-"""What the operating system refuses, by its number of the error, and what to do."""
+"""Errors of the operating system by number: the reason, and what to do."""
 _LAST_POSITION = 2**62
-"""A training run's last position that can be asked for; positions are 64-bit integers."""
+"""The largest position of `inspect`; positions are 64-bit integers."""
 _MOST_FAULTS = 5
-"""Damaged files that the last sentence of `verify` names."""
+"""The largest number of damaged files in the error of `verify`."""
 _WITH_REPORT = ("build", "demo", "report")
 """Verbs that make the report, and so take `--open`."""
 
@@ -75,8 +75,7 @@ class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
     Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `sections`
-    are a stage's own parts of the settings, those that the help shows. `of_run` is what the verb does where
-    `--out` names a run.
+    are a stage's own parts of the settings, which the help shows. `of_run` is the verb for a run in `--out`.
     """
 
     help: str
@@ -98,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(given: list[str]) -> int:
-    """Run the verb that the arguments begin with; every mistake becomes one sentence."""
+    """Run the verb in the first argument; every mistake becomes one sentence."""
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
     try:
@@ -132,7 +131,7 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    """Show a warning as one line; of another package's, also where it comes from."""
+    """Show a warning as one line; a warning of another package with its origin."""
     own = category is UserWarning or category.__module__.startswith("jax_diversity.")
     place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
@@ -168,7 +167,7 @@ def _find_verb(name: str) -> Verb:
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Every verb by its name, in the order of the overview: the stages' in theirs, which the list of stages gives."""
+    """Every verb by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
             "Build the installed Python packages' texts and train on them.",
@@ -180,13 +179,13 @@ def all_verbs() -> dict[str, Verb]:
     for stage in all_stages(BuildConfig()):
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
-        elif stage.verb == "order":  # one ordering's settings, not those of a whole build
+        elif stage.verb == "order":  # the settings of one ordering, not of a whole build
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
             verbs[stage.verb] = Verb(
                 stage.help, partial(_run_stage, stage), BuildConfig(), (stage.section, *stage.also), stage
             )
-    page = Verb("Draw the page of a run: what it reads, and how balanced.", _run_schedule_report, RunReportOptions())
+    page = Verb("Draw the page of a run: its datasets, and its balance.", _run_schedule_report, RunReportOptions())
     verbs["report"] = replace(verbs["report"], of_run=page)
     look = "Show a batch and how good it is, or where a document is used."
     return verbs | {
@@ -217,7 +216,7 @@ def _run(name: str, arguments: list[str]) -> None:
             default = read_settings(path, default)
         verb.run(parse_options(default, name, arguments, verb.help + methods))
         return
-    # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
+    # Flags and the file are taken out first: they are not settings, and the file gives the options' defaults.
     flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
     flags |= {"--dry-run"} if verb.stage is STAGES[0] else set()
     given = flags & set(arguments)
@@ -239,7 +238,7 @@ def _run(name: str, arguments: list[str]) -> None:
         text += "\n  --dry-run           show what the steps leave, write nothing"
         text += "\n  --sample N          in a dry run: about N documents, of all files"
     if verb.of_run:
-        text += f"\n  --out RUN           the folder of a run instead; `{name} --out RUN --help` lists more"
+        text += f"\n  --out RUN           a run in place of a dataset: `{name} --out RUN --help`"
     hidden = []
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
@@ -263,7 +262,7 @@ def _lab_verb(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _pop(arguments: list[str], option: str) -> str | None:
-    """Take `option VALUE` or `option=VALUE` out of the arguments: it decides the defaults of all others."""
+    """Take `option VALUE` or `option=VALUE` out of the arguments: it gives the defaults of all other options."""
     for index, argument in enumerate(arguments):
         name, is_joined, value = argument.partition("=")
         if name == option:
@@ -275,7 +274,7 @@ def _pop(arguments: list[str], option: str) -> str | None:
 
 
 def _existing(out: str) -> str:
-    """A dataset's folder or address as it was given; where it is none, the message offers one that lies here."""
+    """A dataset's folder or address as given; the error for a missing one suggests a dataset in this folder."""
     folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
@@ -298,14 +297,14 @@ def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: boo
 
 
 def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
-    """Show what preparation removed, where a stage did so now."""
+    """Show the documents that preparation removed, if it ran now."""
     for result in results:
         if "preparation" in result.counts and not result.kept:
             show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
 
 
 def _run_dry(config: BuildConfig, progress: Progress, sample: str | None) -> None:
-    """Let documents pass the steps of preparation, show what is left, write nothing."""
+    """Run the steps of preparation, show the remaining documents, and write nothing."""
     from jax_diversity.corpus.readers.reading import input_size, read_documents, sample_documents
     from jax_diversity.corpus.readers.records import ReadReport
 
@@ -379,7 +378,7 @@ def _run_schedule(options: ScheduleOptions) -> None:
     if (options.seen or 0) < 0:
         raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
-        open_schedule(options.path)  # says that there is none
+        open_schedule(options.path)  # raises the error for a missing run
     with progress.task("schedule", None, "sequences") as advance:
         if not exists:
             if options.position is not None or options.skip:
@@ -428,7 +427,7 @@ def _run_measure(options: MeasureOptions) -> None:
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
     if options.targets is not None and options.relative_to is not None:
-        raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
+        raise UserError("Expected --targets or --relative-to, found both; measures against targets have no ratios.")
     from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.run import measuring
 
@@ -442,7 +441,7 @@ def _run_measure(options: MeasureOptions) -> None:
         chosen = measuring.choose({run.name: run}, options.windows, options.families)
     else:
         if options.version is not None:
-            _open_run(options)  # says that there is no run
+            _open_run(options)  # raises the error for a dataset with --version
         chosen = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,

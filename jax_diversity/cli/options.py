@@ -54,22 +54,22 @@ class OrderOptions(VerifyOptions, OrderConfig):
 
 @dataclass(frozen=True)
 class RepackOptions(VerifyOptions):
-    """A dataset's documents packed anew, into a dataset of their own."""
+    """A dataset's documents packed again, into another dataset."""
 
     to: str = "repacked"
     """The new dataset's folder."""
     seed: int = 1
-    """Of the packing."""
+    """Seed of the packing."""
     sequence_length: int | None = None
-    """L of the new sequences; that of the dataset where it is not given."""
+    """L of the new sequences; None takes the dataset's."""
 
 
 @dataclass(frozen=True)
 class ScheduleOptions(ScheduleConfig):
-    """A run's schedule: made, changed, or shown where nothing is to be made or changed."""
+    """A stored run: made, changed, or only shown."""
 
     seen: int | None = None
-    """Also write which documents training has met before this position."""
+    """Also write the documents that training has read before this position."""
     out: str = "seen.parquet"
     """The file that `--seen` writes."""
     quiet: bool = False
@@ -81,43 +81,43 @@ class MeasureOptions(VerifyOptions):
     """Which orderings to measure, and how to show it."""
 
     orderings: tuple[str, ...] = ()
-    """Names of the dataset's orderings, or .npy files; all of the dataset's where none is given."""
+    """Names of the dataset's orderings, or .npy files; default: all of the dataset's orderings."""
     order: tuple[str, ...] = ()
     """Orderings of your own to measure beside them: .npy files of sequence indices."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences, such as your batch size; where none is given, those that the dataset was built
-    with and that fit twice into it."""
+    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with and that
+    fit twice into it."""
     families: tuple[str, ...] = ()
-    """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
-    The norm drift is that of the first."""
+    """Families to measure, out of all stored ones; default: the families that the dataset balances. The norm drift is
+    measured in the first."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
     targets: str | None = None
-    """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
+    """An ordering (name or .npy file) that followed targets: also compare every window with these targets."""
     profile: bool = False
     """Also list the deviation over window sizes: 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None
-    """The name of an ordering: print every number as its ratio to that ordering's."""
+    """The name of an ordering: print every number as a ratio to this ordering's number."""
     json: bool = False
-    """Print JSON for machines: the figures and curves of the orderings that were asked for."""
+    """Print the figures and curves as JSON."""
     markdown: bool = False
     """Print the tables in Markdown, without curves."""
 
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """Which batch to look into, or which document to look for."""
+    """A batch to show, or a document to find."""
 
     out: str = "out"
     """The folder of a dataset, or of a run."""
     ordering: str | None = None
     """The ordering that training follows, or a .npy file of sequence indices; None takes `balance`."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
-    """Sequences of a batch, those of all hosts together; None takes the dataset's own batch size, or else 64."""
+    """Sequences of a batch over all hosts; None takes the dataset's own batch size, or else 64."""
     rank: int | None = None
     """Show only what this host reads, counted from 0; goes with `num_hosts`."""
     num_hosts: int = 1
@@ -125,11 +125,11 @@ class InspectOptions:
     document: str | None = None
     """The id of a document: show where training reads it, instead of a batch."""
     rows: int = 10
-    """Sequences of the batch that are listed, at most."""
+    """The largest number of listed sequences."""
     compare: bool = True
     """Show the batch's rank among all batches of the ordering, which reads the whole dataset's counts."""
     json: bool = False
-    """Print JSON for machines, with all sequences of the batch."""
+    """Print JSON, with all sequences of the batch."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ class RunReportOptions:
     out: str = "run"
     """The run's folder."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences; where none is given, those that the first dataset was built with and that fit."""
+    """Window sizes in sequences; default: the fitting sizes that the first dataset was built with."""
     families: tuple[str, ...] = ()
-    """Families to measure; all that the datasets balance where none is given."""
+    """Families to measure; default: all that the datasets balance."""
     target: str | None = None
-    """The folder that takes report.html and report.json; None takes the run's."""
+    """The folder for report.html and report.json; None takes the run's."""
     open: bool = False
     """Show the page in the browser."""
     quiet: bool = False
@@ -157,7 +157,7 @@ class ExportOptions(VerifyOptions, ExportConfig):
     """What to export, for which stack."""
 
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def parse_options(
         prog=f"jax-diversity {verb}",
         default=default,
         description=text,
-        registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
+        registry=_registry(default, hidden if asks_help else ()),  # tyro does not accept suppressed options
     )
     if asks_help:
         # Into a buffer: defaults may come from a file with control characters. Its encoding decides on the boxes'
@@ -242,7 +242,7 @@ def parse_options(
             show(buffer.read().rstrip("\n"))
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
-        """The options, and the words that belong to none; None where an option does not take its value."""
+        """The options, and the unknown words; None if an option does not take its value."""
         try:
             with redirect_stderr(io.StringIO()):  # where tyro draws its own message
                 return call(args=words, return_unknown_args=True)
@@ -294,7 +294,7 @@ def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """What an option of a type takes."""
+    """The values that an option of a type takes, in words."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
@@ -314,12 +314,12 @@ def _is_nested(kind: Any) -> bool:
 
 
 def _lists_settings(kind: Any) -> bool:
-    """Whether settings are a list of dataclasses; an empty one has no elements whose options could be listed."""
+    """Whether settings are a list of dataclasses; an empty list has no options to show."""
     return typing.get_origin(kind) is tuple and dataclasses.is_dataclass(typing.get_args(kind)[0])
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
-    """What a verb does not know of its arguments, and the option that was probably meant."""
+    """The first unknown argument of a verb, and the option that was probably meant."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
         near = difflib.get_close_matches(option.replace("_", "-"), known, n=1, cutoff=0.7)

@@ -80,7 +80,7 @@ class Dataset:
         # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
         again = partial(open_dataset, memory_map=self._memory_map)
         if self.remote is None:
-            return again, (self.root,)
+            return again, (self.root.absolute(),)
         return partial(again, cache_folder=self.remote.cache_folder), (self.remote.address,)
 
     @property
@@ -528,14 +528,14 @@ class Dataset:
             )
         ordered = stem == "train" and counts["layout"] == "ordered"
         return RecordReader(
-            paths,
+            [path.absolute() for path in paths],  # a process that unpickles it may have another working folder
             per_file,
             sequence_length=self.sequence_length + self.overlap,
             dtype=counts["dtype"],
             identity=counts["identity"],
             overlap=self.overlap,
             marks_learned=counts.get("marks_learned", False),
-            layout=self.root / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
+            layout=self.root.absolute() / "orderings" / f"{counts['ordering']}.npy" if ordered else None,
             fetch=None if self.remote is None else self.remote.fetch_path,
             memory_map=self._memory_map,
         )

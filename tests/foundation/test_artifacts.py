@@ -65,8 +65,8 @@ READS: list[tuple[str, Callable[[jd.Dataset], object]]] = [
     ("characteristics/cluster.npz", lambda dataset: dataset.characteristics),
     ("characteristics/groups.json", lambda dataset: dataset.group_names),
     ("characteristics/totals.json", lambda dataset: dataset.group_tokens),
-    ("characteristics/documents.parquet", lambda dataset: Inspector(dataset, "balance", 8).batch(0)),
-    ("characteristics/codes.parquet", lambda dataset: Inspector(dataset, "balance", 8).batch(0)),
+    ("characteristics/documents.parquet", lambda dataset: Inspector(jd.make_run(dataset, "balance"), 8).batch(0)),
+    ("characteristics/codes.parquet", lambda dataset: Inspector(jd.make_run(dataset, "balance"), 8).batch(0)),
     ("orderings/balance.npy", lambda dataset: dataset.orderings["balance"]),
     ("orderings/balance.json", lambda dataset: dataset.orderings["balance"]),
 ]
@@ -182,7 +182,7 @@ def test_records_of_swapped_files_are_not_shown(tmp_path: Path) -> None:
     first.write_bytes(contents[1])
     second.write_bytes(contents[0])
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
-        Inspector(jd.open_dataset(root), "balance", 16).batch(0)
+        Inspector(jd.make_run(root, "balance"), 16).batch(0)
 
 
 def test_an_ordering_of_another_dataset_is_not_measured(

@@ -88,7 +88,7 @@ def without_times(steps) -> list[dict]:
 
 def test_records_hold_balance_waits_and_diagnoses(dataset, whole):
     run, _ = whole
-    order = jd.repeat(dataset.orderings["balance"], 2)
+    order = jd.make_run(dataset, positions=np.tile(dataset.orderings["balance"], 2))
     for record in run.steps:
         expected = expected_values(dataset.characteristics, order, 5 * record["step"], 5)
         assert_same_values({name: record[name] for name in expected}, expected)

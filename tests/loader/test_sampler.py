@@ -63,7 +63,6 @@ def test_workers_elements_are_dealt_so_that_batches_come_in_turn(
             assert made == order[first : first + rows].tolist()
 
 
-@pytest.mark.slow
 def test_real_workers_give_the_same_batches(tmp_path) -> None:
     absl.flags.FLAGS.mark_as_parsed()
     tiny = write_tiny_dataset(tmp_path / "out")
@@ -72,6 +71,16 @@ def test_real_workers_give_the_same_batches(tmp_path) -> None:
     assert len(found) == len(expected) // 2 * 2
     for batch, other in zip(found, expected, strict=False):
         np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+
+
+def test_grains_worker_processes_take_the_batches_of_a_loader_in_turn(tmp_path) -> None:
+    absl.flags.FLAGS.mark_as_parsed()
+    loader = jd.make_loader(write_tiny_dataset(tmp_path / "out").root, global_batch_size=4)
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
+    for batch, other in zip(loader, loader.mp_prefetch(options), strict=True):
+        np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+    with pytest.raises(UserError, match="without sequential_slice"):
+        jd.make_loader(tmp_path / "out", global_batch_size=4).set_slice(slice(0, 1), sequential_slice=True)
 
 
 def test_a_data_loader_resumes_and_refuses_another_order(tiny: TinyDataset) -> None:
@@ -84,6 +93,25 @@ def test_a_data_loader_resumes_and_refuses_another_order(tiny: TinyDataset) -> N
     np.testing.assert_array_equal(next(again)["inputs"], following["inputs"])
     sampler, other = (OrderSampler(tiny.root, name, global_batch_size=4) for name in ("balance", "uniform_shuffle"))
     assert repr(sampler) != repr(other)  # what Grain compares in a checkpoint
+
+
+def test_a_data_loader_follows_a_stored_run(tmp_path) -> None:
+    web, code = (write_tiny_dataset(tmp_path / name, seed=seed).root for seed, name in enumerate(("web", "code")))
+    run = jd.create_schedule(tmp_path / "run", [web, code], weights=[3, 1], num_positions=40)
+    loader = grain.DataLoader(
+        data_source=SequenceSource(run),  # type: ignore[arg-type]
+        sampler=OrderSampler(run, global_batch_size=8, num_epochs=2),
+        operations=[grain.transforms.Batch(8, drop_remainder=True)],
+        shard_options=grain.sharding.NoSharding(),
+    )
+    for batch, expected in zip(loader, jd.make_loader(run, global_batch_size=8, num_epochs=2), strict=True):
+        assert batch.keys() == expected.keys()
+        for field, rows in expected.items():
+            np.testing.assert_array_equal(batch[field], rows)
+    longer = write_tiny_dataset(tmp_path / "longer", sequence_length=24).root
+    run = jd.extend_schedule(run, datasets=longer, weights=[0, 0, 1], num_positions=8)
+    with pytest.raises(UserError, match="sequences of one length, found the lengths 16, 24"):
+        OrderSampler(run, global_batch_size=8)
 
 
 def test_rows_are_the_sequences(tiny: TinyDataset) -> None:

@@ -397,15 +397,15 @@ def test_inspect_shows_every_appearance(built: Path) -> None:
     dataset = jd.open_dataset(built)
     times, ids = dataset.appearances, list(dataset.document_store.ids())
     assert times is not None
-    inspector = Inspector(dataset, "balance", 8)
+    inspector = Inspector(jd.make_run(dataset, "balance"), 8)
     document = int(np.flatnonzero(times == 3)[0])
     uses = inspector.uses(ids[document])
     assert sum(use.document_offset == 0 for use in uses) == 3 == inspector.appearances(ids[document])
-    assert "3 times by its weight" in uses_table(ids[document], uses, 3)
+    assert "3 times by its weight" in uses_table(ids[document], inspector.run, uses, 3)
     never = int(np.flatnonzero(times == 0)[0])
     assert inspector.uses(ids[never]) == []
-    assert "left out by its weight" in uses_table(ids[never], [], inspector.appearances(ids[never]))
-    assert "times by" not in uses_table(ids[document], uses, None)
+    assert "left out by its weight" in uses_table(ids[never], inspector.run, [], inspector.appearances(ids[never]))
+    assert "times by" not in uses_table(ids[document], inspector.run, uses, None)
 
 
 def test_runs_other_packings_and_other_datasets(built: Path, corpus: Path, tmp_path: Path) -> None:

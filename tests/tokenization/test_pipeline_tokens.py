@@ -21,6 +21,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+import jax_diversity as jd
 from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
@@ -381,7 +382,7 @@ def test_start_tokens_belong_to_their_documents(config: BuildConfig) -> None:
     np.save(order, np.arange(dataset.num_sequences))
     document = int(segments.document_index[0])
     [about] = dataset.document_store.rows(np.array([document]), ["id"])
-    uses = Inspector(dataset, str(order), 1).uses(about["id"])
+    uses = Inspector(jd.make_run(dataset, str(order)), 1).uses(about["id"])
     assert (uses[0].document_offset, sum(use.num_tokens for use in uses)) == (0, lengths[document])
 
 
