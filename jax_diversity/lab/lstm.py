@@ -26,13 +26,8 @@ class Lstm(nnx.Module):
 
     def __init__(self, *, vocab_size: int, width: int, num_layers: int, seed: int) -> None:
         rngs = nnx.Rngs(seed)
-        self.width = width
         self.embedding = nnx.Embed(vocab_size, width, embedding_init=nnx.initializers.normal(0.1), rngs=rngs)
         self.layers = nnx.List([Layer(width, rngs) for _ in range(num_layers)])
-
-    def first_carry(self, num_rows: int) -> Carry:
-        """The state before the first token."""
-        return jnp.zeros((len(self.layers), 2, num_rows, self.width))
 
     def __call__(self, inputs: Int[Array, "row token"], carry: Carry) -> tuple[Float[Array, "row token width"], Carry]:
         """The final hidden states, and the state after the last token."""

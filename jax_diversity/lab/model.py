@@ -26,7 +26,7 @@ Heads = Float[Array, "row token head size"]
 
 
 class Gpt(nnx.Module):
-    """Maps token ids to hidden states; `summed_cross_entropy` computes their loss without storing all logits.
+    """Maps token ids to hidden states; `cross_entropy` computes their loss without storing all logits.
 
     Args:
         vocab_size: number of token ids.
@@ -142,16 +142,6 @@ def rotate(heads: Heads, position: Tokens) -> Heads:
     cosine, sine = jnp.cos(angle).astype(heads.dtype), jnp.sin(angle).astype(heads.dtype)
     first, second = heads[..., :half], heads[..., half:]
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-
-
-def summed_cross_entropy(
-    hidden: Float[Array, "token width"],
-    embedding: Float[Array, "vocabulary width"],
-    targets: Int[Array, " token"],
-    weight: Float[Array, " token"],
-) -> Float[Array, ""]:
-    """Sum of `weight * -log p(target)` in nats, the logits being `hidden @ embedding.T`."""
-    return cross_entropy(hidden, embedding, targets, weight)[0]
 
 
 @jax.custom_vjp

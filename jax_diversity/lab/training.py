@@ -181,7 +181,7 @@ def train(
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
         write = Writers(*writers)  # without the log: a training run stops if its log cannot be written
-        validation = _validation_batches(run, config)
+        validation = [batch for dataset in run.datasets for batch in _validation_batches(dataset, config)]
         diagnosis: dict[str, float] = {}
 
         def diagnose(step: int, given: Given) -> None:
@@ -264,12 +264,8 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
     )
 
 
-def _validation_batches(run: Run, config: TrainConfig) -> list[Batch]:
-    """The first validation sequences of the datasets in batches of one size, the last of each filled with padding."""
-    return [batch for dataset in run.datasets for batch in _batches_of(dataset, config)]
-
-
-def _batches_of(dataset: Dataset, config: TrainConfig) -> list[Batch]:
+def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
+    """The first validation sequences in batches of one size, the last of them filled with padding."""
     records, size = dataset.validation_records, config.batch_size
     number = min(len(records), config.validation_batches * size)
 

@@ -337,7 +337,7 @@ def test_rows_that_cannot_be(place, tmp_path):
     pq.write_table(
         table.set_column(table.schema.get_field_index("version"), "version", [[99] * 4]), tmp_path / "a.parquet"
     )
-    with pytest.raises(UserError, match=r"rows of version 1 .* found some of 99"):
+    with pytest.raises(UserError, match=r"rows of version 1 .* found version 99"):
         read_rows(tmp_path)
     pq.write_table(table.drop_columns(["digest"]), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="found none of digest"):
@@ -479,7 +479,7 @@ def test_a_mixture_is_planned_again_without_repeats(material):
 def test_an_lstm_agrees_with_a_slow_reference():
     model = Lstm(vocab_size=11, width=4, num_layers=2, seed=1)
     tokens = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
-    hidden, carry = model(jnp.asarray(tokens), model.first_carry(2))
+    hidden, carry = model(jnp.asarray(tokens), jnp.zeros((2, 2, 2, 4)))
 
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
@@ -499,7 +499,7 @@ def test_an_lstm_agrees_with_a_slow_reference():
         inputs = outputs
     np.testing.assert_allclose(hidden, inputs, atol=1e-5)
     # In two parts with the state carried on: the same.
-    first, state = model(jnp.asarray(tokens[:, :2]), model.first_carry(2))
+    first, state = model(jnp.asarray(tokens[:, :2]), jnp.zeros((2, 2, 2, 4)))
     second, state = model(jnp.asarray(tokens[:, 2:]), state)
     np.testing.assert_allclose(jnp.concatenate([first, second], axis=1), hidden, atol=1e-6)
     np.testing.assert_allclose(state, carry, atol=1e-6)

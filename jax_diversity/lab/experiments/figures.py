@@ -60,20 +60,8 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     return framed(title, parts, WIDTH, bottom + 46, style=_STYLE, dark=_DARK)
 
 
-class Line(NamedTuple):
-    """A curve and its name."""
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-
-
-def curves_figure(title: str, subtitle: str, x_words: str, lines: Sequence[Line]) -> str:
-    """Curves with their names at the right end, in at most six colours."""
-    curves = [
-        Curve(np.asarray(each.x, np.float64), np.asarray(each.y, np.float64), f"c{number % 6}", each.name)
-        for number, each in enumerate(lines)
-    ]
+def curves_figure(title: str, subtitle: str, x_words: str, curves: Sequence[Curve]) -> str:
+    """Curves with their names at the right end."""
     low, high = min(curve.y.min() for curve in curves), max(curve.y.max() for curve in curves)
     step = _round_step((high - low) / 6 or 1.0)
     y_range = float(np.floor(low / step) * step), float(np.ceil(high / step) * step)

@@ -11,7 +11,8 @@ import numpy as np
 from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
-from jax_diversity.lab.experiments.figures import Bar, Line, curves_figure, differences_figure
+from jax_diversity.foundation.svg import Curve
+from jax_diversity.lab.experiments.figures import Bar, curves_figure, differences_figure
 from jax_diversity.lab.experiments.judging import ALL, Judge, are_significant, interval
 from jax_diversity.lab.experiments.results import Row
 from jax_diversity.lab.experiments.settings import Experiment
@@ -267,20 +268,20 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
     if bars:
         subtitle = "Paired differences with 95 % intervals, nats a token; coloured where significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
-    lines = []
+    curves: list[Curve] = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
         rows = list(judge.held[arm, judge.best(arm)].values())
-        curves = [row.curve(_TRAINING) for row in rows]
-        if min(len(steps) for steps, _ in curves) >= 3:
-            steps = curves[0][0]
-            mean = np.mean([np.interp(steps, *curve) for curve in curves], axis=0)
-            lines.append(Line(arm, steps, _smoothed(mean)))
-    if lines:
-        # The high losses of the first steps would compress the rest of the curve.
-        lines = [Line(line.name, line.x[len(line.x) // 4 :], line.y[len(line.y) // 4 :]) for line in lines]
+        measured = [row.curve(_TRAINING) for row in rows]
+        if min(len(steps) for steps, _ in measured) >= 3:
+            steps = measured[0][0].astype(np.float64)
+            mean = np.mean([np.interp(steps, *curve) for curve in measured], axis=0)
+            # The high losses of the first steps would compress the rest of the curve.
+            shown = slice(len(steps) // 4, None)
+            curves.append(Curve(steps[shown], _smoothed(mean)[shown], f"c{len(curves)}", arm))
+    if curves:
         subtitle = "Training loss, mean of the runs, smoothed; from a quarter of the steps on."
         name = f"{experiment.name.replace('_', '-')}-curves.svg"
-        yield name, curves_figure(f"{config.title}: training", subtitle, "step", lines)
+        yield name, curves_figure(f"{config.title}: training", subtitle, "step", curves)
 
 
 def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
